@@ -1,0 +1,39 @@
+# make demo    set everything up, start a daemon, prompt it
+# make shell   a shell in which lactl talks to a daemon of its own
+# make test    set everything up, and pass all tests (lint and types too)
+# make bench   the figures of the README
+# make lock    pin the current versions of all packages
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo shell test lint bench lock setup setup-test clean
+
+demo: setup
+	@packaging/checkout/demo.sh
+
+shell: setup
+	@packaging/checkout/demo.sh shell
+
+setup:
+	@PYTHON=$(PYTHON) packaging/checkout/setup.sh
+
+setup-test:
+	@PYTHON=$(PYTHON) packaging/checkout/setup.sh test
+
+test: setup-test lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+
+bench: setup
+	$(BIN)/python -m tests.bench $(BENCH)
+
+lock: setup
+	packaging/checkout/lock.sh
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,193 @@
+"""The configuration: `lightagentd.toml` and `lightagentd.toml.d/*.toml`, declared once, here.
+
+A later file overrides an earlier one key by key. An unknown key, a wrong type or a value out of range is
+a ConfigError that names the file, the key and, for an unknown key, the nearest known one. Keys and
+passwords never stand in these files: a provider names where its key is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lightagentd.errors import ConfigError
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+MAX_MESSAGE_BYTES = 16 << 20
+"""The largest message that any of our sockets takes."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Daemon(_Section):
+    """`[daemon]`"""
+
+    socket_group: str = "lightagent"
+    """The group that may connect to a system daemon's socket; without such a group only root may."""
+    drain_timeout_s: Seconds = 30.0
+    """How long running turns may go on after a stop was asked for; then they are cancelled."""
+    max_connections: int = Field(default=1024, ge=1, le=65_536)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Limits(_Section):
+    """`[limits]`: what one turn, session or prompt may use, unless the agent's own limits say less."""
+
+    max_steps: int = Field(default=40, ge=1, le=10_000)
+    max_queue: int = Field(default=32, ge=1, le=10_000)
+    max_prompt_bytes: int = Field(default=12 << 20, ge=1, le=MAX_MESSAGE_BYTES)
+    turn_timeout_s: Seconds = 3600.0
+    call_timeout_s: Seconds = 600.0
+    """The longest time that one tool call may ask for."""
+    result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
+    """How much of a call's output a model gets to read."""
+
+
+class Worker(_Section):
+    """`[worker]`"""
+
+    sandbox: Literal["auto", "bwrap", "none"] = "auto"
+    """`auto` takes bwrap where it works. `none` enforces nothing: shell commands then count as change."""
+    idle_timeout_s: Seconds = 300.0
+    max_per_effect: int = Field(default=4, ge=1, le=64)
+    """How many calls of one agent and effect run at once."""
+    start_timeout_s: Seconds = 20.0
+
+
+class Provider(_Section):
+    """`[models.providers.NAME]`: an endpoint that speaks chat completions."""
+
+    kind: Literal["openai"] = "openai"
+    base_url: str = Field(pattern=r"^https?://[^\s/]+")
+    api_key_file: Path | None = None
+    api_key_env: str = ""
+    headers: dict[str, str] = Field(default_factory=dict)
+    connect_timeout_s: Seconds = 10.0
+    idle_timeout_s: Seconds = 120.0
+
+
+class Models(_Section):
+    """`[models]`"""
+
+    default: str = "runbook"
+    """The model of agents that name none: `runbook`, or `PROVIDER/MODEL`."""
+    providers: dict[str, Provider] = Field(default_factory=dict)
+
+
+class Config(_Section):
+    """The whole configuration."""
+
+    daemon: Daemon = Field(default_factory=Daemon)
+    limits: Limits = Field(default_factory=Limits)
+    worker: Worker = Field(default_factory=Worker)
+    models: Models = Field(default_factory=Models)
+
+
+def files(folder: Path) -> list[Path]:
+    """The configuration files of a folder that exist, in the order in which they apply."""
+    main = folder / "lightagentd.toml"
+    return [*([main] if main.exists() else []), *sorted((folder / "lightagentd.toml.d").glob("*.toml"))]
+
+
+def load(folder: Path) -> tuple[Config, dict[str, Path]]:
+    """The configuration of a folder, and which file each key that is set came from (`limits.max_steps`).
+
+    Raises ConfigError. A folder or file that does not exist means the defaults.
+    """
+    merged: dict[str, Any] = {}
+    origins: dict[str, Path] = {}
+    for path in files(folder):
+        _merge(merged, _read(path), origins, path, "")
+    try:
+        return Config.model_validate(merged), origins
+    except ValidationError as err:
+        raise _explain(err, origins) from err
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        info = path.stat()
+        if path.is_relative_to("/etc") and (info.st_uid != 0 or stat.S_IMODE(info.st_mode) & 0o022):
+            raise ConfigError(
+                f"{path} can be written by others than root.",
+                suggestion=f"chown root {path}; chmod go-w {path}",
+            )
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as err:
+        raise ConfigError(
+            f"{path} is not TOML: {err}", suggestion="Mend the file at the place named."
+        ) from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{path} cannot be read: {err}") from err
+
+
+def _merge(
+    into: dict[str, Any], new: dict[str, Any], origins: dict[str, Path], path: Path, prefix: str
+) -> None:
+    for key, value in new.items():
+        name = f"{prefix}{key}"
+        origins[name] = path
+        if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
+            _merge(into.setdefault(key, {}), value, origins, path, f"{name}.")
+        else:
+            into[key] = value
+
+
+def _known_keys(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
+    for part in where:
+        found = model.model_fields.get(str(part))
+        annotation = found.annotation if found else Provider
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return list(model.model_fields)
+
+
+def _explain(err: ValidationError, origins: dict[str, Path]) -> ConfigError:
+    first = err.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    path = origins.get(key) or next((origin for name, origin in origins.items() if key.startswith(name)), "")
+    where = f"{path}{_line_of(path, str(first['loc'][-1]))}" if path else "The configuration"
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(first["loc"][-1]), _known_keys(Config, first["loc"][:-1]), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else "Remove it; lactl config show lists what there is."
+        return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
+    return ConfigError(f"{where}: {key}: {first['msg']}.", field=key)
+
+
+def _line_of(path: Path | str, key: str) -> str:
+    """`:LINE` of the first line that sets a key or names it in a table header; empty when none does."""
+    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+        text = line.strip()
+        if text.partition("=")[0].strip().strip("\"'") == key or text.strip("[]").split(".")[-1] == key:
+            return f":{number}"
+    return ""
+
+
+def api_key(provider: Provider) -> str:
+    """The key of a provider, from its file or environment variable; empty when it names neither.
+
+    Raises ConfigError when the file cannot be read.
+    """
+    if provider.api_key_file is not None:
+        return read_key(provider.api_key_file)
+    return os.environ.get(provider.api_key_env, "") if provider.api_key_env else ""
+
+
+def read_key(path: Path) -> str:
+    """A key from a file; a bare name is a systemd credential of the daemon (`LoadCredential=`)."""
+    if len(path.parts) == 1:
+        path = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/run/credentials/lightagentd.service")) / path
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(
+            f"The key file {path} cannot be read: {err}", suggestion="Name a file that the daemon can read."
+        ) from err

@@ -1,0 +1,71 @@
+"""Files that begin with YAML between two lines `---` and go on with Markdown: AGENT.md and SKILL.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from lightagentd.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontMatterFile:
+    """What such a file holds, and in which line each top-level key stands."""
+
+    path: Path
+    data: dict[str, Any]
+    lines: dict[str, int]
+    body: str
+
+    def parse(self, model: type[_Model]) -> _Model:
+        """The front matter as a model. Raises ConfigError that names the file, the line and the key."""
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as err:
+            first = err.errors(include_url=False, include_input=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            top = str(first["loc"][0]) if first["loc"] else ""
+            where = f"{self.path}, line {self.lines[top]}" if top in self.lines else str(self.path)
+            said = {"extra_forbidden": "is not known", "missing": "is missing"}.get(first["type"])
+            problem = f" {said}" if said else f": {first['msg']}"
+            raise ConfigError(f"{where}: the key {key}{problem}.") from err
+
+
+def read(path: Path) -> FrontMatterFile:
+    """Read such a file. Raises ConfigError whose message names the file and, where it can, the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing.", suggestion="Write it, or remove the folder.") from None
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{path} cannot be read: {err}.") from err
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != "---":
+        raise ConfigError(f"{path}, line 1: the file must begin with front matter between two lines '---'.")
+    end = next((number for number, line in enumerate(lines) if number and line.strip() == "---"), None)
+    if end is None:
+        raise ConfigError(f"{path}, line 1: the front matter has no closing line '---'.")
+    data, where = _decode(path, "\n".join(lines[1:end]))
+    return FrontMatterFile(path=path, data=data, lines=where, body="\n".join(lines[end + 1 :]).strip())
+
+
+def _decode(path: Path, front: str) -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        node = yaml.compose(front, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(front)
+    except yaml.MarkedYAMLError as err:
+        line = err.problem_mark.line + 2 if err.problem_mark else 1
+        raise ConfigError(f"{path}, line {line}: {err.problem or 'this is not YAML'}.") from err
+    except (yaml.YAMLError, RecursionError) as err:
+        raise ConfigError(f"{path}: the front matter is not YAML: {err}.") from err
+    if data is None:
+        return {}, {}
+    if not isinstance(data, dict) or not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path}, line 2: the front matter must be a mapping of keys to values.")
+    return data, {str(key.value): key.start_mark.line + 2 for key, _ in node.value}

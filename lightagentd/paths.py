@@ -1,0 +1,82 @@
+"""Where things lie: state, sockets, configuration and the content folders (DESIGN sections 3 and 10).
+
+The system daemon uses /etc, /var/lib and /run; an ordinary user's own daemon the XDG directories. The
+environment variables `LIGHTAGENT_CONFIG_DIR`, `LIGHTAGENT_STATE_DIR` and `LIGHTAGENT_RUNTIME_DIR` name
+other places, for tests and containers; systemd's `STATE_DIRECTORY` and `CONFIGURATION_DIRECTORY` are
+honoured as systemd.exec(5) defines them. Nothing here touches the file system but `content_folders`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTENT_KINDS = ("tools", "skills", "agent")
+PACKAGE_FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """The folders of one daemon."""
+
+    config: Path
+    state: Path
+    runtime: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.runtime / "control.sock"
+
+    @property
+    def history(self) -> Path:
+        return self.state / "history"
+
+    @property
+    def workers(self) -> Path:
+        """Where the sockets of workers lie that the daemon starts itself."""
+        return self.runtime / "workers"
+
+    @property
+    def own_agents(self) -> Path:
+        """Agents that were made at run time; the daemon cannot write below /etc."""
+        return self.state / "agent"
+
+
+def default_paths() -> Paths:
+    """The folders for the user that runs this process."""
+    env = os.environ
+    if os.geteuid() == 0 or env.get("STATE_DIRECTORY"):
+        config, state, runtime = (
+            Path("/etc/lightagentd"),
+            Path("/var/lib/lightagentd"),
+            Path("/run/lightagentd"),
+        )
+    else:
+        home = Path(env.get("HOME") or "/")
+        config = Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "lightagentd"
+        state = Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "lightagentd"
+        runtime = Path(env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}") / "lightagentd"
+    return Paths(
+        config=Path(env.get("LIGHTAGENT_CONFIG_DIR") or env.get("CONFIGURATION_DIRECTORY") or config),
+        state=Path(env.get("LIGHTAGENT_STATE_DIR") or env.get("STATE_DIRECTORY") or state),
+        runtime=Path(env.get("LIGHTAGENT_RUNTIME_DIR") or runtime),
+    )
+
+
+def share_folder() -> Path:
+    """The folder with the shipped `tools`, `skills` and `agent`: the checkout, else `share/lightagentd`."""
+    checkout = PACKAGE_FOLDER.parent
+    if all((checkout / kind).is_dir() for kind in CONTENT_KINDS):
+        return checkout
+    return Path(sys.prefix) / "share" / "lightagentd"
+
+
+def content_folders(kind: str, paths: Paths) -> list[Path]:
+    """The search path of one kind of content, the first match wins; folders that are not there left out."""
+    folders = [paths.config / kind]
+    if kind == "agent":
+        folders.append(paths.own_agents)
+    folders.append(share_folder() / kind)
+    return [folder for folder in folders if folder.is_dir()]

@@ -1,0 +1,188 @@
+"""What a tool author imports.
+
+A tool is one file: a class derived from `Tool` with a `name`, and methods marked with `@action`. An
+action takes a context and one pydantic model of its arguments, and returns a `Result` or raises
+`ToolError`. The JSON Schema that a model sees comes from that pydantic model and nowhere else.
+
+    from lightagentd.tool import Args, Context, Effect, Result, Tool, action
+
+    class UptimeArgs(Args):
+        pass
+
+    class Uptime(Tool):
+        "How long the machine runs."
+        name = "uptime"
+
+        @action(effect=Effect.OBSERVE)
+        async def show(self, ctx: Context, args: UptimeArgs) -> Result:
+            "Say since when the machine runs."
+            ...
+
+The worker makes one instance of each tool when it starts and keeps it until it exits, so an instance
+may hold state between calls. Nothing may be acquired in the constructor: acquire in the action.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from lightagentd.errors import InvalidArgument, SystemdUnavailable, TimedOut, ToolError
+
+__all__ = [
+    "Action",
+    "Args",
+    "Context",
+    "Effect",
+    "InvalidArgument",
+    "Result",
+    "SystemdUnavailable",
+    "TimedOut",
+    "Tool",
+    "ToolError",
+    "action",
+    "actions_of",
+]
+
+
+class Effect(StrEnum):
+    """What a call may do, from the least to the most; the kernel enforces it (DESIGN section 1)."""
+
+    OBSERVE = "observe"
+    REACH = "reach"
+    CHANGE = "change"
+
+
+class Args(BaseModel):
+    """The arguments of one action. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a call gives back.
+
+    `output` is the text that the model or the person reads, `metadata` is the same as data for
+    programs (JSON values only, small: up to some kilobytes).
+    """
+
+    output: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Context(Protocol):
+    """What the worker lends to a running call, until the call ends."""
+
+    call_id: str
+    agent: str
+    session: str
+    effect: Effect
+    scratch: Path
+    """A folder for this call alone, removed when the call ends."""
+    timeout_s: float
+    """How long the call may take; the worker ends it then, whatever the tool does."""
+
+    def progress(self, text: str, stream: str = "stdout") -> None:
+        """Show a piece of output at once to whoever watches the turn; the result must still have it."""
+
+    def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
+        """Put an event of the tool's own into the history; the topic must begin with `tool.<name>`."""
+
+
+ActionMethod = Callable[[Any, Context, Any], Awaitable[Result]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One declared action, as the worker found it on a tool."""
+
+    tool: str
+    name: str
+    description: str
+    effect: Effect | None
+    """None: the call names its effect in the argument `effect`, which defaults to observe."""
+    taints: bool
+    timeout_s: float
+    args_model: type[Args]
+    method: Callable[[Context, Any], Awaitable[Result]]
+    """Bound to the tool's instance."""
+
+    @property
+    def function(self) -> str:
+        """The name of the function towards a model, such as `systemd_status`."""
+        return f"{self.tool}_{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mark:
+    effect: Effect | None
+    taints: bool
+    timeout_s: float
+
+
+def action(
+    *, effect: Effect | None = Effect.OBSERVE, taints: bool = False, timeout_s: float = 30.0
+) -> Callable[[ActionMethod], ActionMethod]:
+    """Mark a method of a tool as an action.
+
+    `effect=None` means that the caller chooses: the arguments must then have a field `effect: Effect`.
+    `taints=True` says that the output is text from outside (files, logs, the web, commands).
+    `timeout_s` is the time a call gets when the caller names none.
+    """
+
+    def mark(method: ActionMethod) -> ActionMethod:
+        method.__dict__["_action"] = _Mark(effect=effect, taints=taints, timeout_s=timeout_s)
+        return method
+
+    return mark
+
+
+class Tool:
+    """Base class of all tools. The class's docstring describes the tool to people and models."""
+
+    name: ClassVar[str]
+
+    async def close(self) -> None:
+        """Let go of what the tool holds; called once when the worker ends."""
+
+
+def actions_of(tool: Tool) -> Iterator[Action]:
+    """The actions that a tool declares.
+
+    Raises TypeError when a declaration is incomplete: no docstring, no pydantic model as the second
+    argument, or a chosen effect without a field `effect`.
+    """
+    for name, method in inspect.getmembers(type(tool), inspect.isfunction):
+        mark = method.__dict__.get("_action")
+        if not isinstance(mark, _Mark):
+            continue
+        where = f"{tool.name}.{name}"
+        if not inspect.iscoroutinefunction(method):
+            raise TypeError(f"{where} must be an async function")
+        parameters = list(inspect.signature(method).parameters)
+        hints = typing.get_type_hints(method)
+        model = hints.get(parameters[2]) if len(parameters) == 3 else None
+        if not (isinstance(model, type) and issubclass(model, Args)):
+            raise TypeError(f"{where} must take (self, ctx: Context, args: <a model derived from Args>)")
+        if not method.__doc__:
+            raise TypeError(f"{where} needs a docstring: it is what a model reads")
+        if mark.effect is None and "effect" not in model.model_fields:
+            raise TypeError(f"{where} lets the caller choose the effect and so needs an argument 'effect'")
+        yield Action(
+            tool=tool.name,
+            name=name,
+            description=inspect.cleandoc(method.__doc__),
+            effect=mark.effect,
+            taints=mark.taints,
+            timeout_s=mark.timeout_s,
+            args_model=model,
+            method=getattr(tool, name),
+        )

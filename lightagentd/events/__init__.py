@@ -1,0 +1,1 @@
+"""What happened: the event model, the stored history, the live feed and the journald sink."""

@@ -1,0 +1,62 @@
+"""The live end of the history: wakes those who follow it.
+
+A follower holds a position, not a queue: it reads stored events from its position on and sleeps here when
+it has seen them all. So a slow follower costs no memory, misses nothing and sees nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from lightagentd.events.queries import BATCH, Filter
+
+if TYPE_CHECKING:
+    from lightagentd.events.history import History
+    from lightagentd.events.model import Event
+
+
+class Feed:
+    """Follows one history. `notify` is called in any thread after a commit."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def notify(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def close(self) -> None:
+        """End every `follow`."""
+        self._closed = True
+        self._wake()
+
+    async def follow(
+        self, history: History, wanted: Filter, from_seq: int, last_seq: int | None = None
+    ) -> AsyncIterator[Event]:
+        """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
+        the feed is closed.
+        """
+        position = from_seq
+        while True:
+            changed = self._changed
+            found = history.range(position, BATCH)
+            for event in found:
+                if last_seq is not None and event.seq > last_seq:
+                    return
+                position = event.seq + 1
+                if wanted.wants(event):
+                    yield event
+            if found:
+                await asyncio.sleep(0)
+            elif self._closed or last_seq is not None:
+                return
+            else:
+                await changed.wait()

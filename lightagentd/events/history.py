@@ -1,0 +1,213 @@
+"""The history: appends events and the state that they change, durably and in order.
+
+`History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under
+way share the next one (group commit), so that many sessions pay for one fsync(2). An append returns
+when its events are on disk, or raises StorageError, and then none of it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from lightagentd.errors import StorageError
+from lightagentd.events.layout import EVENTS, Environment, index_keys, seq_key
+from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
+from lightagentd.events.queries import Queries
+from lightagentd.events.redaction import Redactor
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH = 256
+"""Appends that share one commit at the most; more wait for the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of state that commits together with an event: `value` None deletes the key."""
+
+    state: str
+    key: str
+    value: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _Append:
+    events: Sequence[NewEvent]
+    changes: Sequence[Change]
+    done: asyncio.Future[list[Event]]
+
+
+class History(Queries):
+    """Open with `start()`, end with `close()`; reads come from `Queries` and may run at any time."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        redactor: Redactor | None = None,
+        on_commit: Callable[[list[Event]], None] | None = None,
+    ) -> None:
+        self._path = path
+        self.redactor = redactor or Redactor()
+        self._on_commit = on_commit
+        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._head = (0, GENESIS)
+        self.disk_low = False
+        """True while the reserve on disk could not be allocated."""
+
+    async def start(self) -> None:
+        """Open the environment and start the writer. Raises StorageError, HistoryDamaged."""
+        self._loop = asyncio.get_running_loop()
+        self.environment = await asyncio.to_thread(Environment, self._path)
+        last = self.last()
+        if last is not None:
+            self._head = (last.seq, last.hash)
+        self.disk_low = not self.environment.reserve()
+        self._thread = threading.Thread(target=self._write_loop, name="history", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Store what was appended before, then close the file."""
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+            self.environment.close()
+
+    @property
+    def head_seq(self) -> int:
+        """The number of the newest durable event, 0 when there is none."""
+        return self._head[0]
+
+    def append(self, *events: NewEvent, changes: Sequence[Change] = ()) -> asyncio.Future[list[Event]]:
+        """Queue events and the state that they change, as one transaction.
+
+        The returned future has the stored events once they are durable; awaiting it is what makes a step
+        fail when they cannot be stored. Must be called in the event loop's thread.
+        """
+        if self._thread is None or self._loop is None:
+            raise StorageError("The history is closed.")
+        done: asyncio.Future[list[Event]] = self._loop.create_future()
+        self._queue.put(_Append(events, changes, done))
+        return done
+
+    def _write_loop(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[_Append] = []
+            item = self._queue.get()
+            while item is not None and len(batch) < MAX_BATCH:
+                batch.append(item)
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                if item is None:
+                    stopping = True
+                else:
+                    batch.append(item)
+            if batch:
+                self._commit(batch)
+
+    def _commit(self, batch: list[_Append]) -> None:
+        try:
+            stored = self._store(batch)
+        except (lmdb.Error, OSError, TypeError, ValueError) as err:
+            if len(batch) > 1 and isinstance(err, TypeError | ValueError):
+                for one in batch:  # one append that cannot be encoded must not fail its neighbours
+                    self._commit([one])
+                return
+            _log.error("history: %d appends could not be stored: %s", len(batch), err)
+            failure = StorageError(
+                f"The history could not store an event: {err}",
+                suggestion="Look at the disk that holds the daemon's state folder.",
+            )
+            self._tell(lambda: _fail(batch, failure))
+            return
+        committed = [event for events in stored for event in events]
+        if self._on_commit is not None:
+            self._on_commit(committed)
+        self._tell(lambda: _resolve(batch, stored))
+
+    def _store(self, batch: list[_Append]) -> list[list[Event]]:
+        while True:
+            try:
+                stored, head = self._transaction(batch)
+            except lmdb.MapFullError:
+                self.environment.grow()
+                continue
+            self._head = head
+            self.disk_low = not self.environment.reserve()
+            return stored
+
+    def _transaction(self, batch: list[_Append]) -> tuple[list[list[Event]], tuple[int, str]]:
+        seq, prev = self._head
+        db = self.environment.db
+        stored: list[list[Event]] = []
+        with self.environment.env.begin(write=True) as txn:
+            for item in batch:
+                events: list[Event] = []
+                for new in item.events:
+                    seq += 1
+                    record, event = encode(self._redacted(new), seq, prev)
+                    prev = event.hash
+                    txn.put(seq_key(seq), record, db=db[EVENTS], append=True)
+                    topic = event.topic.encode()
+                    for name, key in index_keys(event):
+                        txn.put(key, topic, db=db[name])
+                    events.append(event)
+                for change in item.changes:
+                    self._apply(txn, change)
+                stored.append(events)
+        return stored, (seq, prev)
+
+    def _apply(self, txn: Any, change: Change) -> None:
+        db = self.environment.db[change.state]
+        if change.value is None:
+            txn.delete(change.key.encode(), db=db)
+        else:
+            txn.put(change.key.encode(), dump_json(self.redactor.value(change.value)), db=db)
+
+    def _redacted(self, event: NewEvent) -> NewEvent:
+        data = self.redactor.value(dict(event.data))
+        return NewEvent(
+            topic=event.topic,
+            type=event.type,
+            data=data,
+            source=event.source,
+            context=event.context,
+            time_us=event.time_us,
+        )
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback)
+
+
+def _resolve(batch: list[_Append], stored: list[list[Event]]) -> None:
+    for item, events in zip(batch, stored, strict=True):
+        if not item.done.done():
+            item.done.set_result(events)
+
+
+def _fail(batch: list[_Append], failure: StorageError) -> None:
+    for item in batch:
+        if not item.done.done():
+            item.done.set_exception(failure)
+
+
+__all__ = ["Change", "Event", "History", "NewEvent", "decode"]

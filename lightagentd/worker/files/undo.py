@@ -1,0 +1,119 @@
+"""What files held before a call changed them, so that the change can be taken back.
+
+For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there was
+something before, `<call_id>.data` with its bytes. Both are written and synced before the change. The total
+size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lightagentd.errors import InvalidArgument, NotFound, StorageError
+
+STORE_LIMIT_BYTES = 64 * 1024 * 1024
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class Record(BaseModel):
+    """What one call changed. `sha256` is that of the content, or of a link's target; empty for no file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    existed: bool
+    kind: str = "file"
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    sha256_before: str = ""
+    sha256_after: str = ""
+
+
+def digest(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+class UndoStore:
+    """The records of one folder."""
+
+    def __init__(self, folder: Path, limit_bytes: int = STORE_LIMIT_BYTES) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+
+    def keep(self, call_id: str, record: Record, data: bytes | None) -> bool:
+        """Store a record; False when it alone is larger than the store may be. Raises StorageError."""
+        if len(data or b"") > self._limit_bytes:
+            return False
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if data is not None:
+                _write(self._path(call_id, "data"), data)
+            _write(self._path(call_id, "json"), record.model_dump_json().encode())
+            self._trim(call_id)
+        except OSError as err:
+            self.drop(call_id)
+            raise StorageError(
+                f"The previous content of {record.path} cannot be kept in {self._folder}: {err.strerror}.",
+                suggestion="Nothing was changed; make room there first.",
+            ) from err
+        return True
+
+    def drop(self, call_id: str) -> None:
+        """Forget a record, because the change that it was for did not happen."""
+        for ending in ("json", "data"):
+            with contextlib.suppress(OSError):
+                self._path(call_id, ending).unlink()
+
+    def find(self, call_id: str) -> tuple[Record, bytes]:
+        """The record of a call and the bytes that were there. Raises NotFound or StorageError."""
+        try:
+            record = Record.model_validate_json(self._path(call_id, "json").read_bytes())
+            data = self._path(call_id, "data").read_bytes() if record.existed else b""
+        except FileNotFoundError:
+            raise NotFound(
+                f"Nothing is kept for the call {call_id}.",
+                field="call_id",
+                suggestion="The oldest contents are removed when the store is full.",
+            ) from None
+        except (OSError, ValidationError) as err:
+            raise StorageError(f"What is kept for the call {call_id} cannot be read: {err}") from err
+        if record.existed and digest(data) != record.sha256_before:
+            raise StorageError(f"What is kept for the call {call_id} is damaged.")
+        return record, data
+
+    def _path(self, call_id: str, ending: str) -> Path:
+        if not _CALL_ID.fullmatch(call_id):
+            raise InvalidArgument(f"{call_id!r} is not the id of a call.", field="call_id")
+        return self._folder / f"{call_id}.{ending}"
+
+    def _trim(self, newest: str) -> None:
+        """Remove the oldest records until the rest fits; never the one that was just written."""
+        sizes: dict[str, int] = {}
+        times: dict[str, int] = {}
+        for path in self._folder.iterdir():
+            if path.suffix in (".json", ".data"):
+                info = path.stat()
+                sizes[path.stem] = sizes.get(path.stem, 0) + info.st_size
+                times[path.stem] = max(times.get(path.stem, 0), info.st_mtime_ns)
+        total = sum(sizes.values())
+        for call_id in sorted(times, key=times.__getitem__):
+            if total <= self._limit_bytes:
+                break
+            if call_id != newest:
+                self.drop(call_id)
+                total -= sizes[call_id]
+
+
+def _write(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -36,6 +36,17 @@ DRAIN_S = 0.2
 """How long output is still read after the process has ended, while a child of it holds the pipe."""
 _POLL_S = 0.02
 
+_before_exec: Callable[[], None] | None = None
+
+
+def before_exec(prepare: Callable[[], None] | None) -> None:
+    """Have every command that `run` starts call `prepare` between fork and exec; None takes that away.
+
+    A worker confines its commands further than itself with that. What `prepare` raises is a ToolError.
+    """
+    global _before_exec
+    _before_exec = prepare
+
 
 class CappedOutput:
     """Bytes of one stream: the first and the last half of `limit_bytes`, and the count of those between."""
@@ -244,8 +255,9 @@ async def _start(
             cwd=cwd,
             env=clean_environment(env),
             start_new_session=True,
+            preexec_fn=_before_exec,
         )
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, subprocess.SubprocessError) as err:
         raise _not_started(argv[0], cwd, err) from err
     pipe = transport.get_pipe_transport(0)
     if stdin is not None and isinstance(pipe, asyncio.WriteTransport):
@@ -254,7 +266,7 @@ async def _start(
     return transport, child
 
 
-def _not_started(program: str, cwd: Path | None, err: OSError | ValueError) -> ToolError:
+def _not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:
     if cwd is not None and not cwd.is_dir():
         return ToolError(
             f"{program} cannot be started in {cwd}: there is no such folder.",

@@ -1,0 +1,109 @@
+"""What every test of a native tool needs: the tool, loaded by path as the worker does, and a context."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lightagentd.tool import Effect, Result
+from lightagentd.worker.loader import LoadedTool, load_tool
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+Load = Callable[[str], LoadedTool]
+Call = Callable[..., Coroutine[Any, Any, Result]]
+
+
+@dataclass
+class CallContext:
+    """A context that a test can read afterwards: `shown` has the progress, `events` what was emitted."""
+
+    scratch: Path
+    call_id: str = "call_0123456789abcdef"
+    agent: str = "ops"
+    session: str = "ses_0123456789abcdef"
+    effect: Effect = Effect.OBSERVE
+    timeout_s: float = 30.0
+    shown: list[tuple[str, str]] = field(default_factory=list)
+    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+
+    def progress(self, text: str, stream: str = "stdout") -> None:
+        self.shown.append((stream, text))
+
+    def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
+        self.events.append((topic, event_type, data))
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> CallContext:
+    """The context of one call; its scratch folder is the test's `tmp_path`."""
+    return CallContext(scratch=tmp_path)
+
+
+@pytest.fixture
+def load() -> Load:
+    """`load("bash")` gives the tool as the worker has it; one that does not load fails the test."""
+
+    def loaded(name: str) -> LoadedTool:
+        found = load_tool(TOOLS / f"{name}.py")
+        assert found.tool is not None, found.error
+        return found
+
+    return loaded
+
+
+@pytest.fixture
+def call(load: Load, context: CallContext) -> Call:
+    """`await call("file", "read", path="/etc/hostname")` checks the arguments and runs the action."""
+    tools: dict[str, LoadedTool] = {}
+
+    async def made(tool: str, action: str, /, **arguments: Any) -> Result:
+        if tool not in tools:
+            tools[tool] = load(tool)
+        found = tools[tool].actions[action]
+        if "effect" in arguments:
+            context.effect = Effect(arguments["effect"])
+        elif found.effect is not None:
+            context.effect = found.effect
+        return await found.method(context, found.args_model.model_validate(arguments))
+
+    return made
+
+
+def open_descriptors() -> dict[int, str]:
+    """The descriptors of this process and what they point to."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[int(entry.name)] = str(entry.readlink())
+        except FileNotFoundError:
+            continue  # the one that lists the folder
+    return found
+
+
+def children() -> list[int]:
+    """The processes, zombies included, whose parent is this process."""
+    return [child.pid for child in psutil.Process().children()]
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fails a test that leaves a descriptor or a child process behind."""
+    before, born = open_descriptors(), children()
+    yield
+    gc.collect()
+    left = {fd: what for fd, what in open_descriptors().items() if before.get(fd) != what}
+    assert not left
+    assert children() == born
+
+
+def is_root() -> bool:
+    """Root passes the checks of file modes, so some tests have nothing to see."""
+    return os.getuid() == 0

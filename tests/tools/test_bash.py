@@ -1,0 +1,270 @@
+"""The tool bash, with real shells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import ValidationError
+
+from lightagentd.tool import Effect, InvalidArgument, TimedOut, ToolError
+
+from .conftest import Call, CallContext, Load
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+async def test_a_command_gives_its_output_and_status(call: Call) -> None:
+    result = await call("bash", "exec", command="echo hello; printf world")
+    assert result.output == "hello\nworld\n"
+    assert result.metadata["exit_status"] == 0
+    assert result.metadata["signal"] == ""
+    assert result.metadata["timed_out"] is False
+    assert result.metadata["stdout_bytes"] == 11
+    assert result.metadata["stdout_omitted_bytes"] == 0
+    assert result.metadata["duration_ms"] >= 0
+
+
+async def test_a_silent_command_says_so(call: Call) -> None:
+    assert (await call("bash", "exec", command="true")).output == "(no output)\n"
+
+
+async def test_errors_are_a_block_of_their_own_and_the_status_is_the_last_line(call: Call) -> None:
+    result = await call("bash", "exec", command="echo out; echo bad >&2; exit 7")
+    assert result.output == "out\nstderr:\nbad\nexit status 7\n"
+    assert result.metadata["exit_status"] == 7
+
+
+async def test_a_status_of_0_is_not_mentioned(call: Call) -> None:
+    assert (await call("bash", "exec", command="echo warning >&2")).output == "stderr:\nwarning\n"
+
+
+async def test_a_signal_is_named(call: Call) -> None:
+    result = await call("bash", "exec", command="kill -SEGV $$")
+    assert result.output == "ended by SIGSEGV\n"
+    assert (result.metadata["signal"], result.metadata["exit_status"]) == ("SIGSEGV", 139)
+
+
+async def test_a_missing_command_is_a_result_and_not_an_error(call: Call) -> None:
+    result = await call("bash", "exec", command="no-such-command")
+    assert result.metadata["exit_status"] == 127
+    assert "no-such-command: command not found" in result.output
+
+
+async def test_it_is_bash_without_the_files_of_a_person(call: Call, tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("echo from bashrc\n")
+    result = await call("bash", "exec", command='a=(1 2); echo "${a[1]} $-"')
+    assert result.output.startswith("2 ")
+    assert "i" not in result.output
+    assert result.metadata["shell"] == "/bin/bash"
+    assert "note" not in result.metadata
+
+
+async def test_without_bash_the_shell_is_sh_and_the_metadata_says_so(
+    load: Load, context: CallContext
+) -> None:
+    found = load("bash")
+    vars(found.tool)["shells"] = ("/bin/there-is-no-bash", "/bin/sh")
+    action = found.actions["exec"]
+    result = await action.method(context, action.args_model.model_validate({"command": "echo $0"}))
+    assert result.output == "/bin/sh\n"
+    assert "/bin/sh ran the command" in result.metadata["note"]
+
+
+@pytest.mark.parametrize("command", ["-x", "--version", "+x"])
+async def test_a_command_that_begins_with_a_dash_is_never_an_option(call: Call, command: str) -> None:
+    result = await call("bash", "exec", command=command)
+    assert result.metadata["exit_status"] == 127
+    assert "command not found" in result.output
+
+
+async def test_it_starts_in_the_root_or_the_folder_that_is_named(call: Call, tmp_path: Path) -> None:
+    assert (await call("bash", "exec", command="pwd")).output == "/\n"
+    assert (await call("bash", "exec", command="pwd", cwd=str(tmp_path))).output == f"{tmp_path}\n"
+
+
+async def test_a_folder_that_does_not_exist_is_named(call: Call, tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="absent: there is no such folder"):
+        await call("bash", "exec", command="pwd", cwd=str(tmp_path / "absent"))
+
+
+async def test_a_relative_folder_is_refused(call: Call) -> None:
+    with pytest.raises(InvalidArgument, match="not an absolute path") as caught:
+        await call("bash", "exec", command="pwd", cwd="etc")
+    assert caught.value.field == "cwd"
+
+
+async def test_home_and_the_temporary_folder_are_the_scratch_folder(call: Call, tmp_path: Path) -> None:
+    result = await call("bash", "exec", command='echo "$HOME $TMPDIR"; mktemp')
+    lines = result.output.splitlines()
+    assert lines[0] == f"{tmp_path} {tmp_path}"
+    assert Path(lines[1]).parent == tmp_path
+
+
+async def test_the_environment_of_the_worker_is_not_seen(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_WORKER", "hidden-value")
+    assert "hidden-value" not in (await call("bash", "exec", command="env")).output
+
+
+async def test_standard_input_is_empty(call: Call) -> None:
+    assert (await call("bash", "exec", command="cat; echo end")).output == "end\n"
+
+
+async def test_a_nul_byte_is_refused(call: Call) -> None:
+    with pytest.raises(InvalidArgument, match="NUL") as caught:
+        await call("bash", "exec", command="echo a\0b")
+    assert caught.value.field == "command"
+
+
+async def test_half_a_surrogate_pair_is_refused(call: Call) -> None:
+    with pytest.raises(ValidationError):
+        await call("bash", "exec", command="echo \ud800")
+
+
+async def test_a_command_longer_than_the_kernel_takes_is_refused_and_the_longest_runs(call: Call) -> None:
+    with pytest.raises(InvalidArgument, match="longer than 131071 bytes"):
+        await call("bash", "exec", command=": " + "x" * 131_070)
+    assert (await call("bash", "exec", command=": " + "x" * 131_069)).output == "(no output)\n"
+
+
+async def test_an_empty_command_and_an_unknown_argument_are_refused(call: Call) -> None:
+    with pytest.raises(ValidationError):
+        await call("bash", "exec", command="")
+    with pytest.raises(ValidationError):
+        await call("bash", "exec", command="true", shell="zsh")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
+async def test_a_timeout_that_is_no_time_is_refused(call: Call, timeout_s: float) -> None:
+    with pytest.raises(ValidationError):
+        await call("bash", "exec", command="true", timeout_s=timeout_s)
+
+
+async def test_a_timeout_raises_with_the_end_of_the_output_so_far(call: Call) -> None:
+    with pytest.raises(TimedOut) as caught:
+        await call("bash", "exec", command="seq 5000; echo trouble >&2; sleep 600", timeout_s=0.5)
+    message = caught.value.message
+    assert "did not end within 0.5 s" in message
+    assert "\n4999\n5000" in message
+    assert "trouble" in message
+    assert "\n1000\n" not in message
+    assert len(message) < 5000
+
+
+async def test_the_time_of_the_context_is_the_final_bound(call: Call, context: CallContext) -> None:
+    context.timeout_s = 0.5
+    with pytest.raises(TimedOut):
+        await call("bash", "exec", command="sleep 600", timeout_s=500)
+
+
+async def test_a_timeout_ends_what_the_command_started(call: Call, tmp_path: Path) -> None:
+    command = f"(trap '' TERM; echo $BASHPID >{tmp_path}/pid; while :; do sleep 0.05; done) & wait"
+    with pytest.raises(TimedOut):
+        await call("bash", "exec", command=command, timeout_s=1)
+    pid = int((tmp_path / "pid").read_text())
+    async with asyncio.timeout(10):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cancel_ends_the_command(call: Call, tmp_path: Path) -> None:
+    task = asyncio.create_task(call("bash", "exec", command=f"echo $$ >{tmp_path}/pid; exec sleep 600"))
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_job_in_the_background_does_not_hold_the_call(call: Call, context: CallContext) -> None:
+    context.timeout_s = 600
+    async with asyncio.timeout(60):
+        result = await call("bash", "exec", command="sleep 500 & echo started")
+    assert result.output == "started\n"
+
+
+async def test_output_is_shown_live_and_a_cut_character_is_shown_whole(
+    call: Call, context: CallContext
+) -> None:
+    command = r"printf 'a\303'; sleep 0.2; printf '\251b'; echo no >&2; sleep 0.1; printf '\303'"
+    result = await call("bash", "exec", command=command)
+    shown = [text for stream, text in context.shown if stream == "stdout"]
+    assert shown[0] == "a"
+    assert "".join(shown) == "aéb\N{REPLACEMENT CHARACTER}"
+    assert ("stderr", "no\n") in context.shown
+    assert result.output.startswith("aéb")
+
+
+async def test_bytes_that_are_not_utf8_and_terminal_escapes_survive(call: Call) -> None:
+    result = await call("bash", "exec", command=r"printf '\033[31mred\033[0m \377\n'")
+    assert result.output == "\x1b[31mred\x1b[0m \N{REPLACEMENT CHARACTER}\n"
+
+
+async def test_endless_output_is_capped_and_counted(call: Call) -> None:
+    result = await call("bash", "exec", command="echo first; yes | head -c 3000000; echo last")
+    assert result.output.startswith("first\n")
+    assert result.output.endswith("last\n")
+    assert len(result.output) < 70_000
+    assert result.metadata["stdout_bytes"] == 3_000_011
+    assert result.metadata["stdout_omitted_bytes"] == 3_000_011 - 65_536
+    assert f"[... {3_000_011 - 65_536} bytes left out ...]" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "effect", "words"),
+    [
+        ("touch: cannot touch '/x': Read-only file system", "observe", ["'observe'", "'change'"]),
+        ("touch: cannot touch '/x': Read-only file system", "reach", ["'reach'; it", "'change'"]),
+        ("connect: Network is unreachable", "observe", ["'observe'", "'reach'"]),
+        ("curl: (6) Could not resolve host: example.org", "observe", ["'observe'", "'reach'"]),
+        ("ping: Temporary failure in name resolution", "observe", ["'observe'", "'reach'"]),
+        ("cat: /etc/shadow: Permission denied", "observe", ["'observe'", "'reach'", "'change'"]),
+        ("mount: Operation not permitted", "observe", ["'observe'", "'reach'", "'change'"]),
+    ],
+)
+async def test_a_failure_of_the_sandbox_names_the_effect_and_the_way_out(
+    call: Call, text: str, effect: str, words: list[str]
+) -> None:
+    result = await call("bash", "exec", command=f'echo "{text}" >&2; exit 1', effect=effect)
+    hint = result.metadata["sandbox_hint"]
+    assert all(word in hint for word in words)
+    assert result.output == f"stderr:\n{text}\n{hint}\nexit status 1\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "effect"),
+    [
+        ("echo 'Read-only file system' >&2", "observe"),
+        ("echo 'Read-only file system'; exit 1", "observe"),
+        ("echo 'Permission denied' >&2; exit 1", "change"),
+        ("echo 'Network is unreachable' >&2; exit 1", "reach"),
+        ("echo 'no such host' >&2; exit 1", "observe"),
+    ],
+)
+async def test_other_failures_give_no_hint(call: Call, command: str, effect: str) -> None:
+    result = await call("bash", "exec", command=command, effect=effect)
+    assert "sandbox_hint" not in result.metadata
+    assert "asked for" not in result.output
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+async def test_a_real_refusal_gives_a_hint(call: Call) -> None:
+    result = await call("bash", "exec", command="echo x >/etc/lightagentd-test")
+    assert "'change'" in result.metadata["sandbox_hint"]
+
+
+async def test_calls_side_by_side_do_not_mix(call: Call) -> None:
+    results = await asyncio.gather(*(call("bash", "exec", command=f"sleep 0.1; echo {n}") for n in range(5)))
+    assert [result.output for result in results] == [f"{n}\n" for n in range(5)]
+
+
+def test_the_declaration_lets_the_caller_choose_and_taints(load: Load) -> None:
+    action = load("bash").actions["exec"]
+    assert (action.effect, action.taints, action.timeout_s) == (None, True, 120)
+    schema = action.args_model.model_json_schema()
+    assert schema["required"] == ["command"]
+    assert action.args_model.model_validate({"command": "x"}).model_dump()["effect"] is Effect.OBSERVE

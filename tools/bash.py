@@ -1,0 +1,168 @@
+"""Runs one shell command in the sandbox of the effect that the call asks for.
+
+The kernel decides what the command may do (DESIGN section 1), so nothing here looks at its words. The
+command, and everything that it started in its process group, is dead when the call ends. A failure that
+the sandbox probably caused is explained, so that the caller can ask for the same command with another effect.
+"""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, action
+from lightagentd.worker.process import TERM_GRACE_S, CappedOutput, Completed, LiveText, run
+
+SHELLS = ("/bin/bash", "/bin/sh")
+OPTIONS = {"/bin/bash": ("--noprofile", "--norc")}
+COMMAND_LIMIT_BYTES = 128 * 1024 - 1
+"""The longest single argument that execve(2) takes."""
+TIMEOUT_TAIL_CHARS = 2000
+"""How much of the output so far the error of a timeout shows."""
+
+_NETWORK_SIGNS = (
+    "Network is unreachable",
+    "Could not resolve host",
+    "Temporary failure in name resolution",
+    "Address family not supported by protocol",
+)
+_WRITE_SIGNS = ("Read-only file system",)
+_EITHER_SIGNS = ("Permission denied", "Operation not permitted")
+
+
+class ExecArgs(Args):
+    command: str = Field(min_length=1, description="The command, as for `bash -c`.")
+    cwd: str = Field(default="/", description="The folder to run it in: an absolute path.")
+    effect: Effect = Field(
+        default=Effect.OBSERVE,
+        description="What it may do: observe reads, reach uses the network, change modifies the system.",
+    )
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="How long it may take, in seconds."
+    )
+
+
+class Bash(Tool):
+    """Runs shell commands, confined to what their effect allows."""
+
+    name = "bash"
+    shells: ClassVar[tuple[str, ...]] = SHELLS
+
+    @action(effect=None, taints=True, timeout_s=120)
+    async def exec(self, ctx: Context, args: ExecArgs) -> Result:
+        """Run a command with bash and give its output and exit status.
+
+        Everything it starts ends with it, so start services with the tool systemd. HOME and TMPDIR
+        are an empty folder that is removed after the call. A command that is refused because of its effect
+        can be asked for again with another one.
+        """
+        shell = self._shell()
+        _check(args)
+        bound_s = _bound_s(ctx, args)
+        live = LiveText(ctx.progress)
+        done = await run(
+            [shell, *OPTIONS.get(shell, ()), "-c", "--", args.command],
+            timeout_s=bound_s,
+            cwd=Path(args.cwd),
+            env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
+            on_output=live.feed,
+        )
+        live.finish()
+        if done.timed_out:
+            message = _timeout_message(done, bound_s)
+            raise TimedOut(message, suggestion="Ask for less, or with a longer timeout_s.")
+        metadata = _metadata(done, shell)
+        hint = sandbox_hint(ctx.effect, done)
+        if hint:
+            metadata["sandbox_hint"] = hint
+        return Result(output=_report(done, hint), metadata=metadata)
+
+    def _shell(self) -> str:
+        for shell in self.shells:
+            if Path(shell).exists():
+                return shell
+        return self.shells[-1]
+
+
+def _check(args: ExecArgs) -> None:
+    if "\0" in args.command:
+        raise InvalidArgument("The command contains a NUL byte, which no command can have.", field="command")
+    if len(args.command.encode()) > COMMAND_LIMIT_BYTES:
+        raise InvalidArgument(
+            f"The command is longer than {COMMAND_LIMIT_BYTES} bytes.",
+            field="command",
+            suggestion="Write it to a file and run that.",
+        )
+    if not args.cwd.startswith("/") or "\0" in args.cwd:
+        raise InvalidArgument(f"The folder {args.cwd!r} is not an absolute path.", field="cwd")
+
+
+def _bound_s(ctx: Context, args: ExecArgs) -> float:
+    """The smaller of both times; some of the worker's own is left to end the command and to report it."""
+    reserve_s = min(TERM_GRACE_S + 0.5, ctx.timeout_s / 10)
+    return min(args.timeout_s or ctx.timeout_s, ctx.timeout_s - reserve_s)
+
+
+def sandbox_hint(effect: Effect, done: Completed) -> str:
+    """A sentence for a failure that the sandbox probably caused, or an empty string."""
+    if done.status == 0 or effect is Effect.CHANGE:
+        return ""
+    errors = done.stderr.text()
+    network = effect is Effect.OBSERVE and any(sign in errors for sign in _NETWORK_SIGNS)
+    write = any(sign in errors for sign in _WRITE_SIGNS)
+    either = any(sign in errors for sign in _EITHER_SIGNS)
+    ways = []
+    if network or (either and effect is Effect.OBSERVE):
+        ways.append("as 'reach' if it needs the network")
+    if write or either:
+        ways.append("as 'change' if it must write or needs more rights")
+    if not ways:
+        return ""
+    return f"The command ran with the effect '{effect}'; it can be asked for again {', or '.join(ways)}."
+
+
+def _metadata(done: Completed, shell: str) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "exit_status": done.status,
+        "signal": done.signal,
+        "timed_out": done.timed_out,
+        "duration_ms": round(done.duration_s * 1000),
+        "stdout_bytes": done.stdout.total_bytes,
+        "stderr_bytes": done.stderr.total_bytes,
+        "stdout_omitted_bytes": done.stdout.omitted_bytes,
+        "stderr_omitted_bytes": done.stderr.omitted_bytes,
+        "shell": shell,
+    }
+    if shell != SHELLS[0]:
+        metadata["note"] = f"{SHELLS[0]} does not exist here, so {shell} ran the command."
+    return metadata
+
+
+def _report(done: Completed, hint: str) -> str:
+    """What a model reads: the output, the errors if there are any, and how it ended if not well."""
+    parts = []
+    if done.stdout.total_bytes:
+        parts.append(_ended(done.stdout))
+    if done.stderr.total_bytes:
+        parts.append("stderr:\n" + _ended(done.stderr))
+    if done.signal:
+        parts.append(f"ended by {done.signal}\n")
+    elif done.status:
+        parts.append(f"exit status {done.status}\n")
+    if hint:
+        parts.insert(len(parts) - 1, hint + "\n")
+    return "".join(parts) or "(no output)\n"
+
+
+def _ended(output: CappedOutput) -> str:
+    text = output.text()
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _timeout_message(done: Completed, bound_s: float) -> str:
+    message = f"The command did not end within {bound_s:g} s and was ended."
+    for name, output in (("output", done.stdout), ("stderr", done.stderr)):
+        tail = output.text()[-TIMEOUT_TAIL_CHARS:].strip()
+        if tail:
+            message += f" Its {name} so far ends with:\n{tail}"
+    return message

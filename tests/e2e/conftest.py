@@ -1,0 +1,68 @@
+"""Fixtures with a booted Debian 13 system; the marker `e2e` names the tests that need one.
+
+    debian_root   the cached root folder, which nothing may write to
+    machine       one container for the whole session
+    product       the machine with this checkout installed in it; nothing is started
+    service       the machine with lightagentd.service active, for one test module
+
+They need root, mmdebstrap and systemd-container. Without root such tests are skipped; without the programs
+too, except where the variable CI is set: there it is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .cgroup import cgroup_root
+from .debian import cache_folder, ensure_root
+from .machine import PROGRAMS, Machine
+from .product import UNIT, install_product, install_units, start_service
+
+
+def _require_prerequisites() -> None:
+    """Skip, or fail in CI, unless this host can boot a container."""
+    if os.geteuid() != 0:
+        pytest.skip("booting a Debian 13 container needs root")
+    missing = [program for program in ("mmdebstrap", *PROGRAMS) if shutil.which(program) is None]
+    if cgroup_root() is None:
+        missing.append("a mounted cgroup v2 hierarchy")
+    if missing:
+        reason = f"booting a Debian 13 container needs {', '.join(missing)}"
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason}: apt-get install mmdebstrap systemd-container")
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def debian_root() -> Path:
+    """The root folder that machines boot from; the first run on a host takes a minute to make it."""
+    _require_prerequisites()
+    return ensure_root(cache_folder())
+
+
+@pytest.fixture(scope="session")
+def machine(debian_root: Path) -> Iterator[Machine]:
+    """The session's machine. Tests share it, so a test removes what would surprise the next one."""
+    with Machine(debian_root) as booted:
+        yield booted
+
+
+@pytest.fixture(scope="session")
+def product(machine: Machine) -> Machine:
+    """The session's machine with this checkout installed, `lightagentd` and `lactl` in /usr/bin."""
+    install_product(machine)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def service(product: Machine) -> Iterator[Machine]:
+    """The session's machine with the daemon running; it is stopped after the module's tests."""
+    install_units(product)
+    start_service(product)
+    yield product
+    product.run(["systemctl", "stop", UNIT], timeout_s=60)

@@ -1,0 +1,112 @@
+"""The root that the machine boots from: Debian 13 with the packages that lightagentd needs, by mmdebstrap(1).
+
+A root takes half a minute to make, so it is cached below `$LIGHTAGENT_TEST_CACHE`, or `.cache` in the
+checkout, under the hash of all that went into it. Nothing ever writes to a finished one, and it can be
+removed at any time while no test runs. Making it is safe against a second test run and against being killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+SUITE = "trixie"
+PACKAGES = (
+    # the system
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "udev",
+    "polkitd",
+    "bubblewrap",
+    "iproute2",
+    "iputils-ping",
+    "procps",
+    # the dependencies in pyproject.toml; asyncvarlink is not in Debian 13
+    "python3",
+    "python3-click",
+    "python3-cryptography",
+    "python3-dbus-next",
+    "python3-httpx",
+    "python3-lmdb",
+    "python3-prompt-toolkit",
+    "python3-psutil",
+    "python3-pydantic",
+    "python3-pyinotify",
+    "python3-pyudev",
+    "python3-rich",
+    "python3-systemd",
+    "python3-yaml",
+)
+OPTIONS = (
+    "--mode=root",
+    "--variant=minbase",
+    "--format=directory",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    # mmdebstrap copies these two from the host; no test may depend on the host's.
+    '--customize-hook=echo debian13 > "$1/etc/hostname"',
+    '--customize-hook=: > "$1/etc/resolv.conf"',
+)
+BUILD_TIMEOUT_S = 900.0
+# What of the host's apt configuration decides whether packages can be fetched at all.
+_APT_SETTINGS = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-", "Acquire::Retries")
+
+
+def cache_folder() -> Path:
+    """Where roots are kept: `$LIGHTAGENT_TEST_CACHE`, or `.cache/e2e` in the checkout."""
+    named = os.environ.get("LIGHTAGENT_TEST_CACHE")
+    return Path(named).absolute() if named else CHECKOUT / ".cache" / "e2e"
+
+
+def ensure_root(cache: Path) -> Path:
+    """The folder of the Debian root, made now if the cache has none.
+
+    Raises subprocess.CalledProcessError with mmdebstrap's output in its notes.
+    """
+    key = hashlib.sha256("\0".join((SUITE, *OPTIONS, *sorted(PACKAGES))).encode()).hexdigest()[:16]
+    root = cache / f"{SUITE}-{key}"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)  # the root has setuid programs: not for other users
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.is_dir():
+            partial = cache / f"{root.name}.partial"
+            # --one-file-system: whatever is mounted in what an interrupted run has left belongs to the host.
+            subprocess.run(["rm", "-rf", "--one-file-system", "--", str(partial)], check=True)
+            _build(partial)
+            partial.rename(root)
+    return root
+
+
+def _build(target: Path) -> None:
+    """Run mmdebstrap in namespaces of its own, so that a killed run leaves no mount and no process."""
+    namespaces = ["--mount", "--propagation=private", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
+    settings = [f"--aptopt={setting}" for setting in _host_apt_settings()]
+    argv = ["setpriv", "--pdeathsig=KILL", "unshare", *namespaces, "mmdebstrap", "--quiet"]
+    argv += [*settings, *OPTIONS, f"--include={','.join(PACKAGES)}", SUITE, str(target)]
+    try:
+        subprocess.run(
+            argv,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=BUILD_TIMEOUT_S,
+        )
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.output.decode("utf-8", "replace")[-4000:])
+        raise
+
+
+def _host_apt_settings() -> list[str]:
+    """The lines of the host's apt configuration about proxies, retries and dates; none without apt-config."""
+    try:
+        dump = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return []
+    return [line for line in dump.splitlines() if line.startswith(_APT_SETTINGS) and '""' not in line]

@@ -1,0 +1,91 @@
+"""Puts this checkout into a machine, for as long as there is no Debian package to install.
+
+The layout is that of a checkout, so `lightagentd.__file__` is `/usr/lib/lightagentd/lightagentd/__init__.py`
+and the content folders lie beside the package. A .pth file makes it importable for `python3 -I` as well, so
+the programs that the daemon starts find it. Debian 13 has all dependencies but asyncvarlink, which is copied
+from the Python that runs the tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from .debian import CHECKOUT
+from .machine import Machine, MachineError
+
+PREFIX = "/usr/lib/lightagentd"
+VENDOR = f"{PREFIX}/vendor"
+FOLDERS = ("lightagentd", "tools", "skills", "agent", "units")
+LAUNCHERS = {"lightagentd": "lightagentd.daemon", "lactl": "lightagentd.cli.main"}
+"""Program in /usr/bin, and the module with its `main`, as in pyproject.toml."""
+UNIT = "lightagentd.service"
+UNIT_KINDS = (".service", ".socket", ".timer", ".target", ".path", ".slice")
+SETTINGS = ("sysusers.d", "tmpfiles.d")
+
+_LAUNCHER = """\
+#!/usr/bin/python3 -I
+import sys
+
+from {module} import main
+
+sys.exit(main())
+"""
+# In force only while the checkout has no units/lightagentd.service.
+_MINIMAL_UNIT = """\
+[Unit]
+Description=The agent daemon, as a test starts it
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart=/usr/bin/lightagentd
+"""
+
+
+def install_product(machine: Machine) -> None:
+    """Copy the package, its content, asyncvarlink and the launchers."""
+    machine.run(["mkdir", "-p", VENDOR, *(f"{PREFIX}/{name}" for name in FOLDERS)])
+    for name in FOLDERS:
+        if (CHECKOUT / name).is_dir():
+            machine.copy_in(CHECKOUT / name, f"{PREFIX}/{name}")
+    machine.copy_in(_package_folder("asyncvarlink"), f"{VENDOR}/asyncvarlink")
+    machine.write("/usr/lib/python3/dist-packages/lightagentd.pth", f"{PREFIX}\n{VENDOR}\n")
+    for program, module in LAUNCHERS.items():
+        machine.write(f"/usr/bin/{program}", _LAUNCHER.format(module=module), 0o755)
+
+
+def install_units(machine: Machine) -> None:
+    """Install the checkout's units, users and folders, or a minimal unit file where it has none."""
+    units = CHECKOUT / "units"
+    if (units / UNIT).is_file():
+        for file in sorted(units.iterdir()):
+            if file.suffix in UNIT_KINDS:
+                machine.copy_in(file, f"/usr/lib/systemd/system/{file.name}")
+        for kind in SETTINGS:
+            for file in sorted((units / kind).glob("*.conf")):
+                machine.copy_in(file, f"/usr/lib/{kind}/{file.name}")
+        machine.run(["systemd-sysusers"])
+        machine.run(["systemd-tmpfiles", "--create"])
+    else:
+        machine.write(f"/run/systemd/system/{UNIT}", _MINIMAL_UNIT)
+    machine.run(["systemctl", "daemon-reload"])
+
+
+def start_service(machine: Machine) -> None:
+    """Start the daemon's unit and return when it is active; raises MachineError with its journal."""
+    # Type=notify: systemctl returns when the daemon has said READY=1, or with an error.
+    if machine.run(["systemctl", "start", UNIT], check=False, timeout_s=60).status != 0:
+        status = machine.run(["systemctl", "status", "--full", "--lines=0", UNIT], check=False).stdout
+        log = "\n".join(str(entry.get("MESSAGE")) for entry in machine.journal("--unit", UNIT, "--lines=40"))
+        raise MachineError(f"{UNIT} did not start:\n{status}\n{log}")
+
+
+def _package_folder(name: str) -> Path:
+    """Where this Python has the package `name`."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise MachineError(
+            f"the Python that runs the tests has no {name}: install the project's dependencies"
+        )
+    return Path(spec.origin).parent

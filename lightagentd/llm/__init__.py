@@ -1,0 +1,1 @@
+"""Models: one protocol (`protocol`) and the clients behind it (`openai`, `runbook`)."""

@@ -1,0 +1,329 @@
+"""Takes arguments out of a prompt: units, paths, hosts, ports, pids and times.
+
+Each that is found is replaced in the text by a placeholder such as `<port>` or `<unit:nginx>`, which the
+matcher then weighs like a word. Values are normalized as the skills take them (`lightagentd.skills` has the
+shapes): a unit has a suffix, a path is absolute, a time is `today`, `yesterday 14:00`, `-2h`, `boot` or a
+date. Weekdays and months are counted back from `now`, local time.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from lightagentd.llm.placeholders import Extraction
+from lightagentd.llm.times import take_clock_times, take_dates, take_times
+from lightagentd.llm.wording import UNITS, Speller, unit_name, words
+
+_SUFFIXES = "service|socket|timer|mount|automount|target|path|slice|scope|swap|device"
+_NOT_DOMAINS = words(
+    "conf cfg log pem crt key txt py sh json yaml yml toml ini gz xz zip bz2 tar db sql md html js so "
+    "deb rpm csv xml pid lock sock bak old tmp err out env service socket timer d cer der p12 pfx php "
+    "rb pl jar war exe png jpg pdf"
+)
+_PARTITIONS = {
+    "root": "/",
+    "home": "/home",
+    "var": "/var",
+    "tmp": "/tmp",  # noqa: S108  # the name of a place; nothing is made there
+    "boot": "/boot",
+    "usr": "/usr",
+    "opt": "/opt",
+    "temp": "/tmp",  # noqa: S108  # see above
+    "srv": "/srv",
+}
+_PLACES = r"(?:filesystems?|file systems?|partitions?|fs|disks?|volumes?|drives?|mounts?|mount points?)"
+_FOLDERS = r"(?:director(?:y|ies)|dirs?|folders?)"
+_NAME = r"(?P<name>[A-Za-z][A-Za-z0-9_@-]{1,62})"
+_ODD_NAME = r"(?P<name>(?=[a-z0-9_@-]*[0-9_@-])[a-z][a-z0-9_@-]{2,62})"
+_MACHINE = re.compile(
+    r"(?:web|db|srv|server|node|host|app|prod|stg|staging|dev|vm|pve|ns|mx|lb|proxy|ip|box|worker)[-_]?\d+"
+)
+
+
+def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
+    """Take the arguments out of a prompt, those with an unmistakable shape first."""
+    found = Extraction(text=_plain(prompt))
+    _shaped(found)
+    found.text = re.sub(
+        r"(?<![\w<:.@/-])[A-Za-z]{4,}(?![\w:@/>-])", lambda word: _mend(word[0], speller), found.text
+    )
+    _places(found)
+    _numbers(found)
+    take_times(found, now)
+    take_clock_times(found)
+    _ports(found)
+    _hosts(found, speller)
+    _units(found, speller)
+    return found
+
+
+def _plain(prompt: str) -> str:
+    text = prompt.replace("\u2019", "'").replace("\u2018", "'").replace("\u201c", '"').replace("\u201d", '"')
+    text = re.sub(r"[<>`\"*]|(?<!\w)'|'(?!\w)", " ", text)
+    if re.search(r"\blog(?:s|ged)? in the (?:last|past|previous)\b", text, re.IGNORECASE) and not re.search(
+        r"\b(?:who|anyone|anybody|someone|somebody|users?|root|people|else)\b", text, re.IGNORECASE
+    ):
+        text = re.sub(r"\blog(?:s|ged)? in the\b", "log within the", text, flags=re.IGNORECASE)
+    if not re.search(
+        r"\b(?:errors?|warnings?|messages?|exceptions?|entries)\b.*\blog(?:ged)? in\b", text, re.IGNORECASE
+    ):
+        text = re.sub(
+            r"(?<!the )(?<!this )(?<!in )(?<!our )\b(?:log(?:s|ged|ging)?|sign(?:s|ed|ing)?) (?:in|on)\b",
+            "login",
+            text,
+            flags=re.IGNORECASE,
+        )
+    text = re.sub(r"\bssh'd\b", "sshed", text, flags=re.IGNORECASE)
+    for contraction, spelled in (
+        ("'re", " are"),
+        ("'ve", " have"),
+        ("'ll", " will"),
+        ("'d", " would"),
+        ("'m", " am"),
+    ):
+        text = re.sub(rf"(?<=\w){contraction}\b", spelled, text, flags=re.IGNORECASE)
+    text = re.sub(
+        r"\b(what|who|where|when|why|how|it|that|there)(?:'s|s)\b(?!\s+name)",
+        r"\1 is",
+        text,
+        flags=re.IGNORECASE,
+    )
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _mend(word: str, speller: Speller) -> str:
+    lower = word.lower()
+    mended = speller.mend(lower)
+    return word if mended == lower else mended
+
+
+def _shaped(found: Extraction) -> None:
+    """What cannot be a word: dates, URLs, units with a suffix, addresses, paths."""
+    take_dates(found)
+    found.take(r"\bhttps?://(?:[^\s/@]+@)?([\w.-]+(?::\d{1,5})?)[^\s,;]*", "host", lambda m: m[1].rstrip("."))
+    found.take(rf"(?<![\w/.])([A-Za-z][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)", "unit", lambda m: m[1])
+    found.take(r"(?<![\w./])((?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?)(?![\w/]|\.\d)", "host", lambda m: m[1])
+    found.take(
+        (
+            r"(?<![\w:])(\[[0-9a-f:]+\](?::\d{1,5})?|(?:[0-9a-f]{1,4}:){2,7}[0-9a-f]{1,4}|"
+            r"(?:[0-9a-f]{1,4}:)+:[0-9a-f:]*)(?![\w:])"
+        ),
+        "host",
+        lambda m: m[1] if ":" in m[1] else None,
+    )
+    found.take(
+        r"(?<![\w./@-])((?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+([a-z]{2,18})(?::\d{1,5})?)(?![\w/@-])",
+        "host",
+        _domain,
+    )
+    found.take(r"(?<![\w./])localhost(?::\d{1,5})?\b", "host", lambda m: m[0].lower())
+    found.take(
+        r"(?:(?<=^)|(?<=[\s('=,]))(/(?:[\w.@%+:~{}*-]+/?)*)(?=$|[\s,;:!?)'])",
+        "path",
+        lambda m: m[1].rstrip(".,;:!?") or None,
+    )
+    found.take(
+        r"\b(?:(?:eth|wlan|bond|tun|tap|wg|veth|virbr)\d+|(?:en|wl)[opsx]\d\w*|br-?\d+|docker0|ppp0)\b",
+        "interface",
+        lambda m: m[0],
+    )
+
+
+def _domain(match: re.Match[str]) -> str | None:
+    return None if match[2].lower() in _NOT_DOMAINS else match[1]
+
+
+def _places(found: Extraction) -> None:
+    """`root partition` is `/`, `home directories` is `/home`."""
+    names = "|".join(_PARTITIONS)
+    found.take(rf"\b({names})\s+(?P<keep>{_PLACES})\b", "path", lambda m: _PARTITIONS[m[1].lower()])
+    found.take(
+        rf"\b(home|tmp|temp|var|usr|opt|srv)\s+(?P<keep>{_FOLDERS})\b",
+        "path",
+        lambda m: _PARTITIONS[m[1].lower()],
+    )
+    found.take(r"\b(?P<keep>rootfs)\b", "path", lambda _: "/")
+    found.take(
+        (
+            r"\b(?P<keep>full|space|left|disk|free|room)\s+(?:is\s+)?(?:my |the )?(?:(?:on|in|"
+            r"at)\s+)(?:my |the )?(root|home|tmp|var)\b"
+        ),
+        "path",
+        lambda m: _PARTITIONS[m[2].lower()],
+    )
+    found.take(
+        (
+            r"\b(?:is|how full is) (?:my |the )?(root|home|tmp|var)(?= (?:almost |nearly |"
+            r"getting |running )?(?:full|out))\b"
+        ),
+        "path",
+        lambda m: _PARTITIONS[m[1].lower()],
+    )
+    found.take(
+        r"\b(root|home|tmp|var)(?= is (?:almost |nearly |getting |too )*full)",
+        "path",
+        lambda m: _PARTITIONS[m[1].lower()],
+    )
+    found.take(
+        r"\b(?P<keep>how full) is (?:my |the )?(root|home|tmp|var)\b",
+        "path",
+        lambda m: _PARTITIONS[m[2].lower()],
+    )
+
+
+def _numbers(found: Extraction) -> None:
+    found.take(
+        r"\b(?:pids?|process(?: ?id| number| no\.?| nr\.?)?|proc|task)[ =:#]*(?:of |is )?(\d{1,7})\b",
+        "pid",
+        lambda m: m[1],
+    )
+    found.take(r"(?<=\blsof) -p ?(\d{1,7})\b", "pid", lambda m: m[1])
+    found.text = re.sub(r"(?<=\s)--?[A-Za-z][\w-]*(?=$|[\s=])", " <flag> ", found.text)
+    found.take(
+        (
+            r"\b\d+(?:\.\d+)?\s?(?:%|percent|gb|gib|mb|mib|kb|tb|tib|gigs?|megs?|ghz|cores?|"
+            r"cpus?|vcpus?)(?=$|\W)"
+        ),
+        "quantity",
+        lambda m: m[0],
+    )
+
+
+def _ports(found: Extraction) -> None:
+    """Ports by the word before or after them, or by the verb that stands before a bare number."""
+    found.take(
+        (
+            r"(?<!\w)(?P<keep>(?:tcp|udp|ports?|sockets?))\s*(?:ports?|number|"
+            r"no\.?)?\s*[=:#/]?\s*(?P<port>\d{1,5})(?:/(?:tcp|udp))?(?!\w)"
+        ),
+        "port",
+        _port,
+    )
+    found.take(r"(?<!\w)(?P<port>\d{1,5})[/ ]?(?P<keep>tcp|udp)(?!\w)", "port", _port)
+    found.take(r"(?<![\w:>]):(?P<port>\d{2,5})(?!\w)", "port", _port)
+    before = (
+        r"on|onto|to|using|uses|use|used|holds?|holding|owns?|owning|has|have|having|behind|"
+        r"at|is|listen(?:s|ing)?|occup(?:y|ies|ying)|blocks?|blocking|taking|took|grabbed|"
+        r"grabs|hogging|hogs?|got|serves|serving|bound"
+    )
+    found.take(
+        (
+            rf"\b(?P<keep>{before})\s+(?P<port>\d{{2,5}})(?!\w|\.\d)(?!\s+(?:times|days|users|"
+            rf"people|errors|requests|processes|ms|minutes|hours|machines|servers))"
+        ),
+        "port",
+        _port,
+    )
+    found.take(
+        r"^(?P<port>\d{2,5})(?= (?:open|listening|in use|taken|busy|free|used|already|blocked))",
+        "port",
+        _port,
+    )
+
+
+def _hosts(found: Extraction, speller: Speller) -> None:
+    """Plain names where the words around say that a host is meant."""
+    plain = lambda m: None if speller.knows(m["name"].lower()) or m["name"].lower() in UNITS else m["name"]  # noqa: E731
+    found.take(
+        (
+            rf"\b(?P<keep>ping|pinging|reach|reaching|traceroute(?: to)?|connect(?:ion|"
+            rf"ivity)? to|route to|resolve|latency to)\s+(?:the\s+)?(?:host\s+|"
+            rf"server\s+)?{_NAME}(?![\w.@])"
+        ),
+        "host",
+        plain,
+    )
+    found.take(
+        rf"\b{_NAME}(?= (?:reachable|unreachable|pingable|resolvable|pings|resolves?)\b)", "host", plain
+    )
+    found.take(
+        (
+            r"\b(?P<keep>cert(?:ificate)? (?:of|for|"
+            r"on))\s+(?:the\s+)?(?:host\s+)?(?P<name>[a-z][a-z0-9]*-?\d+)\b"
+        ),
+        "host",
+        plain,
+    )
+
+
+def _units(found: Extraction, speller: Speller) -> None:
+    """Services by their known names, or by the words around an unknown one."""
+
+    def unknown(match: re.Match[str]) -> str | None:
+        name = match["name"].lower()
+        parts = re.split(r"[-_@]", name)
+        if (
+            speller.knows(name)
+            or _MACHINE.fullmatch(name)
+            or (len(parts) > 1 and all(map(speller.knows, parts)))
+        ):
+            return None
+        return unit_name(match["name"])
+
+    known = "|".join(re.escape(name) for name in sorted(UNITS, key=len, reverse=True))
+    found.take(
+        (
+            rf"(?<![\w<:/.@-])(?P<name>(?:{known}|php[\d.]+-fpm|(?:postgresql|wg-quick|openvpn|"
+            rf"openvpn-client|getty|user|mysql|redis)@[\w.-]+))(?![\w:/@>-]|\.\w)"
+        ),
+        "unit",
+        lambda m: unit_name(m["name"]),
+    )
+    found.take(rf"\b{_NAME}\s+(?P<keep>service|daemon|unit|systemd unit)\b", "unit", unknown)
+    found.take(
+        (
+            rf"\b(?P<keep>service|daemon|unit)\s+(?:called\s+|named\s+)?{_NAME}(?= (?:is|has|was|"
+            rf"failed|fails|crashed|status|not|down|dead|ok|okay|up|running|keeps|won't)\b|\s*[?.,!]|"
+            rf"\s*$)"
+        ),
+        "unit",
+        unknown,
+    )
+    found.take(
+        (
+            rf"\b(?P<keep>(?:is|did|does|has|has|was|of|with|to|for|from|in|by|on|check))\s+(?:the\s+|"
+            rf"our\s+|my\s+)?{_ODD_NAME}(?![\w.:@/>])"
+        ),
+        "unit",
+        unknown,
+    )
+    found.take(
+        (
+            rf"^(?:the\s+|our\s+|my\s+)?{_ODD_NAME}(?= (?:is|has|keeps?|won't|doesn't|status|logs?|"
+            rf"errors?|failed|crashed|down|died|ok|running|not)\b)"
+        ),
+        "unit",
+        unknown,
+    )
+    acts = r"running|active|enabled|crashing|flapping|failing|crashed|restarting|crashlooping"
+    found.take(
+        (
+            rf"\b(?P<keep>is|has)\s+(?:the\s+|our\s+|my\s+)?{_NAME}(?=\s+(?:still\s+|actually\s+|"
+            rf"even\s+)?(?:{acts})\b)"
+        ),
+        "unit",
+        unknown,
+    )
+    found.take(
+        (
+            rf"\b(?P<keep>why (?:did|does|is|has|do))\s+(?:the\s+|our\s+|"
+            rf"my\s+)?{_NAME}(?=\s+(?:keeps?\s+|just\s+)?(?:crash|restart|segfault|{acts})\b)"
+        ),
+        "unit",
+        unknown,
+    )
+    found.take(
+        (
+            rf"\b{_NAME}(?=\s+(?:keeps?|won't|wont|will not|fails to|refuses to|does not|"
+            rf"doesn't)\s+(?:start|starting|crash|crashing|restart|restarting|dying|failing|"
+            rf"come up)\b)"
+        ),
+        "unit",
+        unknown,
+    )
+
+
+def _port(match: re.Match[str]) -> str | None:
+    number = int(match["port"])
+    return str(number) if 0 < number < 65536 else None

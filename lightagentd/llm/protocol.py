@@ -1,0 +1,128 @@
+"""What the turn loop and a model client say to each other.
+
+A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text
+as it arrives, whole tool calls, usage, and one `Finish` at the end. It raises ModelError, or nothing.
+Messages are the conversation in the words of chat completions, independent of any endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Role = Literal["user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """A function that the model wants called. `arguments` is the JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One entry of the conversation. `tool_call_id` is set in role tool, `tool_calls` in role assistant."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    """In role tool: the function that was called."""
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            found["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_call_id:
+            found["tool_call_id"] = self.tool_call_id
+            found["name"] = self.name
+        return found
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Message:
+        """The message in the data of an `agent.message` event."""
+        return Message(
+            role=data["role"],
+            content=data["content"],
+            tool_calls=tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
+            tool_call_id=data.get("tool_call_id", ""),
+            name=data.get("name", ""),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A tool's action as a model sees it: `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One model call."""
+
+    system: str
+    messages: Sequence[Message]
+    functions: Sequence[Function] = ()
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens of one model call, as the endpoint counted them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The end of the stream. `reason` is one of stop, length, tool_calls, content_filter."""
+
+    reason: str
+    usage: Usage | None = None
+
+
+Part = TextDelta | ToolCall | Finish
+
+
+class ModelClient(Protocol):
+    """A model behind one endpoint. Clients are made once per agent and closed with it."""
+
+    name: str
+    """The model string, such as `openai/gpt-5` or `runbook`."""
+
+    def stream(self, request: Request) -> AsyncGenerator[Part, None]:
+        """Make one model call. Closing the generator closes the connection. Raises ModelError."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How one model is reached: what the configuration and the agent's definition add up to."""
+
+    provider: str
+    model: str
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    connect_timeout_s: float = 10.0
+    idle_timeout_s: float = 120.0

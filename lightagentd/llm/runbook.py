@@ -1,0 +1,58 @@
+"""The embedded model: matches a prompt to a skill, has its script run, and answers with the report.
+
+It is a model client like any other, so that its calls go through the same turn loop, policy, workers and
+history. It needs no network and no key. Where nothing fits it says what can be asked, and never guesses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+
+from lightagentd.events.model import new_id
+from lightagentd.llm.matching import SkillIndex, abilities
+from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall
+from lightagentd.skills import SkillCatalog
+
+RUN = "skill_run"
+"""The function that runs a skill's script."""
+
+
+class RunbookClient:
+    """`catalog` gives the skills that are installed now; the index is made again when they changed."""
+
+    name = "runbook"
+
+    def __init__(self, catalog: Callable[[], SkillCatalog]) -> None:
+        self._catalog = catalog
+        self._indexed: SkillCatalog | None = None
+        self._index = SkillIndex(())
+
+    async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
+        """Answer the newest prompt: with a call, or, once that was made, with its report."""
+        last = request.messages[-1] if request.messages else Message(role="user", content="")
+        if last.role == "tool":
+            yield TextDelta(last.content)
+            yield Finish(reason="stop")
+            return
+        skills = self._offered(request)
+        found = self._index.match(last.content) if skills.skills else None
+        if found is None:
+            yield TextDelta(abilities(skills.skills.values()))
+            yield Finish(reason="stop")
+            return
+        arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
+        yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
+        yield Finish(reason="tool_calls")
+
+    def _offered(self, request: Request) -> SkillCatalog:
+        catalog = self._catalog()
+        if not any(function.name == RUN for function in request.functions):
+            return SkillCatalog(skills={}, broken={})
+        if catalog is not self._indexed:
+            self._index = SkillIndex(skill for skill in catalog.skills.values() if skill.runbook)
+            self._indexed = catalog
+        return catalog
+
+    async def close(self) -> None:
+        """Nothing is held."""

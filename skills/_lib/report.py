@@ -1,0 +1,130 @@
+"""The report that each script prints: Markdown with the finding first, then the evidence.
+
+The scripts find this module through a path that they insert themselves, because they run as `python3 -I
+SCRIPT`. It needs Python 3.9 and nothing else. A report is printed once, at the end; nothing here keeps a
+resource.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+
+class Report:
+    """One finding, then notes and tables in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.finding = ""
+        self._parts: list[str] = []
+        self._notes: list[str] = []
+
+    def table(
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[object]], empty: str = ""
+    ) -> None:
+        """A section with a table; without rows the sentence `empty`, or nothing at all."""
+        lines = [_row(cells) for cells in rows]
+        if lines:
+            self.text(title, "\n".join([_row(header), _row(["---"] * len(header)), *lines]))
+        elif empty:
+            self.text(title, empty)
+
+    def text(self, title: str, body: str) -> None:
+        self._parts.append(f"## {title}\n\n{body}")
+
+    def lines(self, title: str, lines: Sequence[str]) -> None:
+        """A section with text as it was found, such as lines of a log."""
+        if lines:
+            body = "\n".join("    " + clean(line) for line in lines)
+            self.text(title, body)
+
+    def note(self, sentence: str) -> None:
+        """What the report had to leave out, and why; said once, at the end."""
+        if sentence and sentence not in self._notes:
+            self._notes.append(sentence)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether something had to be left out so far."""
+        return bool(self._notes)
+
+    def print(self) -> None:
+        parts = [f"**{self.finding}**", *self._parts]
+        if self._notes:
+            parts.append(
+                "## What this report could not see\n\n" + "\n".join(f"- {note}" for note in self._notes)
+            )
+        sys.stdout.write("\n\n".join(parts) + "\n")
+
+
+def options(description: str, **arguments: str) -> argparse.Namespace:
+    """The arguments of the command line: each keyword is one option and its help."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    for name, words in arguments.items():
+        parser.add_argument(f"--{name}", help=words)
+    return parser.parse_args()
+
+
+def run(make: Callable[[Report], None]) -> None:
+    """Make the report and print it; what goes wrong is a sentence in it, never a traceback."""
+    report = Report()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    try:
+        make(report)
+    except Exception as err:
+        report.note(f"The report stopped early: {type(err).__name__}: {clean(str(err))}.")
+        report.finding = report.finding or "This could not be found out; the reason is at the end."
+    report.print()
+
+
+def refuse(sentence: str) -> None:
+    """End because of a bad argument, with exit status 2 as argparse does."""
+    sys.stderr.write(sentence + "\n")
+    raise SystemExit(2)
+
+
+def clean(text: str) -> str:
+    """Text on one line without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
+def human(size_bytes: float) -> str:
+    """`1.5 GiB`; binary units, as `df -h` and `free -h` count."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 100 else f"{size:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """`3 days 4 h`, `12 min`, `8 s`: the two greatest units."""
+    total = int(max(0, seconds))
+    days, rest = divmod(total, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, secs = divmod(rest, 60)
+    if days:
+        return f"{days} day{'s' if days != 1 else ''}" + (f" {hours} h" if hours and days < 14 else "")
+    if hours:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    return f"{minutes} min" if minutes else f"{secs} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 unit`, `3 units`, `2 processes`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}es" if noun.endswith(("s", "x")) else f"{count} {noun}s"
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    text = clean(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(clean(str(cell)).replace("|", "\\|") for cell in cells) + " |"

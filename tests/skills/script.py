@@ -1,0 +1,37 @@
+"""Runs the script of a shipped skill as a worker would: as a process of its own, with a clean environment."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from lightagentd.skills import Skill, load_skills
+from lightagentd.worker.process import clean_environment
+
+SKILLS = load_skills([Path(__file__).parents[2] / "skills"]).skills
+
+
+def skill(name: str) -> Skill:
+    return SKILLS[name]
+
+
+def report(name: str, *extra: str, search_path: str | None = None, **args: str) -> str:
+    """The report of a run that must end with status 0, begin with a finding and have no traceback.
+
+    `extra` are options of the script that are no arguments of the skill; `search_path` replaces PATH.
+    """
+    environment = clean_environment({} if search_path is None else {"PATH": search_path})
+    argv = [*skill(name).command(args), *extra]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "stopped early" not in done.stdout
+    assert done.stderr == ""
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("**")
+    assert first.endswith(".**")
+    return done.stdout
+
+
+def finding(text: str) -> str:
+    return text.splitlines()[0].strip("*")

@@ -1,0 +1,193 @@
+"""What the scripts must find: made files, sockets, processes, certificates and logs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.skills.script import finding, report
+
+
+def certificate(path: Path, name: str, days: int) -> None:
+    """A self-signed certificate that expires in so many days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=100))
+        .not_valid_after(now + datetime.timedelta(days=days, hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+def test_disk_check_names_every_filesystem_that_df_shows() -> None:
+    listed = subprocess.run(["df", "--output=target"], capture_output=True, text=True, check=False).stdout
+    text = report("disk-check")
+    for folder in listed.splitlines()[1:]:
+        assert f"| {folder} |" in text
+
+
+def test_disk_check_shows_what_is_large_below_a_path(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "large" / "deep").mkdir(parents=True)
+    (tmp_path / "large" / "deep" / "file").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "small" / "file").write_bytes(b"x")
+    lines = report("disk-check", path=str(tmp_path)).splitlines()
+    first = lines.index(f"## Largest directly below {tmp_path}") + 4
+    assert lines[first].startswith("| 3.0 MiB |")
+    assert str(tmp_path / "large") in lines[first]
+
+
+def test_disk_check_says_that_a_path_does_not_exist() -> None:
+    assert "cannot be looked at: No such file" in finding(report("disk-check", path="/no/such/path"))
+
+
+def test_listening_ports_finds_a_listening_socket_and_its_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        text = report("listening-ports", port=str(port))
+    assert f"on port {port}" in finding(text)
+    assert f"(pid {os.getpid()})" in finding(text)
+    assert "only reachable from this machine" in finding(text)
+    assert f"Nothing listens on port {port}" in finding(report("listening-ports", port=str(port)))
+
+
+def test_who_uses_finds_who_uses_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert f"(pid {os.getpid()})" in finding(report("who-uses", port=str(port)))
+    assert "No process uses" in finding(report("who-uses", port=str(port)))
+
+
+def test_who_uses_finds_who_holds_a_file_and_a_folder(tmp_path: Path) -> None:
+    file = tmp_path / "held"
+    with file.open("w"):
+        assert f"(pid {os.getpid()})" in finding(report("who-uses", path=str(file)))
+        assert f"(pid {os.getpid()})" in finding(report("who-uses", path=str(tmp_path)))
+    assert "No process" in finding(report("who-uses", path=str(file)))
+
+
+def test_who_uses_describes_a_process_and_its_files(tmp_path: Path) -> None:
+    with (tmp_path / "held").open("w") as held:
+        waiting = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=held)
+    try:
+        text = report("who-uses", pid=str(waiting.pid))
+    finally:
+        waiting.kill()
+        waiting.wait()
+    assert f"Process {waiting.pid} is sleep" in finding(text)
+    assert str(tmp_path / "held") in text
+    assert "There is no process 4194303" in finding(report("who-uses", pid="4194303"))
+
+
+def test_certificate_expiry_reads_a_file_and_a_folder(tmp_path: Path) -> None:
+    certificate(tmp_path / "good.pem", "good.example", 200)
+    assert "expires in 200 days" in finding(report("certificate-expiry", path=str(tmp_path / "good.pem")))
+    certificate(tmp_path / "old.crt", "old.example", -3)
+    (tmp_path / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    text = report("certificate-expiry", path=str(tmp_path))
+    assert "1 of 2 certificates has expired" in finding(text)
+    assert "old.example" in finding(text)
+    assert "good.example" in text
+
+
+def test_certificate_expiry_says_that_it_cannot_fetch(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        text = report("certificate-expiry", host=f"127.0.0.1:{unused.getsockname()[1]}")
+    assert "could not be fetched" in finding(text)
+
+
+def test_network_check_tells_an_open_port_from_a_closed_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert f"127.0.0.1 port {port} can be reached" in finding(
+            report("network-check", host=f"127.0.0.1:{port}")
+        )
+    assert f"127.0.0.1 port {port} cannot be reached" in finding(
+        report("network-check", host=f"127.0.0.1:{port}")
+    )
+
+
+def test_log_errors_groups_lines_that_differ_only_in_numbers(tmp_path: Path) -> None:
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    lines = [f"{now}.12+00:00 host app[{pid}]: error: request {pid} failed" for pid in range(5)]
+    lines += [f"{now} host app[1]: all is well", "2001-01-01T00:00:00 host app[1]: error: long ago"]
+    (tmp_path / "syslog").write_text("\n".join(lines))
+    text = report("log-errors", f"--root={tmp_path}")
+    assert finding(text).startswith("5 errors")
+    assert "(5 times, app)" in finding(text)
+    assert "long ago" not in text
+    assert "No errors of other.service" in finding(
+        report("log-errors", f"--root={tmp_path}", unit="other.service")
+    )
+
+
+def test_log_errors_does_not_say_that_all_is_well_when_it_can_read_nothing(tmp_path: Path) -> None:
+    assert "cannot be said" in finding(report("log-errors", f"--root={tmp_path}"))
+
+
+def login_record(kind: int, user: str, host: str) -> bytes:
+    fields = (kind, 1, b"pts/0", b"", user.encode(), host.encode(), 0, 0, 0, int(time.time()), 0, b"", b"")
+    return struct.pack("=hxxi32s4s32s256shhiii16s20s", *fields)
+
+
+def test_login_audit_counts_logins_failures_and_a_second_root(tmp_path: Path) -> None:
+    log, etc = tmp_path / "var" / "log", tmp_path / "etc"
+    log.mkdir(parents=True)
+    etc.mkdir()
+    (log / "wtmp").write_bytes(login_record(7, "alice", "192.0.2.7"))
+    (log / "btmp").write_bytes(login_record(6, "root", "203.0.113.9") * 3)
+    (etc / "passwd").write_text(
+        "root:x:0:0::/root:/bin/bash\ntoor:x:0:0::/:/bin/sh\nd:x:2:2::/:/usr/sbin/nologin\n"
+    )
+    text = report("login-audit", f"--root={tmp_path}")
+    assert "1 login and 3 failed logins, most for root" in finding(text)
+    assert "uid 0 besides root: toor" in finding(text)
+    assert "192.0.2.7" in text
+    assert "nologin" not in text
+
+
+def test_cpu_load_finds_a_busy_process() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        text = report("cpu-load")
+    finally:
+        busy.kill()
+        busy.wait()
+    assert f"| {busy.pid} |" in text
+
+
+def test_service_triage_finds_a_process_of_that_name_without_systemd() -> None:
+    if Path("/run/systemd/system").exists():
+        pytest.skip("systemd runs here")
+    assert "no process named like surely-absent" in finding(
+        report("service-triage", unit="surely-absent.service")
+    )
+
+
+def test_service_triage_knows_a_unit_that_does_not_exist() -> None:
+    if not Path("/run/systemd/system").exists():
+        pytest.skip("systemd does not run here")
+    assert "There is no unit surely-absent.service" in finding(
+        report("service-triage", unit="surely-absent.service")
+    )

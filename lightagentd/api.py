@@ -6,7 +6,7 @@ public interface; `tests/control/test_interfaces.py` freezes them. Times are UTC
 
 # No `from __future__ import annotations` here: the Varlink library reads these annotations at run time.
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,13 @@ class Message:
     tool_calls: list[Any]
 
 
-class TurnEvent(TypedDict):
+class _EveryTurnEvent(TypedDict):
+    type: str
+    session: str
+    trace_id: str
+
+
+class TurnEvent(_EveryTurnEvent, total=False):
     """What happens in a turn, as it happens. The fields beside `type`, `session` and `trace_id` go with it:
 
     queued: position. started: model. text_delta: text. tool_call: call_id, tool, action, effect, decision,
@@ -112,29 +118,26 @@ class TurnEvent(TypedDict):
     steps, duration_ms. A stream ends with exactly one done or error.
     """
 
-    type: str
-    session: str
-    trace_id: str
-    text: NotRequired[str]
-    position: NotRequired[int]
-    model: NotRequired[str]
-    call_id: NotRequired[str]
-    tool: NotRequired[str]
-    action: NotRequired[str]
-    effect: NotRequired[str]
-    decision: NotRequired[str]
-    args: NotRequired[Any]
-    stream: NotRequired[str]
-    result: NotRequired[str]
-    metadata: NotRequired[Any]
-    prompt_tokens: NotRequired[int]
-    completion_tokens: NotRequired[int]
-    cached_tokens: NotRequired[int]
-    code: NotRequired[str]
-    message: NotRequired[str]
-    suggestion: NotRequired[str]
-    steps: NotRequired[int]
-    duration_ms: NotRequired[int]
+    text: str
+    position: int
+    model: str
+    call_id: str
+    tool: str
+    action: str
+    effect: str
+    decision: str
+    args: Any
+    stream: str
+    result: str
+    metadata: Any
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    code: str
+    message: str
+    suggestion: str
+    steps: int
+    duration_ms: int
 
 
 LAST_EVENTS = ("done", "error")

@@ -11,10 +11,11 @@ import difflib
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lightagentd.errors import ConfigError
 
@@ -22,9 +23,12 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 MAX_MESSAGE_BYTES = 16 << 20
 """The largest message that any of our sockets takes."""
 
+_CREDENTIAL_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # The input may hold a key that somebody wrote where none belongs: never show it.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Daemon(_Section):
@@ -66,12 +70,20 @@ class Provider(_Section):
     """`[models.providers.NAME]`: an endpoint that speaks chat completions."""
 
     kind: Literal["openai"] = "openai"
-    base_url: str = Field(pattern=r"^https?://[^\s/]+")
+    base_url: str = Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")
     api_key_file: Path | None = None
     api_key_env: str = ""
     headers: dict[str, str] = Field(default_factory=dict)
     connect_timeout_s: Seconds = 10.0
     idle_timeout_s: Seconds = 120.0
+
+    @field_validator("headers")
+    @classmethod
+    def _no_credentials(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name in headers:
+            if name.lower() in _CREDENTIAL_HEADERS:
+                raise ValueError(f"the header {name!r} would hold a key: use api_key_file or api_key_env")
+        return headers
 
 
 class Models(_Section):
@@ -126,7 +138,10 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not TOML: {err}", suggestion="Mend the file at the place named."
         ) from err
     except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path} cannot be read: {err}") from err
+        raise ConfigError(
+            f"{path} cannot be read: {err}",
+            suggestion="It must be UTF-8 text that the user of lightagentd can read.",
+        ) from err
 
 
 def _merge(
@@ -151,30 +166,63 @@ def _known_keys(model: type[BaseModel], where: tuple[int | str, ...]) -> list[st
 
 
 def _explain(err: ValidationError, origins: dict[str, Path]) -> ConfigError:
-    first = err.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    path = origins.get(key) or next((origin for name, origin in origins.items() if key.startswith(name)), "")
-    where = f"{path}{_line_of(path, str(first['loc'][-1]))}" if path else "The configuration"
+    first = err.errors(include_url=False, include_input=False)[0]
+    loc = tuple(str(part) for part in first["loc"])
+    key = ".".join(loc)
+    path = next((origins[name] for name in _from_longest(loc) if name in origins), None)
+    where = f"{path}{_line_of(path, loc)}" if path else "The configuration"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(first["loc"][-1]), _known_keys(Config, first["loc"][:-1]), n=1)
+        near = difflib.get_close_matches(loc[-1], _known_keys(Config, loc[:-1]), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Remove it; lactl config show lists what there is."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
-    return ConfigError(f"{where}: {key}: {first['msg']}.", field=key)
+    return ConfigError(
+        f"{where}: {key}: {first['msg']}.", suggestion="Mend the file at the place named.", field=key
+    )
 
 
-def _line_of(path: Path | str, key: str) -> str:
-    """`:LINE` of the first line that sets a key or names it in a table header; empty when none does."""
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+def _from_longest(loc: tuple[str, ...]) -> Iterator[str]:
+    """The dotted name of a key, then those of the tables around it, from the inside out."""
+    for end in range(len(loc), 0, -1):
+        yield ".".join(loc[:end])
+
+
+def _line_of(path: Path, loc: tuple[str, ...]) -> str:
+    """`:LINE` of the line that sets a key; else of the innermost table or inline table around it that a line
+    names, and empty when none does.
+    """
+    table: tuple[str, ...] = ()
+    found: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.strip()
-        if text.partition("=")[0].strip().strip("\"'") == key or text.strip("[]").split(".")[-1] == key:
-            return f":{number}"
-    return ""
+        if text.startswith("["):
+            name = table = _key_path(text)
+        elif "=" in text and not text.startswith("#"):
+            name = (*table, *_key_path(text.partition("=")[0] + "= 0"))
+        else:
+            continue
+        for end in range(1, len(name) + 1):
+            found.setdefault(name[:end], number)
+    return next((f":{found[loc[:end]]}" for end in range(len(loc), 0, -1) if loc[:end] in found), "")
+
+
+def _key_path(text: str) -> tuple[str, ...]:
+    """The key that one line of TOML is about; empty when the line is not a whole statement."""
+    try:
+        value: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return ()
+    path: list[str] = []
+    while isinstance(value, dict) and value:
+        name, value = next(iter(value.items()))
+        path.append(name)
+    return tuple(path)
 
 
 def api_key(provider: Provider) -> str:
-    """The key of a provider, from its file or environment variable; empty when it names neither.
+    """The key of a provider, from its file or environment variable; empty when it names neither or
+    the variable is not set.
 
-    Raises ConfigError when the file cannot be read.
+    Raises ConfigError when the file cannot be read or holds no key.
     """
     if provider.api_key_file is not None:
         return read_key(provider.api_key_file)
@@ -182,12 +230,21 @@ def api_key(provider: Provider) -> str:
 
 
 def read_key(path: Path) -> str:
-    """A key from a file; a bare name is a systemd credential of the daemon (`LoadCredential=`)."""
+    """A key from a file; a bare name is a systemd credential of the daemon (`LoadCredential=`).
+
+    Raises ConfigError.
+    """
     if len(path.parts) == 1:
         path = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/run/credentials/lightagentd.service")) / path
     try:
-        return path.read_text().strip()
+        found = path.read_text().split()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
             f"The key file {path} cannot be read: {err}", suggestion="Name a file that the daemon can read."
         ) from err
+    if len(found) != 1:
+        raise ConfigError(
+            f"The key file {path} must hold one key; it holds {len(found)} words.",
+            suggestion="Write the key into it, and nothing else.",
+        )
+    return found[0]

@@ -384,7 +384,7 @@ def from_varlink(name: str, parameters: dict[str, Any]) -> LightagentError:
     cls = by_name.get(name)
     if cls is not None:
         return cls(
-            str(parameters.get("message", name)),
+            str(parameters.get("message") or name),
             suggestion=str(parameters.get("suggestion") or ""),
             field=str(parameters.get("field") or ""),
         )

@@ -59,10 +59,15 @@ def default_paths() -> Paths:
         state = Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "lightagentd"
         runtime = Path(env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}") / "lightagentd"
     return Paths(
-        config=Path(env.get("LIGHTAGENT_CONFIG_DIR") or env.get("CONFIGURATION_DIRECTORY") or config),
-        state=Path(env.get("LIGHTAGENT_STATE_DIR") or env.get("STATE_DIRECTORY") or state),
+        config=Path(env.get("LIGHTAGENT_CONFIG_DIR") or _first("CONFIGURATION_DIRECTORY") or config),
+        state=Path(env.get("LIGHTAGENT_STATE_DIR") or _first("STATE_DIRECTORY") or state),
         runtime=Path(env.get("LIGHTAGENT_RUNTIME_DIR") or runtime),
     )
+
+
+def _first(variable: str) -> str:
+    """The first of the folders that systemd names; it separates several with colons."""
+    return os.environ.get(variable, "").partition(":")[0]
 
 
 def share_folder() -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from lightagentd.errors import ConfigError
+
 FIRST_FD = 3
 
 
@@ -25,13 +27,21 @@ def notify(*assignments: str) -> bool:
 
 
 def listening_socket() -> socket.socket | None:
-    """The one socket that systemd passed to this process, or None when it passed none."""
+    """The one socket that systemd passed to this process, or None when it passed none.
+
+    Raises ConfigError when it passed several: to serve one of them would leave the others' clients waiting.
+    """
     try:
         count, pid = int(os.environ["LISTEN_FDS"]), int(os.environ["LISTEN_PID"])
     except (KeyError, ValueError):
         return None
-    if pid != os.getpid() or count != 1:
+    if pid != os.getpid() or count == 0:
         return None
+    if count != 1:
+        raise ConfigError(
+            f"systemd passed {count} sockets to lightagentd, which serves one.",
+            suggestion="Keep one ListenStream= line: systemctl edit lightagentd.socket",
+        )
     for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
     passed = socket.socket(fileno=FIRST_FD)

@@ -7,10 +7,12 @@ it has seen them all. So a slow follower costs no memory, misses nothing and see
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from lightagentd.events.queries import BATCH, Filter
+from lightagentd.events.layout import BATCH
+from lightagentd.events.queries import Filter
 
 if TYPE_CHECKING:
     from lightagentd.events.history import History
@@ -26,7 +28,8 @@ class Feed:
         self._closed = False
 
     def notify(self) -> None:
-        if not self._loop.is_closed():
+        """Wake the followers: something was stored."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows any more
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -40,7 +43,7 @@ class Feed:
 
     async def follow(
         self, history: History, wanted: Filter, from_seq: int, last_seq: int | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
         the feed is closed.
         """

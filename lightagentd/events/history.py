@@ -2,7 +2,8 @@
 
 `History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under
 way share the next one (group commit), so that many sessions pay for one fsync(2). An append returns
-when its events are on disk, or raises StorageError, and then none of it is stored.
+when its events are on disk, or raises StorageError, and then none of it is stored. An append that cannot
+be encoded fails alone; its neighbours are stored.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,11 @@ class History(Queries):
         """Open the environment and start the writer. Raises StorageError, HistoryDamaged."""
         self._loop = asyncio.get_running_loop()
         self.environment = await asyncio.to_thread(Environment, self._path)
-        last = self.last()
+        try:
+            last = self.last()
+        except BaseException:
+            self.environment.close()
+            raise
         if last is not None:
             self._head = (last.seq, last.hash)
         self.disk_low = not self.environment.reserve()
@@ -80,10 +86,10 @@ class History(Queries):
 
     async def close(self) -> None:
         """Store what was appended before, then close the file."""
-        if self._thread is not None:
+        thread, self._thread = self._thread, None  # from here on, `append` refuses
+        if thread is not None:
             self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+            await asyncio.to_thread(thread.join)
             self.environment.close()
 
     @property
@@ -125,22 +131,19 @@ class History(Queries):
     def _commit(self, batch: list[_Append]) -> None:
         try:
             stored = self._store(batch)
-        except (lmdb.Error, OSError, TypeError, ValueError) as err:
-            if len(batch) > 1 and isinstance(err, TypeError | ValueError):
-                for one in batch:  # one append that cannot be encoded must not fail its neighbours
+        except Exception as err:  # noqa: BLE001 - goes to whoever appended; the thread must live for the others
+            on_disk = isinstance(err, lmdb.Error | OSError) and not isinstance(err, lmdb.BadValsizeError)
+            if len(batch) > 1 and not on_disk:
+                for one in batch:  # what cannot be encoded must not fail its neighbours
                     self._commit([one])
                 return
             _log.error("history: %d appends could not be stored: %s", len(batch), err)
-            failure = StorageError(
-                f"The history could not store an event: {err}",
-                suggestion="Look at the disk that holds the daemon's state folder.",
-            )
-            self._tell(lambda: _fail(batch, failure))
+            self._tell(partial(_fail, batch, err, on_disk=on_disk))
             return
         committed = [event for events in stored for event in events]
         if self._on_commit is not None:
             self._on_commit(committed)
-        self._tell(lambda: _resolve(batch, stored))
+        self._tell(partial(_resolve, batch, stored))
 
     def _store(self, batch: list[_Append]) -> list[list[Event]]:
         while True:
@@ -162,7 +165,7 @@ class History(Queries):
                 events: list[Event] = []
                 for new in item.events:
                     seq += 1
-                    record, event = encode(self._redacted(new), seq, prev)
+                    record, event = encode(new, seq, prev, self.redactor)
                     prev = event.hash
                     txn.put(seq_key(seq), record, db=db[EVENTS], append=True)
                     topic = event.topic.encode()
@@ -181,17 +184,6 @@ class History(Queries):
         else:
             txn.put(change.key.encode(), dump_json(self.redactor.value(change.value)), db=db)
 
-    def _redacted(self, event: NewEvent) -> NewEvent:
-        data = self.redactor.value(dict(event.data))
-        return NewEvent(
-            topic=event.topic,
-            type=event.type,
-            data=data,
-            source=event.source,
-            context=event.context,
-            time_us=event.time_us,
-        )
-
     def _tell(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -204,9 +196,12 @@ def _resolve(batch: list[_Append], stored: list[list[Event]]) -> None:
             item.done.set_result(events)
 
 
-def _fail(batch: list[_Append], failure: StorageError) -> None:
+def _fail(batch: list[_Append], err: Exception, *, on_disk: bool) -> None:
+    advice = "Look at the disk that holds the daemon's state folder." if on_disk else ""
     for item in batch:
         if not item.done.done():
+            failure = StorageError(f"The history could not store an event: {err}", suggestion=advice)
+            failure.__cause__ = err
             item.done.set_exception(failure)
 
 

@@ -2,11 +2,13 @@
 
 The journal gets what happened (a tool call with its redacted arguments, as sudo logs its commands) and the
 event's hash, but not the content of prompts, output and messages: whoever may read the journal would
-read everyone's. Fields are described in systemd.journal-fields(7); ours begin with LIGHTAGENT.
+read everyone's. Fields are described in systemd.journal-fields(7); ours begin with LIGHTAGENT. Those that
+describe a call come from the daemon's own events alone: a tool may put what it likes into its events.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import queue
@@ -27,6 +29,8 @@ _FIELD_MAX_BYTES = 4096
 _NAMESPACE = uuid.UUID("6c1f6f3e-7f0a-4f43-9d5e-2a1b3a7d6a10")
 
 _ERRORS = ("agent.error", "daemon.error")
+FROM_TOOL = "tool"
+"""The source of an event that a tool emitted."""
 
 
 def message_id(topic: str, event_type: str) -> str:
@@ -53,10 +57,11 @@ def journal_fields(event: Event) -> dict[str, str]:
         "LIGHTAGENT_REQUEST_ID": event.request_id,
         "LIGHTAGENT_TRACE_ID": event.trace_id,
     }
+    own = event.source != FROM_TOOL
     for name in ("tool", "action", "effect", "decision", "duration_ms", "result"):
-        if name in data:
-            fields[f"LIGHTAGENT_{name.upper()}"] = str(data[name])
-    if "args" in data:
+        if own and name in data:
+            fields[f"LIGHTAGENT_{name.upper()}"] = _short(str(data[name]))
+    if own and "args" in data:
         fields["LIGHTAGENT_ARGS"] = _short(dump_json(data["args"]).decode())
     return {key: value for key, value in fields.items() if value}
 
@@ -71,6 +76,8 @@ def _short(text: str) -> str:
 
 def _sentence(event: Event, data: dict[str, Any]) -> str:
     who = f"{event.agent}: " if event.agent else ""
+    if event.source == FROM_TOOL:
+        return f"{who}{event.topic} {_short(event.type)}"
     if "tool" in data and "action" in data:
         call = f"{data['tool']}.{data['action']}"
         what = f"{event.type} {call}"
@@ -88,35 +95,59 @@ class JournaldSink:
     """Owns the sending thread. `send` never blocks; `dropped` counts what did not get through."""
 
     def __init__(self) -> None:
-        self.dropped = 0
+        self._overflowed = 0  # written by whoever calls `send`
+        self._failed = 0  # written by the sending thread
+        self._abandoned = 0
         self._queue: queue.Queue[Event | None] = queue.Queue(QUEUE_LIMIT)
         self._thread: threading.Thread | None = None
 
+    @property
+    def dropped(self) -> int:
+        """How many events did not get through."""
+        return self._overflowed + self._failed + self._abandoned
+
     @staticmethod
     def available() -> bool:
+        """Whether journald runs here."""
         return JOURNAL_SOCKET.exists()
 
-    def start(self) -> None:
-        from systemd import journal
+    def start(self, send: Callable[..., None] | None = None) -> None:
+        """Start the thread. `send` takes the message and the fields, as `systemd.journal.send` does, which
+        is what is called without one.
+        """
+        if send is None:
+            from systemd import journal
 
-        self._thread = threading.Thread(target=self._run, args=(journal.send,), name="journald", daemon=True)
+            send = journal.send
+        self._thread = threading.Thread(target=self._run, args=(send,), name="journald", daemon=True)
         self._thread.start()
 
     def send(self, event: Event) -> None:
+        """Queue an event. To be called by one thread only, the history's."""
         try:
             self._queue.put_nowait(event)
         except queue.Full:
-            self.dropped += 1
+            self._overflowed += 1
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, for a limited time."""
         if self._thread is not None:
-            try:
+            with contextlib.suppress(queue.Full):
                 self._queue.put(None, timeout=timeout_s)
-            except queue.Full:
-                self.dropped += self._queue.qsize()
             self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                # The journal is stuck, and the thread with it, holding one event; the rest ends here.
+                self._abandoned = 1 + self._drain()
+                self._queue.put(None)
             self._thread = None
+
+    def _drain(self) -> int:
+        count = 0
+        while True:
+            try:
+                count += self._queue.get_nowait() is not None
+            except queue.Empty:
+                return count
 
     def _run(self, send: Callable[..., None]) -> None:
         while (event := self._queue.get()) is not None:
@@ -124,6 +155,6 @@ class JournaldSink:
                 fields = journal_fields(event)
                 send(fields.pop("MESSAGE"), **fields)
             except (OSError, ValueError) as err:
-                self.dropped += 1
-                if self.dropped == 1:
+                self._failed += 1
+                if self._failed == 1:
                     _log.warning("journald does not take events: %s", err)

@@ -9,9 +9,10 @@ has the schema's version. Schema version 1.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,21 @@ INITIAL_MAP_BYTES = 64 << 20
 RESERVE_BYTES = 16 << 20
 """Always allocated beyond the used part of the file, so that a full disk does not stop the history."""
 
+BATCH = 256
+"""Records that are read in one transaction while walking a range."""
+BATCH_BYTES = 4 << 20
+"""When the records of a batch have reached this size, the batch ends early."""
+
 
 def seq_key(seq: int) -> bytes:
     return seq.to_bytes(8, "big")
 
 
 def index_prefix(value: str) -> bytes:
-    return value.encode("utf-8", "replace")[:256] + b"\0"
+    """The prefix of a value's keys. No value's prefix begins another's: 0xff, which UTF-8 does not have,
+    stands for a zero byte. Values that differ after 256 bytes share one, so a reader compares the event too.
+    """
+    return value.encode("utf-8", "replace")[:256].replace(b"\0", b"\xff") + b"\0"
 
 
 def index_keys(event: Event) -> Iterator[tuple[str, bytes]]:
@@ -53,37 +62,73 @@ def index_keys(event: Event) -> Iterator[tuple[str, bytes]]:
     yield "by_time", seq_key(max(0, event.time_us)) + seq
 
 
+def bounded(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The first of some rows (key, record): as many as BATCH_BYTES allows, and at least one."""
+    size_bytes = 0
+    for row in rows:
+        yield row
+        size_bytes += len(row[1])
+        if size_bytes >= BATCH_BYTES:
+            return
+
+
 class Environment:
     """The opened LMDB environment. Its owner closes it; readers and the one writer share it.
 
-    Growing the map needs that no transaction of this process is open: `reading()` and `writing()` keep
-    that count, so that `grow` can wait for it.
+    Growing the map needs that no transaction of this process is open: `reading` holds a lock that `grow`
+    takes, and the one writer calls `grow` between its transactions. A process can open the same folder once.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Raises StorageError, HistoryDamaged."""
         self.path = path
         self.read_only = read_only
+        self._data_file = path / "data.mdb"
         self._gate = threading.Lock()
+        self.env = self._open()
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self.env.close)
+            self._check_size()
+            names = (EVENTS, *INDEXES, *STATES, META)
+            try:
+                # A handle from a read transaction would end with it; a new store pays for one commit only.
+                with contextlib.nullcontext() if read_only else self.env.begin(write=True) as txn:
+                    self.db: dict[str, Any] = {
+                        name: self.env.open_db(name.encode(), txn=txn, create=not read_only) for name in names
+                    }
+            except lmdb.Error as err:
+                raise _as_storage_error(path, err) from err
+            self._check_version()
+            on_failure.pop_all()
+
+    def _open(self) -> Any:
         try:
-            if not read_only:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.env = lmdb.open(
-                os.fspath(path),
-                map_size=INITIAL_MAP_BYTES if not read_only else 0,
+            if not self.read_only:
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return lmdb.open(
+                os.fspath(self.path),
+                map_size=0 if self.read_only else INITIAL_MAP_BYTES,
                 max_dbs=16,
                 max_readers=126,
-                readonly=read_only,
-                create=not read_only,
+                readonly=self.read_only,
+                create=not self.read_only,
                 mode=0o600,
                 readahead=False,
             )
-            names = (EVENTS, *INDEXES, *STATES, META)
-            self.db: dict[str, Any] = {
-                name: self.env.open_db(name.encode(), create=not read_only) for name in names
-            }
-        except lmdb.Error as err:
-            raise _as_storage_error(path, err) from err
-        self._check_version()
+        except (lmdb.Error, OSError) as err:
+            raise _as_storage_error(self.path, err) from err
+
+    def _check_size(self) -> None:
+        """Reading a page that was cut off would end the process with SIGBUS (mmap(2)), so look first."""
+        used_bytes, size_bytes = self._used_bytes(), self._data_file.stat().st_size
+        if size_bytes < used_bytes:
+            raise HistoryDamaged(
+                f"The history in {self.path} is truncated: {size_bytes} bytes of {used_bytes} are left.",
+                suggestion=_RESTORE,
+            )
+
+    def _used_bytes(self) -> int:
+        return int((self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"])
 
     def _check_version(self) -> None:
         with self.reading() as txn:
@@ -102,16 +147,17 @@ class Environment:
         """A read transaction: short, and never kept across an await."""
         with self._gate:
             try:
-                txn = self.env.begin(buffers=False)
-            except lmdb.MapResizedError:
-                self.env.set_mapsize(0)
-                txn = self.env.begin(buffers=False)
-            try:
-                yield txn
+                with self._begin() as txn:
+                    yield txn
             except lmdb.Error as err:
                 raise _as_storage_error(self.path, err) from err
-            finally:
-                txn.abort()
+
+    def _begin(self) -> Any:
+        try:
+            return self.env.begin(buffers=False)
+        except lmdb.MapResizedError:  # the daemon has grown the map
+            self.env.set_mapsize(0)
+            return self.env.begin(buffers=False)
 
     def grow(self) -> None:
         """Double the map."""
@@ -120,29 +166,32 @@ class Environment:
 
     def reserve(self) -> bool:
         """Keep RESERVE_BYTES allocated beyond what is used; False when the disk is too full for that."""
-        used = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
-        data_file = self.path / "data.mdb"
-        if data_file.stat().st_blocks * 512 >= used + RESERVE_BYTES // 2:
-            return True
-        fd = os.open(data_file, os.O_RDWR | os.O_CLOEXEC)
+        used_bytes = self._used_bytes()
         try:
-            os.posix_fallocate(fd, 0, used + RESERVE_BYTES)
+            if self._data_file.stat().st_blocks * 512 >= used_bytes + RESERVE_BYTES // 2:
+                return True
+            fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
+            finally:
+                os.close(fd)
         except OSError:
             return False
-        finally:
-            os.close(fd)
         return True
 
     def close(self) -> None:
         self.env.close()
 
 
-def _as_storage_error(path: Path, err: lmdb.Error) -> StorageError:
+_RESTORE = "Nothing was changed. Move the folder away and restore a backup."
+
+
+def _as_storage_error(path: Path, err: Exception) -> StorageError:
     damaged = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
     if isinstance(err, damaged):
         return HistoryDamaged(
             f"The history in {path} is damaged: {err}",
-            suggestion="Nothing was changed. Move the folder away and restore a backup.",
+            suggestion=_RESTORE,
         )
     return StorageError(
         f"The history in {path} cannot be used: {err}", suggestion="Look at the disk and its mount."

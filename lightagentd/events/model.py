@@ -9,6 +9,9 @@ An event is stored as two lines of JSON, header and data:
 `prev` is the hash of the event before. So the second line can be taken away (a deleted session) and
 the chain still verifies. The layout is fixed from schema version 1 on (DESIGN section 7).
 
+What comes from outside is made storable: lone surrogates become U+FFFD and numbers that JSON does not have
+become null; data that is nested deeper than MAX_DEPTH is refused, since not every reader could read it.
+
 Who causes an event is carried by the context variable `context`, which every task inherits.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import secrets
 import time
@@ -25,11 +29,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightagentd.events.redaction import Redactor
+
 GENESIS = "0" * 64
 """`prev` of the first event."""
 
 _TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 _TOPIC_MAX = 128
+
+MAX_DEPTH = 200
+"""How deep lists and objects in an event's data may be nested; readers recurse in their own stacks."""
+
+_REPLACED = "\ufffd".encode()
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,21 +141,49 @@ class Event:
 
 
 def dump_json(value: Any) -> bytes:
-    """Compact JSON in UTF-8, one line. Lone surrogates (bytes that were not UTF-8) become U+FFFD."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8", "replace") if text.isascii() else _encode(text)
-
-
-def _encode(text: str) -> bytes:
+    """Compact JSON in UTF-8, one line. Lone surrogates (bytes that were not UTF-8) become U+FFFD, and NaN and
+    the infinities null. Raises TypeError, ValueError or RecursionError for what is not JSON.
+    """
+    try:
+        text = _to_json(value)
+    except ValueError:
+        text = _to_json(_finite(value))
     try:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def encode(event: NewEvent, seq: int, prev: str) -> tuple[bytes, Event]:
-    """The stored bytes of an event, and the event as a reader will see it."""
-    data = dump_json(event.data)
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
+    if isinstance(value, dict | list | tuple):
+        if not room:
+            raise ValueError(f"data is nested deeper than {MAX_DEPTH} levels")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, room - 1)
+
+
+def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[bytes, Event]:
+    """The stored bytes of an event without its secrets, and the event as a reader will see it.
+
+    Raises TypeError, ValueError or RecursionError for data that cannot be stored.
+    """
+    body: dict[str, Any] = dict(event.data)
+    data = dump_json(body)
+    if redactor.suspects(data):
+        body = redactor.value(body)
+        data = dump_json(body)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+        _check_depth(body)
     who = event.context
     header: dict[str, Any] = {
         "seq": seq,
@@ -156,17 +196,17 @@ def encode(event: NewEvent, seq: int, prev: str) -> tuple[bytes, Event]:
         "owner": who.owner,
         "request_id": who.request_id,
         "trace_id": who.trace_id,
-        "correlation_id": who.correlation_id,
+        "correlation_id": redactor.text(who.correlation_id) if who.correlation_id else "",
         "data_sha256": hashlib.sha256(data).hexdigest(),
         "prev": prev,
     }
     line = dump_json(header)
-    stored = Event(
-        time_us=event.time_us,
-        data=dict(event.data),
-        hash=hashlib.sha256(line).hexdigest(),
-        **{key: value for key, value in header.items() if key != "time"},
-    )
+    if _REPLACED in line:
+        header = json.loads(line)
+    if _REPLACED in data:
+        body = json.loads(data)
+    del header["time"]
+    stored = Event(time_us=event.time_us, data=body, hash=hashlib.sha256(line).hexdigest(), **header)
     return line + b"\n" + data, stored
 
 

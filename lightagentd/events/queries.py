@@ -6,20 +6,20 @@ opens beside it or without it. Every read is one short transaction.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lightagentd.errors import HistoryDamaged, NotFound
-from lightagentd.events.layout import EVENTS, Environment, index_prefix, seq_key
-from lightagentd.events.model import GENESIS, Event, decode
+from lightagentd.events.layout import BATCH, EVENTS, Environment, bounded, index_prefix, seq_key
+from lightagentd.events.model import Event, decode
+from lightagentd.events.verification import Verification, verify
 
-BATCH = 256
-"""Events that are read in one transaction while walking a range."""
+_CLOCK_SKEW_US = 3_600_000_000
+"""How far the clock may have been set back for a search back in time not to end too early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,6 @@ class Filter:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """What `verify` found: `ok`, or the first record that is not what it was."""
-
-    ok: bool
-    events: int
-    first_bad_seq: int = 0
-    reason: str = ""
-    head_hash: str = GENESIS
-
-
 class Queries:
     """The reading half of the history."""
 
@@ -67,15 +56,17 @@ class Queries:
             return decode_stored(cursor.value()) if cursor.last() else None
 
     def range(self, from_seq: int = 1, limit: int = BATCH) -> list[Event]:
-        """Up to `limit` events from a number on, oldest first."""
+        """Up to `limit` events from a number on, oldest first; fewer when they are large. None are left when
+        the list is empty.
+        """
         with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
             if not cursor.set_range(seq_key(from_seq)):
                 return []
-            return [decode_stored(value) for _, value in islice(cursor, limit)]
+            return [decode_stored(value) for _, value in bounded(islice(cursor, limit))]
 
     def select(self, wanted: Filter, *, from_seq: int = 1, limit: int = 100) -> list[Event]:
         """The first `limit` events from a number on that fit, oldest first."""
-        return list(islice(filter(wanted.wants, self._candidates(wanted, from_seq)), limit))
+        return list(islice(filter(wanted.wants, self._candidates(wanted, from_seq, limit)), limit))
 
     def newest(self, wanted: Filter, limit: int = 100) -> list[Event]:
         """The newest `limit` events that fit, oldest of them first."""
@@ -94,16 +85,17 @@ class Queries:
                 return name, value
         return None
 
-    def _candidates(self, wanted: Filter, from_seq: int) -> Iterator[Event]:
+    def _candidates(self, wanted: Filter, from_seq: int, limit: int) -> Iterator[Event]:
         index = self._index(wanted)
+        batch = min(BATCH, max(16, limit))
         while True:
             if index is not None:
-                found = self._by_index(*index, from_seq=from_seq, limit=BATCH)
+                found = self._by_index(*index, from_seq=from_seq, limit=batch)
             else:
-                found = self.range(from_seq, BATCH)
-            yield from found
-            if len(found) < BATCH:
+                found = self.range(from_seq, batch)
+            if not found:
                 return
+            yield from found
             from_seq = found[-1].seq + 1
 
     def _backwards(self, wanted: Filter) -> Iterator[Event]:
@@ -115,41 +107,48 @@ class Queries:
             with self.environment.reading() as txn, txn.cursor(db) as cursor:
                 placed = cursor.set_range(upper)
                 placed = cursor.prev() if placed else cursor.last()
-                keys: list[bytes] = []
-                while placed and cursor.key().startswith(prefix) and len(keys) < BATCH:
-                    keys.append(cursor.key())
-                    placed = cursor.prev()
-                events = self._load(txn, (key[-8:] for key in keys))
+                rows = self._batch(txn, cursor, prefix, placed, cursor.prev, BATCH)
+            events = [decode_stored(record) for _, record in rows]
             yield from events
-            if len(keys) < BATCH or events[-1].time_us < wanted.since_us - 3_600_000_000:
+            if not events or events[-1].time_us < wanted.since_us - _CLOCK_SKEW_US:
                 return
-            upper = keys[-1]
+            upper = rows[-1][0]
 
     def _by_index(self, name: str, value: str, *, from_seq: int, limit: int) -> list[Event]:
         prefix = index_prefix(value)
         with self.environment.reading() as txn, txn.cursor(self.environment.db[name]) as cursor:
-            seqs: list[bytes] = []
             placed = cursor.set_range(prefix + seq_key(from_seq))
-            while placed and cursor.key().startswith(prefix) and len(seqs) < limit:
-                seqs.append(cursor.key()[-8:])
-                placed = cursor.next()
-            return self._load(txn, seqs)
+            rows = self._batch(txn, cursor, prefix, placed, cursor.next, limit)
+        return [decode_stored(record) for _, record in rows]
+
+    def _batch(
+        self, txn: Any, cursor: Any, prefix: bytes, placed: bool, move: Callable[[], bool], limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys with a prefix and the records that their last 8 bytes name, from where the cursor stands."""
+
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            found = placed
+            while found and cursor.key().startswith(prefix):
+                record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
+                if record is not None:
+                    yield cursor.key(), record
+                found = move()
+
+        return list(bounded(islice(rows(), limit)))
 
     def messages(self, session: str) -> list[Event]:
         """The `agent.message` events of a session, oldest first: its conversation."""
         prefix = index_prefix(session)
         with self.environment.reading() as txn, txn.cursor(self.environment.db["by_session"]) as cursor:
-            seqs: list[bytes] = []
+            found: list[Event] = []
             placed = cursor.set_range(prefix)
             while placed and cursor.key().startswith(prefix):
                 if cursor.value() == b"agent.message":
-                    seqs.append(cursor.key()[-8:])
+                    record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
+                    if record is not None:
+                        found.append(decode_stored(record))
                 placed = cursor.next()
-            return [event for event in self._load(txn, seqs) if event.data is not None]
-
-    def _load(self, txn: Any, seqs: Iterable[bytes]) -> list[Event]:
-        records = (txn.get(seq, db=self.environment.db[EVENTS]) for seq in seqs)
-        return [decode_stored(record) for record in records if record is not None]
+        return [event for event in found if event.session == session and event.data is not None]
 
     def state(self, name: str) -> dict[str, dict[str, Any]]:
         """All of one kind of state, by key."""
@@ -167,43 +166,7 @@ class Queries:
 
     def verify(self) -> Verification:
         """Walk the whole chain and name the first record that was altered, dropped, swapped or inserted."""
-        prev, expected, count = GENESIS, 1, 0
-        key = seq_key(0)
-        while True:
-            with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
-                rows = list(islice(cursor, BATCH)) if cursor.set_range(key) else []
-            for found, record in rows:
-                bad_seq, reason = _problem(found, record, expected, prev)
-                if reason:
-                    return Verification(
-                        ok=False, events=count, first_bad_seq=bad_seq, reason=reason, head_hash=prev
-                    )
-                prev = hashlib.sha256(record.partition(b"\n")[0]).hexdigest()
-                expected += 1
-                count += 1
-            if len(rows) < BATCH:
-                return Verification(ok=True, events=count, head_hash=prev)
-            key = seq_key(expected)
-
-
-def _problem(key: bytes, record: bytes, expected: int, prev: str) -> tuple[int, str]:
-    """The number of the record that is wrong and why; an empty reason when nothing is."""
-    seq = int.from_bytes(key, "big")
-    if seq != expected:
-        return expected, f"event {expected} is missing: the next stored one is {seq}"
-    line, _, data = record.partition(b"\n")
-    try:
-        header = json.loads(line)
-        if header["seq"] != expected:
-            return expected, f"the record at {expected} says that it is event {header['seq']}"
-        if header["prev"] != prev:
-            before = max(1, expected - 1)
-            return before, f"event {before} was altered or replaced: event {expected} does not follow it"
-        if data and hashlib.sha256(data).hexdigest() != header["data_sha256"]:
-            return expected, f"the data of event {expected} was altered"
-    except (ValueError, TypeError, KeyError) as err:
-        return expected, f"the record at {expected} is not an event: {err}"
-    return expected, ""
+        return verify(self.environment)
 
 
 def decode_stored(record: bytes) -> Event:

@@ -1,0 +1,188 @@
+"""Fixtures for every test: folders of its own, a daemon in this process, a daemon as a process.
+
+Nothing may be left after a test: no task, no child process, no open descriptor (STYLE rule 30).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lightagentd.client import Client
+from lightagentd.daemon import Daemon
+from lightagentd.paths import Paths
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """Folders of a daemon of this test's own. The runtime folder's path is short, as sockets need."""
+    base = tmp_path_factory.mktemp("la")
+    return Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+async def daemon(paths: Paths) -> AsyncIterator[Daemon]:
+    """A daemon in this process's event loop, with the shipped agents, tools and skills."""
+    async with Daemon(paths) as running:
+        yield running
+
+
+class DaemonProcess:
+    """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
+
+    def __init__(self, paths: Paths, env: dict[str, str] | None = None) -> None:
+        self.paths = paths
+        self.log = paths.state.parent / "daemon.log"
+        self._env = env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which lactl finds this daemon."""
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": os.environ.get("HOME", "/"),
+            "LIGHTAGENT_SOCKET": str(self.paths.socket),
+            **self._env,
+        }
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Start it and wait until it serves."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "lightagentd.daemon",
+                    f"--config-dir={self.paths.config}",
+                    f"--state-dir={self.paths.state}",
+                    f"--runtime-dir={self.paths.runtime}",
+                ],
+                cwd=REPOSITORY,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with Client(self.paths.socket) as client:
+                    client.call("org.lightagent1.Manager.GetStatus")
+                return
+            except Exception:
+                time.sleep(0.05)
+        raise AssertionError(f"the daemon did not start:\n{self.log.read_text()}")
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(10)
+        self._process = None
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; gives the exit status."""
+        assert self._process is not None
+        self._process.terminate()
+        status = self._process.wait(60)
+        self._process = None
+        return status
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(10)
+        self._process = None
+
+    def lactl(
+        self, *args: str, stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run lactl against this daemon."""
+        done = subprocess.run(
+            [sys.executable, "-m", "lightagentd.cli.main", *args],
+            cwd=REPOSITORY,
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    def client(self) -> Client:
+        return Client(self.paths.socket)
+
+
+@pytest.fixture
+def daemon_process(paths: Paths) -> Iterator[DaemonProcess]:
+    """A daemon process, not started yet; stopped at the end."""
+    paths.state.parent.mkdir(parents=True, exist_ok=True)
+    process = DaemonProcess(paths)
+    yield process
+    process.close()
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found |= {int(pid) for pid in listing.read_text().split()}
+    return found
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[entry.name] = str(entry.readlink())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Fails a test that leaves a task, a child process or a descriptor behind."""
+    if request.node.get_closest_marker("e2e"):
+        yield  # the session's container is a child, and its fixture checks that it goes
+        return
+    children, descriptors = _children(), _descriptors()
+    yield
+    own = asyncio.current_task()
+    await asyncio.sleep(0)
+    tasks = [task for task in asyncio.all_tasks() if task is not own and not task.done()]
+    assert not tasks, f"tasks are left: {tasks}"
+    left = _children() - children
+    assert not left, f"child processes are left: {left}"
+    opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
+    assert not opened, f"descriptors are left open: {opened}"

@@ -1,0 +1,324 @@
+"""A running agent: its sessions, the task of each session that has work, and its supervision.
+
+The registry owns the agents. An agent owns its sessions, their tasks and its model clients. An error that
+no turn expects ends that turn and fails the agent: its other turns are cancelled, its conversations are read
+from the history again, and it goes on with the waiting prompts after a pause that doubles with each failure.
+No other agent notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.recovery import recover, unfinished_turns
+from lightagentd.agents.session import Session, SessionRecord
+from lightagentd.agents.turn import Step, Turn, final_error
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.errors import AgentNotRunning, LightagentError, TimedOut
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.model import within
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+_STILL_QUEUED = AgentNotRunning(
+    "The agent stopped before this prompt's turn came.",
+    suggestion="The prompt stays queued for its next start.",
+)
+_LOADED_SESSIONS = 256
+"""Idle sessions beyond this number do not keep their messages in memory."""
+
+
+class Agent:
+    """One agent. `state` is stopped, running or failed; while failed it waits to be started again."""
+
+    def __init__(self, name: str, make_parts: Callable[[], AgentParts], history: History) -> None:
+        self.name = name
+        self.state = "stopped"
+        self.problem = ""
+        self.restarts = 0
+        self.sessions: dict[str, Session] = {}
+        self.parts: AgentParts | None = None
+        self._make_parts = make_parts
+        self._history = history
+        self._runners: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        """Held by a start or a stop, which may be asked for from several sides at once."""
+        self._supervisor: asyncio.Task[None] | None = None
+        self._failure = asyncio.Event()
+        self._pause_s = FIRST_PAUSE_S
+        self._draining = False
+
+    @property
+    def turns_running(self) -> int:
+        return sum(1 for session in self.sessions.values() if session.running)
+
+    @property
+    def turns_queued(self) -> int:
+        return sum(len(session.queue) for session in self.sessions.values())
+
+    async def start(self) -> None:
+        """Start, with the sessions that the history has. Raises LightagentError; then it is stopped."""
+        async with self._changing:
+            if self.state != "running":
+                await uninterrupted(self._start())
+
+    async def stop(self) -> None:
+        """Cancel the running turns and stop. Queued prompts stay stored, for the next start."""
+        async with self._changing:
+            if self.state != "stopped":
+                await uninterrupted(self._stop())
+
+    async def drain(self) -> None:
+        """Wait until no turn runs, and begin none; what is queued stays stored."""
+        self._draining = True
+        while self._runners:
+            await asyncio.wait(list(self._runners.values()))
+
+    async def prompt(self, session: Session, text: str, correlation_id: str = "") -> Turn:
+        """Store a prompt, and run its turn when those before it are done."""
+        return await self._prompt(session, text, correlation_id, stepwise=False)
+
+    async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
+        """Prompt, and drive the turn: no step begins before the one before it was taken.
+
+        Closing the generator cancels the turn. Raises what the turn ended with, if that was an error.
+        """
+        turn = await self._prompt(session, text, "", stepwise=True)
+        assert turn.handed is not None
+        try:
+            while (step := await turn.handed.get()) is not None:
+                yield step
+                turn.handed.task_done()
+        finally:
+            turn.cancel()
+            if turn.begun:
+                await turn.over.wait()
+        if turn.failure is not None:
+            raise turn.failure
+
+    def cancel(self, session: Session) -> int:
+        """Cancel the running turn and the queue; says how many turns that were."""
+        turns = [*session.queue, *([session.running] if session.running else [])]
+        for turn in turns:
+            turn.cancel()
+        self._run_session(session)
+        return len(turns)
+
+    def adopt(self, session: Session) -> Session:
+        """Take a session that was just stored into memory."""
+        session.driver = self.run
+        return self.sessions.setdefault(session.id, session)
+
+    def running_parts(self) -> AgentParts:
+        """Raises AgentNotRunning."""
+        if self.parts is None or self.state != "running":
+            raise AgentNotRunning(
+                f"The agent {self.name} is {self.state}{f': {self.problem}' if self.problem else ''}.",
+                suggestion=f"Start it with: lactl agents start {self.name}",
+            )
+        return self.parts
+
+    async def _prompt(self, session: Session, text: str, correlation_id: str, *, stepwise: bool) -> Turn:
+        max_queue = self.running_parts().max_queue
+        try:
+            turn = await session.enqueue(
+                text, correlation_id=correlation_id, max_queue=max_queue, stepwise=stepwise
+            )
+        finally:
+            self._run_session(session)  # also when the caller went away: what is stored is run
+            if self.state == "stopped":
+                self._release_queues()
+        if turn in session.queue:
+            ahead = session.queue.index(turn) + (session.running is not None)
+            turn.stream.event("queued", position=ahead)
+        return turn
+
+    async def _start(self) -> None:
+        await self._cancel_supervisor()
+        await self._end()
+        try:
+            await self._begin()
+        except LightagentError:
+            self.state = "stopped"
+            self._release_queues()
+            raise
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"agent-{self.name}")
+        await self._event("started")
+
+    async def _stop(self) -> None:
+        self.state, self.problem = "stopped", ""
+        await self._cancel_supervisor()
+        await self._end()
+        self._release_queues()
+        await self._event("stopped")
+
+    async def _begin(self) -> None:
+        """Make the parts, read the sessions, end or queue what the last run left, and work. Raises."""
+        parts = self._make_parts()
+        for value in self._history.state("sessions").values():
+            if value["agent"] == self.name:
+                session = self.adopt(Session(SessionRecord(**value), self._history))
+                session.forget_messages()
+        for session_id, unfinished in unfinished_turns(self._history).items():
+            if session_id in self.sessions:
+                session = self.sessions[session_id]
+                waiting = {turn.trace_id for turn in session.queue} | session.storing
+                left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
+                session.queue.extend((await recover(session, left)).requeued)
+        self.parts, self.state, self.problem = parts, "running", ""
+        for session in self.sessions.values():
+            self._run_session(session)
+
+    async def _end(self) -> None:
+        """Cancel what runs, wait until it has ended, and let go of the model clients."""
+        while runners := list(self._runners.values()):
+            for task in runners:
+                task.cancel()
+            await asyncio.wait(runners)
+        parts, self.parts = self.parts, None
+        if parts is not None:
+            for client in parts.clients:
+                await client.close()
+
+    def _release_queues(self) -> None:
+        """Tell those who wait that the agent stopped; the prompts stay stored."""
+        for session in self.sessions.values():
+            while session.queue:
+                session.queue.popleft().finish(_STILL_QUEUED, {"steps": 0, "duration_ms": 0})
+
+    async def _supervise(self) -> None:
+        """Start the agent again whenever it fails."""
+        while True:
+            await self._failure.wait()
+            self._failure.clear()
+            pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
+            await self._end()
+            with contextlib.suppress(LightagentError):  # the history says so itself in the journal
+                await self._event("failed", message=self.problem, pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            try:
+                await self._begin()
+                self.restarts += 1
+                await self._event("restarted")
+            except Exception as err:  # noqa: BLE001 - whatever it is, the agent is tried again
+                self._fail(err)
+
+    async def _cancel_supervisor(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+            self._supervisor = None
+        self._failure.clear()
+
+    def _fail(self, why: BaseException) -> None:
+        """From here on no turn begins; the supervisor does the rest."""
+        if self.state == "stopped":
+            return
+        self.state = "failed"
+        self.problem = f"{type(why).__name__}: {why}"
+        _log.error("agent %s failed", self.name, exc_info=why)
+        self._failure.set()
+
+    def _run_session(self, session: Session) -> None:
+        if session.id not in self._runners and session.queue and self._may_begin():
+            task = asyncio.create_task(self._work_off(session), name=f"session-{session.id}")
+            self._runners[session.id] = task
+            task.add_done_callback(lambda done: self._runner_done(session, done))
+
+    def _may_begin(self) -> bool:
+        return self.state == "running" and not self._draining
+
+    def _runner_done(self, session: Session, runner: asyncio.Task[None]) -> None:
+        self._runners.pop(session.id, None)
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            self._fail(error)
+        self._run_session(session)
+        if len(self.sessions) > _LOADED_SESSIONS and session.id not in self._runners:
+            session.forget_messages()
+
+    async def _work_off(self, session: Session) -> None:
+        """Run the queued turns of a session, one after the other."""
+        while session.queue and self._may_begin():
+            parts = self.running_parts()
+            turn = session.queue.popleft()
+            session.running = turn
+            turn.task = asyncio.create_task(self._run_turn(session, turn, parts), name=turn.trace_id)
+            try:
+                await asyncio.wait([turn.task])
+            except asyncio.CancelledError:
+                # Only a stop or a failure of the agent cancels this task; the turn ends first.
+                if not turn.begun:
+                    session.queue.appendleft(turn)
+                turn.task.cancel()
+                await uninterrupted(asyncio.wait([turn.task]))
+                raise
+            finally:
+                session.running = None
+                if turn.task.done() and not turn.task.cancelled() and (error := turn.task.exception()):
+                    self._fail(error)
+            self._pause_s = FIRST_PAUSE_S if self.state == "running" else self._pause_s
+
+    async def _run_turn(self, session: Session, turn: Turn, parts: AgentParts) -> None:
+        """One turn to its stored end. An error that no turn should have fails the agent."""
+        turn.begun = True
+        error: BaseException | None = None
+        with session.context(turn):
+            try:
+                if turn.cancelled:
+                    raise asyncio.CancelledError
+                await self._take_steps(session, turn, parts)
+            except LightagentError as err:
+                error = err
+            except asyncio.CancelledError as err:
+                error = err
+                raise
+            except Exception as err:  # noqa: BLE001 - the boundary of a turn: recorded, and the agent restarts
+                error = err
+                self._fail(err)
+            finally:
+                await uninterrupted(self._end_turn(session, turn, error))
+
+    async def _take_steps(self, session: Session, turn: Turn, parts: AgentParts) -> None:
+        await session.begin(turn)
+        turn.stream.event("started", model=parts.clients[0].name)
+        try:
+            async with (
+                asyncio.timeout(parts.turn_timeout_s) as timer,
+                contextlib.aclosing(turn.steps(parts)) as steps,
+            ):
+                async for step in steps:
+                    await turn.hand_over(step)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
+
+    async def _end_turn(self, session: Session, turn: Turn, error: BaseException | None) -> None:
+        """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
+        figures = {"steps": turn.steps_done, "duration_ms": turn.duration_ms}
+        failure = None if error is None else final_error(error, cancelled=turn.cancelled)
+        if failure is None:
+            outcome = NewEvent(topic="session.turn", type="done", data=figures, source="agent")
+        else:
+            data = {**failure.to_dict(), **figures}
+            outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
+        try:
+            await session.end(turn, outcome)
+        except LightagentError as err:
+            failure = err
+        except BaseException as err:
+            failure = final_error(err, cancelled=False)
+            raise
+        finally:
+            turn.finish(failure, figures)
+
+    async def _event(self, what: str, **data: object) -> None:
+        with within(agent=self.name):
+            event = NewEvent(topic="daemon.agent", type=what, data=dict(data))
+            await self._history.append(event)

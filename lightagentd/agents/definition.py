@@ -1,0 +1,185 @@
+"""An agent's definition: `AGENT.md`, front matter and the system prompt as its body.
+
+The front matter's keys, all optional, others are refused by name:
+
+    description: one sentence for lists
+    role: default, sysadmin, or the name of another file below agent/roles
+    model: runbook, or PROVIDER/MODEL
+    fallback: [models to try in turn when the first fails before it said anything]
+    base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
+    tools: [names of tools, or tool.action]; all when missing
+    skills: [names of skills]; all when missing
+    effects: [observe, reach, change]; observe and reach when missing
+    parallel: true when calls that observe may run at once
+    limits: {max_steps, turn_timeout_s, max_queue}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from lightagentd import frontmatter
+from lightagentd.config import Seconds
+from lightagentd.errors import ConfigError, InvalidArgument, StorageError
+from lightagentd.tool import Effect
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+"""An agent's name is also a systemd instance name and a D-Bus path element."""
+
+
+class AgentLimits(BaseModel):
+    """Limits of this agent; those that are missing come from the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_steps: int | None = Field(default=None, ge=1, le=10_000)
+    turn_timeout_s: Seconds | None = None
+    max_queue: int | None = Field(default=None, ge=1, le=10_000)
+
+
+class AgentFrontMatter(BaseModel):
+    """The YAML at the top of an AGENT.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str = ""
+    role: str = Field(default="default", pattern=r"^[a-z][a-z0-9-]{0,30}$")
+    model: str = ""
+    fallback: list[str] = Field(default_factory=list)
+    base_url: str = Field(default="", pattern=r"^(https?://[^\s/]+.*)?$")
+    api_key_file: Path | None = None
+    tools: list[str] | None = None
+    skills: list[str] | None = None
+    effects: list[Effect] = Field(default_factory=lambda: [Effect.OBSERVE, Effect.REACH])
+    parallel: bool = False
+    limits: AgentLimits = Field(default_factory=AgentLimits)
+
+    @field_validator("model")
+    @classmethod
+    def _model(cls, value: str) -> str:
+        check_model(value)
+        return value
+
+    @field_validator("tools", "skills", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        if value is None:
+            raise ValueError("it is empty: write [] for none, or leave the key out for all")
+        return value
+
+    @field_validator("fallback")
+    @classmethod
+    def _fallback(cls, value: list[str]) -> list[str]:
+        for model in value:
+            check_model(model)
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentDefinition:
+    """One agent as it is defined."""
+
+    name: str
+    front: AgentFrontMatter
+    prompt: str
+    path: Path
+
+    def offers(self, tool: str, action: str) -> bool:
+        """Whether the agent may use this action at all."""
+        allowed = self.front.tools
+        return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definitions:
+    """What the search path holds: the usable definitions, and why the others are not."""
+
+    agents: dict[str, AgentDefinition] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
+
+
+def check_model(model: str) -> None:
+    """Raises ValueError unless it is `runbook` or `PROVIDER/MODEL` (or empty: the default)."""
+    provider, slash, name = model.partition("/")
+    if model and model != "runbook" and not (slash and provider and name):
+        raise ValueError(f"{model!r} is not a model: write runbook, or PROVIDER/MODEL")
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidArgument for what cannot be an agent's name."""
+    if not NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{name[:60]!r} is not an agent's name.",
+            field="name",
+            suggestion="Use a to z, 0 to 9 and -, beginning with a letter, at most 31 characters.",
+        )
+
+
+def check_role(role: str, roles: Mapping[str, Path], *, where: str = "") -> None:
+    """Raises ConfigError unless there is such a role."""
+    if role not in roles:
+        raise ConfigError(
+            f"{where}there is no role {role!r}; there are: {', '.join(sorted(roles)) or 'none'}.",
+            suggestion=f"Choose one of them, or write roles/{role}.md.",
+            field="role",
+        )
+
+
+def load_definitions(folders: Sequence[Path]) -> Definitions:
+    """All agents of the search path; the first folder that has a name wins, broken or not."""
+    found = Definitions()
+    roles = roles_in(folders)
+    for origin in folders:
+        for path in sorted(origin.glob("*/AGENT.md")):
+            name = path.parent.name
+            if name in found.paths:
+                continue
+            found.paths[name] = path
+            try:
+                definition = load_definition(path)
+                check_role(definition.front.role, roles, where=f"{path}: ")
+                found.agents[name] = definition
+            except ConfigError as err:
+                found.broken[name] = err.message
+    return found
+
+
+def load_definition(path: Path) -> AgentDefinition:
+    """One AGENT.md. Raises ConfigError that names the file, the line and the key."""
+    name = path.parent.name
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{path}: the folder's name {name!r} cannot be an agent's name.")
+    content = frontmatter.read(path)
+    return AgentDefinition(name=name, front=content.parse(AgentFrontMatter), prompt=content.body, path=path)
+
+
+def write_definition(folder: Path, name: str, front: AgentFrontMatter, prompt: str) -> AgentDefinition:
+    """Write the AGENT.md of an agent that is made at run time. Raises StorageError."""
+    target = folder / name
+    data = front.model_dump(mode="json", exclude_defaults=True)
+    text = f"---\n{yaml.safe_dump(data, allow_unicode=True) if data else ''}---\n{prompt}\n"
+    path = target / "AGENT.md"
+    draft = target / "AGENT.md.new"
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8", errors="replace")
+        draft.replace(path)
+    except OSError as err:
+        raise StorageError(f"The definition of {name} cannot be written: {err}.") from err
+    return load_definition(path)
+
+
+def roles_in(folders: Sequence[Path]) -> dict[str, Path]:
+    """The role prompts of the search path by name."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted((folder / "roles").glob("*.md")):
+            found.setdefault(path.stem, path)
+    return found

@@ -1,0 +1,96 @@
+"""What a start finds of turns that the last run of the daemon did not end.
+
+A turn that waited goes back into its session's queue. A turn that ran is ended: calls whose intent was
+stored and whose result was not become `outcome unknown` and are never run again by themselves, and the
+session says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightagentd.agents.session import Session, result_event
+from lightagentd.agents.turn import Turn, unanswered
+from lightagentd.errors import OutcomeUnknown
+from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.queries import Filter
+
+UNKNOWN = (
+    "Error (outcome_unknown): The daemon stopped while this call ran. Whether it took effect is not known; "
+    "look before you ask for it again."
+)
+NOT_RUN = "Error (cancelled): The daemon stopped before this call was run."
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What one session's unfinished turns came to."""
+
+    requeued: list[Turn] = field(default_factory=list)
+    interrupted: int = 0
+    unknown_calls: int = 0
+
+
+async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
+    """End or queue again the unfinished turns of a session, oldest first. Raises StorageError."""
+    found = Found()
+    for trace_id, state in unfinished.items():
+        events = session.history.select(Filter(trace=trace_id), limit=100_000)
+        prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
+        text = str(prompt.data["text"]) if prompt is not None and prompt.data else ""
+        turn = Turn(session, text, trace_id=trace_id, correlation_id=str(state.get("correlation_id", "")))
+        if state["state"] == "queued" and text:
+            found.requeued.append(turn)
+            continue
+        found.interrupted += 1
+        found.unknown_calls += await _end(session, turn, _open_intents(events))
+    return found
+
+
+def _open_intents(events: list[Any]) -> set[str]:
+    """The functions of the intents that have no stored result."""
+    intents = {event.data["call_id"]: event for event in events if event.type == "intent" and event.data}
+    for event in events:
+        if event.type == "invocation" and event.data:
+            intents.pop(event.data["call_id"], None)
+    return {event.data["function"] for event in intents.values()}
+
+
+async def _end(session: Session, turn: Turn, open_functions: set[str]) -> int:
+    results: list[NewEvent] = []
+    unknown = 0
+    with session.context(turn):
+        # Calls run in their order, so the first without a result is the one that ran.
+        for call in unanswered(session.messages):
+            ran = call.name in open_functions and not unknown
+            unknown += ran
+            results.append(result_event(call.id, call.name, UNKNOWN if ran else NOT_RUN))
+        code = OutcomeUnknown.code if unknown else "interrupted"
+        data = {
+            "code": code,
+            "message": "The daemon stopped in the middle of this turn.",
+            "unknown_calls": unknown,
+        }
+        ended = NewEvent(topic="agent.error", type="interrupted", data=data, source="agent")
+        await session.history.append(
+            *results, ended, changes=(Change(state="turns", key=turn.trace_id, value=None),)
+        )
+    session.forget_messages()
+    return unknown
+
+
+def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:
+    """The stored unfinished turns: session id → trace id → state, in the order of their prompts."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    turns = history.state("turns")
+    order = {trace: _first_seq(history, trace) for trace in turns}
+    for trace_id in sorted(turns, key=lambda trace: order[trace]):
+        state = turns[trace_id]
+        found.setdefault(str(state["session"]), {})[trace_id] = state
+    return found
+
+
+def _first_seq(history: History, trace_id: str) -> int:
+    events = history.select(Filter(trace=trace_id), limit=1)
+    return events[0].seq if events else 0

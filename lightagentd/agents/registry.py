@@ -1,0 +1,279 @@
+"""All agents of the daemon: their definitions, their running instances, and what they share.
+
+The registry is made by the daemon, which starts and closes it. It reads definitions and skills, has the
+tools described by a worker, and starts every agent that is defined. An agent that cannot start is a
+problem that `status` shows, not a reason for the others not to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+
+from lightagentd.agents.agent import Agent
+from lightagentd.agents.definition import (
+    AgentDefinition,
+    AgentFrontMatter,
+    Definitions,
+    check_name,
+    check_role,
+    load_definitions,
+    roles_in,
+    write_definition,
+)
+from lightagentd.agents.dispatch import Dispatcher
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.session import Session
+from lightagentd.agents.toolbox import Toolbox, toolbox_of
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.config import Config
+from lightagentd.errors import (
+    AgentBroken,
+    AgentExists,
+    AgentNotFound,
+    Conflict,
+    LightagentError,
+    SessionNotFound,
+)
+from lightagentd.events.history import History
+from lightagentd.llm.factory import make_client
+from lightagentd.llm.protocol import ModelClient
+from lightagentd.paths import Paths, content_folders
+from lightagentd.policy.decide import Policy
+from lightagentd.skills import SkillCatalog, load_skills
+from lightagentd.worker.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+
+class Registry:
+    """Start with `start()`, end with `close()`."""
+
+    def __init__(self, config: Config, paths: Paths, history: History, pool: Pool) -> None:
+        self.config = config
+        self.paths = paths
+        self.history = history
+        self.pool = pool
+        self.policy = Policy(
+            enforced=lambda: pool.backend.enforced,
+            trusted_skill=lambda name: name in self.skills.skills and self.skills.skills[name].trusted(),
+        )
+        self.agents: dict[str, Agent] = {}
+        self.definitions = Definitions()
+        self.skills = SkillCatalog()
+        self.toolbox = Toolbox()
+        self.toolbox_problem = ""
+        self._changing = asyncio.Lock()
+        """Held while the set of agents changes."""
+        self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
+
+    async def start(self) -> None:
+        """Read everything and start every agent. Raises StorageError."""
+        await self.read_content()
+        for name in self.definitions.agents:
+            await self._try_start(name)
+
+    async def close(self) -> None:
+        """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
+        agents = list(self.agents.values())
+        stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
+        for agent, failure in zip(agents, stopped, strict=True):
+            if failure is not None:
+                _log.error("the agent %s did not stop as it should: %s", agent.name, failure)
+
+    async def drain(self) -> None:
+        """Wait until no turn runs."""
+        await asyncio.gather(*(agent.drain() for agent in self.agents.values()))
+
+    async def read_content(self) -> None:
+        """Read definitions, skills and tools again; running agents keep the definition they started with."""
+        folders = content_folders("agent", self.paths)
+        self.definitions = await asyncio.to_thread(load_definitions, folders)
+        self.skills = await asyncio.to_thread(load_skills, content_folders("skills", self.paths))
+        try:
+            self.toolbox = toolbox_of(await self.pool.describe())
+            self.toolbox_problem = ""
+        except LightagentError as err:
+            self.toolbox_problem = f"The tools could not be described: {err.message}"
+            _log.error("%s", self.toolbox_problem)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the files that were read and with the agents, as sentences."""
+        found = [f"The agent {name} is disabled: {why}" for name, why in self.definitions.broken.items()]
+        found += [f"The skill {name} is disabled: {why}" for name, why in self.skills.broken.items()]
+        found += [
+            f"The tool {tool.name} is disabled: {tool.path}: {tool.problem}"
+            for tool in self.toolbox.tools.values()
+            if tool.problem
+        ]
+        found += [
+            f"The agent {agent.name} does not run: {agent.problem}"
+            for agent in self.agents.values()
+            if agent.problem and agent.state != "running"
+        ]
+        if self.toolbox_problem:
+            found.append(self.toolbox_problem)
+        return found
+
+    def get(self, name: str) -> Agent:
+        """Raises AgentNotFound, AgentBroken."""
+        agent = self.agents.get(name)
+        if agent is not None:
+            return agent
+        if name in self.definitions.broken:
+            raise AgentBroken(f"The agent {name} is disabled: {self.definitions.broken[name]}")
+        known = ", ".join(sorted(self.agents)) or "none"
+        raise AgentNotFound(
+            f"There is no agent {name[:60]!r}.", suggestion=f"The agents are: {known}.", field="agent"
+        )
+
+    def session(self, session_id: str) -> tuple[Agent, Session]:
+        """Raises SessionNotFound."""
+        for agent in self.agents.values():
+            if session_id in agent.sessions:
+                return agent, agent.sessions[session_id]
+        raise SessionNotFound(
+            f"There is no session {session_id[:60]!r}.",
+            suggestion="Run: lactl sessions list",
+            field="session",
+        )
+
+    async def create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
+        """Define an agent, keep the definition, and start it.
+
+        Raises AgentExists, ConfigError, StorageError.
+        """
+        check_name(name)
+        async with self._changing:
+            return await uninterrupted(self._create(name, front, prompt))
+
+    async def _create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
+        if name in self.definitions.paths:
+            raise AgentExists(f"There is an agent {name} already.", suggestion="Choose another name.")
+        check_role(front.role, roles_in(content_folders("agent", self.paths)))
+        definition = await asyncio.to_thread(write_definition, self.paths.own_agents, name, front, prompt)
+        try:
+            self._clients_of(definition)
+        except LightagentError:
+            await asyncio.to_thread(shutil.rmtree, definition.path.parent)
+            raise
+        self.definitions.agents[name] = definition
+        self.definitions.paths[name] = definition.path
+        await self._try_start(name)
+        return self.agents[name]
+
+    async def delete(self, name: str) -> None:
+        """Stop an agent that was made at run time and forget its definition."""
+        async with self._changing:
+            await uninterrupted(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        agent = self.get(name)
+        path = self.definitions.paths[name]
+        if not path.is_relative_to(self.paths.own_agents):
+            raise Conflict(
+                f"The agent {name} is defined in {path}.", suggestion="Remove its folder there, and reload."
+            )
+        await agent.stop()
+        await self.pool.end_agent(name)
+        await asyncio.to_thread(shutil.rmtree, path.parent)
+        self.agents.pop(name)
+        self.definitions.agents.pop(name)
+        self.definitions.paths.pop(name)
+
+    async def sync(self) -> list[str]:
+        """After `read_content`: start new agents, stop those whose definition is gone, restart changed ones.
+
+        Says what was done, in words for the administrator.
+        """
+        async with self._changing:
+            return await self._sync()
+
+    async def _sync(self) -> list[str]:
+        done: list[str] = []
+        for name in [name for name in self.agents if name not in self.definitions.agents]:
+            await self.agents.pop(name).stop()
+            done.append(f"stopped agent {name}")
+        for name, definition in self.definitions.agents.items():
+            agent = self.agents.get(name)
+            if agent is None or (agent.state == "stopped" and agent.problem):
+                await self._try_start(name)
+                done.append(f"started agent {name}")
+            elif agent.parts is not None and agent.parts.definition != definition:
+                if agent.turns_running:
+                    done.append(f"agent {name} takes its new definition when it is restarted (a turn runs)")
+                    continue
+                await agent.stop()
+                await self._try_start(name)
+                done.append(f"restarted agent {name}")
+        return done
+
+    async def _try_start(self, name: str) -> None:
+        agent = self.agents.get(name)
+        if agent is None:
+            agent = self.agents[name] = Agent(name, self._parts_of(name), self.history)
+        try:
+            await agent.start()
+        except LightagentError as err:
+            agent.problem = err.message
+            _log.error("the agent %s does not start: %s", name, err.message)
+
+    def _parts_of(self, name: str) -> Callable[[], AgentParts]:
+        def make() -> AgentParts:
+            definition = self.definitions.agents.get(name)
+            if definition is None:
+                raise AgentBroken(f"The agent {name} has no definition that can be used any more.")
+            return AgentParts(
+                definition=definition,
+                clients=self._clients_of(definition),
+                dispatcher=Dispatcher(
+                    history=self.history, policy=self.policy, pool=self.pool, limits=self.config.limits
+                ),
+                history=self.history,
+                limits=self.config.limits,
+                toolbox=lambda: self.toolbox,
+                prompt_folders=content_folders("agent", self.paths),
+                check_budget=_no_budget,
+            )
+
+        return make
+
+    def _clients_of(self, definition: AgentDefinition) -> list[ModelClient]:
+        front = definition.front
+        allowed = None if front.skills is None else frozenset(front.skills)
+
+        def catalog() -> SkillCatalog:
+            return self._skills_for(allowed)
+
+        first = front.model or self.config.models.default
+        own_provider = first.partition("/")[0]
+        return [
+            make_client(
+                model,
+                self.config.models,
+                catalog=catalog,
+                redactor=self.history.redactor,
+                base_url=front.base_url if model.partition("/")[0] == own_provider else "",
+                api_key_file=front.api_key_file if model.partition("/")[0] == own_provider else None,
+            )
+            for model in dict.fromkeys([first, *front.fallback])
+        ]
+
+    def _skills_for(self, allowed: frozenset[str] | None) -> SkillCatalog:
+        """The skills of an agent; the same object as long as they did not change."""
+        if allowed is None:
+            return self.skills
+        cached = self._allowed_skills.get(allowed)
+        if cached is not None and cached[0] is self.skills:
+            return cached[1]
+        kept = SkillCatalog(
+            skills={name: self.skills.skills[name] for name in allowed & self.skills.skills.keys()}
+        )
+        self._allowed_skills[allowed] = (self.skills, kept)
+        return kept
+
+
+def _no_budget() -> None:
+    """Budgets are not limited yet."""

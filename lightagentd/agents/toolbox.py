@@ -1,0 +1,131 @@
+"""The tools as the daemon knows them: what a worker's `Describe` returned, never the code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lightagentd.agents.definition import AgentDefinition
+from lightagentd.errors import InvalidArgument, ToolNotFound
+from lightagentd.llm.protocol import Function
+from lightagentd.tool import Effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionInfo:
+    """One action of a tool. `effect` is None where each call chooses."""
+
+    tool: str
+    name: str
+    description: str
+    effect: Effect | None
+    taints: bool
+    timeout_s: float
+    schema: dict[str, Any]
+
+    @property
+    def function(self) -> str:
+        return f"{self.tool}_{self.name}"
+
+    def effect_of(self, args: dict[str, Any]) -> Effect:
+        """The effect of a call with these arguments. Raises InvalidArgument for one that does not exist."""
+        if self.effect is not None:
+            return self.effect
+        asked = args.get("effect", Effect.OBSERVE.value)
+        try:
+            return Effect(asked)
+        except ValueError:
+            raise InvalidArgument(
+                f"{self.tool}.{self.name}: {asked!r} is not an effect.",
+                field="effect",
+                suggestion="Use observe, reach or change.",
+            ) from None
+
+    def timeout_of(self, args: dict[str, Any], longest_s: float) -> float:
+        """How long a call with these arguments may take."""
+        asked = args.get("timeout_s")
+        wanted = float(asked) if isinstance(asked, int | float) and asked > 0 else self.timeout_s
+        return min(wanted, longest_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolInfo:
+    """One tool file. `problem` says why it is disabled, if it is."""
+
+    name: str
+    description: str
+    path: str
+    problem: str
+    actions: tuple[ActionInfo, ...]
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """All tools of this machine; replaced as a whole when they are described again."""
+
+    tools: dict[str, ToolInfo] = field(default_factory=dict)
+
+    @cached_property
+    def functions(self) -> dict[str, ActionInfo]:
+        return {action.function: action for tool in self.tools.values() for action in tool.actions}
+
+    def find(self, tool: str, action: str) -> ActionInfo:
+        """Raises ToolNotFound that names the nearest actions there are."""
+        actions = [one for info in self.tools.values() for one in info.actions]
+        found = next((one for one in actions if (one.tool, one.name) == (tool, action)), None)
+        if found is None:
+            raise _not_found(f"{tool}.{action}", [f"{one.tool}.{one.name}" for one in actions])
+        return found
+
+    def by_function(self, function: str) -> ActionInfo:
+        """Raises ToolNotFound that names the nearest functions there are."""
+        found = self.functions.get(function)
+        if found is None:
+            raise _not_found(function, self.functions)
+        return found
+
+    def offered(self, agent: AgentDefinition) -> list[Function]:
+        """The functions that an agent's model gets to see."""
+        return [
+            Function(name=action.function, description=action.description, parameters=action.schema)
+            for action in self.functions.values()
+            if agent.offers(action.tool, action.name)
+            and (action.effect is None or action.effect in agent.front.effects)
+        ]
+
+
+def _not_found(name: str, known: Iterable[str]) -> ToolNotFound:
+    near = difflib.get_close_matches(name[:100], known, n=3)
+    return ToolNotFound(
+        f"There is no tool {name[:100]!r}.",
+        suggestion=f"The nearest are: {', '.join(near)}." if near else "",
+    )
+
+
+def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
+    """The toolbox in a worker's answer to `Describe`."""
+    tools: dict[str, ToolInfo] = {}
+    for tool in described:
+        actions = tuple(
+            ActionInfo(
+                tool=tool["name"],
+                name=action["name"],
+                description=action["description"],
+                effect=Effect(action["effect"]) if action["effect"] else None,
+                taints=action["taints"],
+                timeout_s=action["timeout_s"],
+                schema=action["schema"],
+            )
+            for action in tool["actions"]
+        )
+        tools[tool["name"]] = ToolInfo(
+            name=tool["name"],
+            description=tool["description"],
+            path=tool["path"],
+            problem=tool["problem"],
+            actions=actions,
+        )
+    return Toolbox(tools)

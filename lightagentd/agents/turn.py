@@ -1,0 +1,262 @@
+"""The turn: from a prompt to its final answer, step by step (DESIGN section 6).
+
+A step is one model call and the tool calls that it asked for. What a step did is stored before the next
+one begins. `Turn.steps()` is the loop itself. The agent runs it, in a task of the turn's own; where a caller
+drives the turn (`Session.run`), each step is handed over and the next one waits until it was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightagentd.agents.dispatch import Outcome, message_event
+from lightagentd.agents.jsoncalls import call_in_text
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.stream import TurnStream
+from lightagentd.errors import Cancelled, LightagentError, ModelError, StepLimit
+from lightagentd.events.history import NewEvent
+from lightagentd.events.model import new_id, within
+from lightagentd.llm.protocol import Finish, Message, ModelClient, Request, TextDelta, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from lightagentd.agents.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One model call and what came of it. `final` when the turn ended with it."""
+
+    number: int
+    request_id: str
+    text: str
+    calls: tuple[ToolCall, ...]
+    outcomes: tuple[Outcome, ...]
+    usage: Usage | None
+    final: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reply:
+    """What one model call gave."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    finish: Finish
+    model: str
+    duration_ms: int
+
+
+class Turn:
+    """One turn of one session. It is made when the prompt is stored, and runs when its time has come."""
+
+    def __init__(
+        self, session: Session, text: str, *, trace_id: str, correlation_id: str, stepwise: bool = False
+    ) -> None:
+        self.session = session
+        self.text = text
+        self.trace_id = trace_id
+        self.correlation_id = correlation_id
+        self.stream = TurnStream(session.id, trace_id)
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        """Whether the task has run at all: one that is cancelled before that does nothing, not even end."""
+        self.cancelled = False
+        self.steps_done = 0
+        self.answer = ""
+        self.started: float | None = None
+        self.over = asyncio.Event()
+        self.failure: LightagentError | None = None
+        self.handed: asyncio.Queue[Step | None] | None = asyncio.Queue() if stepwise else None
+        """The steps on their way to a caller who drives the turn; None comes last."""
+
+    @property
+    def duration_ms(self) -> int:
+        return 0 if self.started is None else round((time.monotonic() - self.started) * 1000)
+
+    def cancel(self) -> None:
+        """Have the turn end as cancelled, now or, while it waits, when its time comes."""
+        if self.cancelled or self.over.is_set():
+            return
+        self.cancelled = True
+        if self.begun and self.task is not None:
+            self.task.cancel()
+
+    async def hand_over(self, step: Step) -> None:
+        """Give a step to the caller who drives the turn, if there is one, and wait until he took it."""
+        if self.handed is not None:
+            self.handed.put_nowait(step)
+            await self.handed.join()
+
+    def finish(self, failure: LightagentError | None, figures: dict[str, Any]) -> None:
+        """Tell everybody that the turn is over; nothing follows."""
+        self.failure = failure
+        if failure is None:
+            self.stream.event("done", text=self.answer, **figures)
+        else:
+            self.stream.event("error", **{"suggestion": "", **failure.to_dict()}, **figures)
+        if self.handed is not None:
+            self.handed.put_nowait(None)
+        self.over.set()
+
+    async def steps(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
+        """Run the turn. Raises StepLimit, ModelError, StorageError and what the budget check raises."""
+        self.started = time.monotonic()
+        session = self.session
+        system = parts.system_prompt()
+        functions = parts.toolbox().offered(parts.definition)
+        clients = [*parts.clients]
+        limit = parts.max_steps
+        for number in range(1, limit + 1):
+            with within(request_id=new_id("req")) as context:
+                parts.check_budget()
+                request = Request(system=system, messages=session.messages, functions=functions)
+                reply = await self._ask(clients, request, parts)
+                self.steps_done = number
+                self._usage(reply.finish.usage)
+                outcomes = await self._act(reply, parts)
+            if not reply.calls:
+                self.answer = reply.text
+            yield Step(
+                number=number,
+                request_id=context.request_id,
+                text=reply.text,
+                calls=reply.calls,
+                outcomes=outcomes,
+                usage=reply.finish.usage,
+                final=not reply.calls,
+            )
+            if not reply.calls:
+                return
+        raise StepLimit(
+            f"The turn used all its {limit} steps without coming to an answer.",
+            suggestion="Ask for less at once, or raise max_steps in the agent's limits.",
+        )
+
+    async def _ask(self, clients: list[ModelClient], request: Request, parts: AgentParts) -> _Reply:
+        """One model call; a model that fails before it said anything gives way to the next for this turn."""
+        while True:
+            client = clients[0]
+            started = time.monotonic()
+            texts: list[str] = []
+            calls: list[ToolCall] = []
+            finish = Finish(reason="stop")
+            try:
+                async with contextlib.aclosing(client.stream(request)) as answer:
+                    async for part in answer:
+                        if isinstance(part, TextDelta):
+                            texts.append(part.text)
+                            self.stream.text(part.text)
+                        elif isinstance(part, ToolCall):
+                            calls.append(part)
+                        else:
+                            finish = part
+            except ModelError as err:
+                if texts or len(clients) == 1:
+                    raise
+                clients.pop(0)
+                await self._fall_back(err, clients[0], parts)
+                continue
+            text = "".join(texts)
+            if not calls and (found := call_in_text(text)):
+                calls = [found]
+            return _Reply(
+                text=text,
+                calls=tuple(calls),
+                finish=finish,
+                model=client.name,
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
+
+    async def _fall_back(self, err: ModelError, client: ModelClient, parts: AgentParts) -> None:
+        message = f"{err.message} The turn goes on with {client.name}."
+        self.stream.event("notice", code=err.code, message=message)
+        await parts.history.append(
+            NewEvent(topic="agent.error", type="fallback", data={"code": err.code, "message": message})
+        )
+
+    def _usage(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self.stream.event(
+                "usage",
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+            )
+
+    async def _act(self, reply: _Reply, parts: AgentParts) -> tuple[Outcome, ...]:
+        """Store what the model said, then run its calls one by one, in its order."""
+        message = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+        before = [_response_event(reply), message_event(message)]
+        session = self.session
+        if not reply.calls:
+            await parts.history.append(*before)
+            session.messages.append(message)
+            return ()
+        session.messages.append(message)
+        outcomes: list[Outcome] = []
+        try:
+            for call in reply.calls:
+                outcome = await parts.dispatcher.run(
+                    call,
+                    agent=parts.definition,
+                    toolbox=parts.toolbox(),
+                    session=session.id,
+                    stream=self.stream,
+                    before=before,
+                )
+                outcomes.append(outcome)
+                session.messages.append(outcome.message())
+        except BaseException:
+            # The conversation on disk is the truth now: it is read again before the next turn.
+            session.forget_messages()
+            raise
+        return tuple(outcomes)
+
+
+def _response_event(reply: _Reply) -> NewEvent:
+    usage = reply.finish.usage or Usage()
+    return NewEvent(
+        topic="agent.llm_response",
+        type="response",
+        data={
+            "model": reply.model,
+            "finish_reason": reply.finish.reason,
+            "tool_calls": len(reply.calls),
+            "text_chars": len(reply.text),
+            "duration_ms": reply.duration_ms,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "counted": reply.finish.usage is not None,
+        },
+        source="agent",
+    )
+
+
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
+    """The calls of a conversation that have no result yet, in their order.
+
+    A model may use an id again in a later step, so a result belongs to the newest call before it.
+    """
+    waiting: dict[str, ToolCall] = {}
+    for message in messages:
+        waiting.update({call.id: call for call in message.tool_calls})
+        if message.role == "tool":
+            waiting.pop(message.tool_call_id, None)
+    return list(waiting.values())
+
+
+def final_error(err: BaseException, *, cancelled: bool) -> LightagentError:
+    """What a turn that did not come to an answer ends with."""
+    if isinstance(err, LightagentError):
+        return err
+    if cancelled:
+        return Cancelled("The turn was cancelled.")
+    if isinstance(err, asyncio.CancelledError):
+        return Cancelled("The turn was cancelled because its agent stopped.")
+    return LightagentError("The turn failed inside the daemon.", suggestion="The journal says why.")

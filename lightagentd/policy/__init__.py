@@ -1,0 +1,1 @@
+"""Policy: the one place that says whether a tool call may run."""

@@ -1,0 +1,138 @@
+"""What a start makes of turns that the last run did not end, as the history has them after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightagentd.agents.dispatch import message_event
+from lightagentd.agents.session import Session, new_record, turn_change
+from lightagentd.agents.turn import Turn
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.model import new_id
+from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.paths import Paths
+from tests.agents.scripted import ME, check_conversation, scripted, until
+from tests.scripted_model import say
+
+
+async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> str:
+    """Write the history of a daemon that was killed: for each turn `queued` or what it had stored."""
+    history = History(paths.history)
+    await history.start()
+    record = new_record("test", ME.uid, "t")
+    session = Session(record, history)
+    with session.context():
+        created = NewEvent(topic="session.created", type="created", data={"title": "t"})
+        await history.append(created, changes=(record.change(),))
+    for number, stored in enumerate(turns):
+        turn = Turn(session, f"p{number}", trace_id=new_id("trace"), correlation_id="")
+        with session.context(turn):
+            prompt = NewEvent(topic="agent.prompt", type="prompt", data={"text": turn.text})
+            await history.append(prompt, changes=(turn_change(turn, "queued"),))
+            if list(stored) != ["queued"]:
+                user = message_event(Message(role="user", content=turn.text))
+                events = [event for event in stored if isinstance(event, NewEvent)]
+                made = [_again(event) for event in events]
+                await history.append(_again(user), *made, changes=(turn_change(turn, "running"),))
+    await history.close()
+    return record.id
+
+
+def _again(event: NewEvent) -> NewEvent:
+    """The event in the present context."""
+    return NewEvent(topic=event.topic, type=event.type, data=event.data, source=event.source)
+
+
+def asked(*names: str) -> NewEvent:
+    made = tuple(ToolCall(id=f"c{number}", name=name, arguments="{}") for number, name in enumerate(names))
+    return message_event(Message(role="assistant", content="", tool_calls=made))
+
+
+def intent(call_id: str, function: str) -> NewEvent:
+    data: dict[str, Any] = {"call_id": call_id, "function": function}
+    return NewEvent(topic="agent.tool_dispatch", type="intent", data=data)
+
+
+def invocation(call_id: str) -> NewEvent:
+    return NewEvent(topic="tool.bash", type="invocation", data={"call_id": call_id, "result": "ok"})
+
+
+def result(model_id: str, name: str) -> NewEvent:
+    return message_event(Message(role="tool", content="ok", tool_call_id=model_id, name=name))
+
+
+async def test_prompts_that_waited_are_run_in_their_order(paths: Paths) -> None:
+    session_id = await crashed(paths, [["queued"], ["queued"]])
+    async with scripted(paths, [say("one"), say("two")]) as test:
+        await until(lambda: test.daemon.history.state("turns") == {})
+        session = test.agent.sessions[session_id]
+        contents = [message.content for message in test.conversation(session)]
+        assert contents == ["p0", "one", "p1", "two"]
+
+
+async def test_a_turn_that_asked_the_model_is_ended_and_not_run_again(paths: Paths) -> None:
+    session_id = await crashed(paths, [[], ["queued"]])
+    async with scripted(paths, [say("fine")]) as test:
+        await until(lambda: test.daemon.history.state("turns") == {})
+        assert len(test.model.requests) == 1
+        session = test.agent.sessions[session_id]
+        assert [message.content for message in test.conversation(session)] == ["p0", "p1", "fine"]
+        ended = test.stored(topic="agent.error")
+        assert [(event.type, (event.data or {})["code"]) for event in ended] == [
+            ("interrupted", "interrupted")
+        ]
+        assert ended[0].session == session_id
+
+
+async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run(paths: Paths) -> None:
+    stored = [
+        asked("bash_exec", "bash_exec", "bash_exec"),
+        intent("call_a", "bash_exec"),
+        invocation("call_a"),
+        result("c0", "bash_exec"),
+        intent("call_b", "bash_exec"),
+    ]
+    session_id = await crashed(paths, [stored])
+    async with scripted(paths, [say("fine")]) as test:
+        session = test.agent.sessions[session_id]
+        found = test.conversation(session)
+        check_conversation(found)
+        assert [message.content.split(":")[0] for message in found[2:]] == [
+            "ok",
+            "Error (outcome_unknown)",
+            "Error (cancelled)",
+        ]
+        ended = test.stored(topic="agent.error")[-1]
+        assert ended.data is not None
+        assert (ended.data["code"], ended.data["unknown_calls"]) == ("outcome_unknown", 1)
+        assert not [event for event in test.stored() if event.type == "invocation"][1:]
+        await test.prompt(session, "and now?")
+        sent = test.model.requests[0].body["messages"]
+        assert [message["role"] for message in sent] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "tool",
+            "user",
+        ]
+
+
+async def test_a_call_without_an_intent_was_not_run(paths: Paths) -> None:
+    session_id = await crashed(paths, [[asked("bash_exec")]])
+    async with scripted(paths, [say("fine")]) as test:
+        found = test.conversation(test.agent.sessions[session_id])
+        check_conversation(found)
+        assert found[-1].content.startswith("Error (cancelled)")
+        assert (test.stored(topic="agent.error")[-1].data or {})["unknown_calls"] == 0
+
+
+async def test_a_second_start_finds_nothing_left(paths: Paths) -> None:
+    await crashed(paths, [[asked("bash_exec"), intent("call_a", "bash_exec")]])
+    async with scripted(paths, [say("fine")]) as test:
+        before = len(test.stored(topic="agent"))
+        await test.agent.stop()
+        await test.agent.start()
+        assert len(test.stored(topic="agent")) == before

@@ -1,0 +1,119 @@
+"""The streams of a turn: joined text, bounded memory, nothing else left out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lightagentd.agents import stream as stream_module
+from lightagentd.agents.stream import TurnStream, Watcher
+from lightagentd.api import TurnEvent
+
+
+async def read(watcher: Watcher) -> list[TurnEvent]:
+    return [event async for event in watcher.events()]
+
+
+def end(stream: TurnStream) -> None:
+    stream.event("done", text="", steps=1, duration_ms=0)
+
+
+async def test_deltas_of_twenty_milliseconds_are_one_event() -> None:
+    stream = TurnStream("ses", "trace")
+    events = stream.watch().events()
+    for piece in "Hello":
+        stream.text(piece)
+    first = await anext(events)
+    assert first == {"type": "text_delta", "session": "ses", "trace_id": "trace", "text": "Hello"}
+    stream.text("!")
+    assert (await anext(events))["text"] == "!"
+    end(stream)
+    assert (await anext(events))["type"] == "done"
+    await events.aclose()
+
+
+async def test_text_comes_before_the_event_that_follows_it() -> None:
+    stream = TurnStream("ses", "trace")
+    watcher = stream.watch()
+    stream.text("a")
+    stream.event("notice", code="x", message="y")
+    stream.text("b")
+    end(stream)
+    assert [event["type"] for event in await read(watcher)] == ["text_delta", "notice", "text_delta", "done"]
+
+
+async def test_a_slow_watcher_gets_joined_text_and_every_other_event() -> None:
+    stream = TurnStream("ses", "trace")
+    slow, quick = stream.watch(), stream.watch()
+    reading = asyncio.create_task(read(quick))
+    for number in range(50):
+        stream.text(f"{number} ")
+        stream.flush()
+        await asyncio.sleep(0)
+        if number % 10 == 9:
+            stream.event("tool_call", call_id=str(number))
+    end(stream)
+    events = await read(slow)
+    assert [event["type"] for event in events] == ["text_delta", "tool_call"] * 5 + ["done"]
+    said = "".join(event.get("text", "") for event in events)
+    assert said == "".join(f"{number} " for number in range(50))
+    heard = await reading
+    assert len(heard) > len(events)
+    assert "".join(event.get("text", "") for event in heard) == said
+
+
+async def test_live_output_that_nobody_reads_is_bounded_and_other_events_are_not() -> None:
+    stream = TurnStream("ses", "trace")
+    watcher = stream.watch()
+    for _ in range(3000):
+        stream.event("tool_output", call_id="c", stream="stdout", text="x")
+    stream.event("tool_result", call_id="c")
+    end(stream)
+    events = await read(watcher)
+    assert len(events) == stream_module._MAX_WAITING + 2
+    assert [event["type"] for event in events[-2:]] == ["tool_result", "done"]
+
+
+async def test_live_output_is_bounded_by_its_size_too_and_goes_on_once_it_was_read() -> None:
+    stream = TurnStream("ses", "trace")
+    watcher = stream.watch()
+    piece = "x" * (1 << 20)
+    for _ in range(20):
+        stream.event("tool_output", call_id="c", stream="stdout", text=piece)
+    events = watcher.events()
+    for _ in range(4):
+        await anext(events)
+    stream.event("tool_output", call_id="c", stream="stdout", text="more")
+    assert (await anext(events))["text"] == "more"
+    await events.aclose()
+
+
+async def test_a_late_watcher_hears_that_the_prompt_waits_or_that_the_turn_is_over() -> None:
+    stream = TurnStream("ses", "trace")
+    stream.event("queued", position=0)
+    first = stream.watch()
+    stream.event("started", model="m")
+    end(stream)
+    assert [event["type"] for event in await read(first)] == ["queued", "started", "done"]
+    assert [event["type"] for event in await read(stream.watch())] == ["done"]
+
+
+async def test_a_watcher_that_left_costs_nothing() -> None:
+    stream = TurnStream("ses", "trace")
+    watcher = stream.watch()
+    events = watcher.events()
+    stream.event("queued", position=0)
+    await anext(events)
+    await events.aclose()
+    stream.event("started", model="m")
+    assert not watcher._waiting
+    stream.text("to nobody")
+    assert not stream._text
+
+
+async def test_a_watcher_cannot_change_what_others_hear() -> None:
+    stream = TurnStream("ses", "trace")
+    one, two = stream.watch(), stream.watch()
+    stream.text("a")
+    end(stream)
+    (await read(one))[0]["text"] = "changed"
+    assert (await read(two))[0]["text"] == "a"

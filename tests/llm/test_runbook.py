@@ -1,0 +1,100 @@
+"""The embedded model: one call of the fitting skill, then its report; never a guess."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall
+from lightagentd.llm.runbook import RunbookClient
+from lightagentd.skills import SkillCatalog, load_skills
+from tests.conftest import REPOSITORY, write
+
+RUN = Function(name="skill_run", description="", parameters={})
+SHIPPED = load_skills([REPOSITORY / "skills"])
+
+
+async def answer(
+    client: RunbookClient, *messages: Message, functions: Sequence[Function] = (RUN,)
+) -> list[Part]:
+    request = Request(system="S", messages=messages, functions=functions)
+    return [part async for part in client.stream(request)]
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+async def test_a_prompt_that_fits_a_skill_becomes_one_call_of_it() -> None:
+    call, finish = await answer(RunbookClient(lambda: SHIPPED), user("check disk"))
+    assert isinstance(call, ToolCall)
+    assert call.name == "skill_run"
+    assert json.loads(call.arguments) == {"name": "disk-check", "args": {}, "effect": "observe"}
+    assert finish == Finish(reason="tool_calls")
+
+
+async def test_the_report_is_the_answer() -> None:
+    call = ToolCall(id="c", name="skill_run", arguments="{}")
+    parts = await answer(
+        RunbookClient(lambda: SHIPPED),
+        user("check disk"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="All disks are fine.", tool_call_id="c", name="skill_run"),
+    )
+    assert parts == [TextDelta("All disks are fine."), Finish(reason="stop")]
+
+
+async def test_the_newest_prompt_counts() -> None:
+    parts = await answer(
+        RunbookClient(lambda: SHIPPED),
+        user("check disk"),
+        Message(role="assistant", content="Fine."),
+        user("how much memory is free?"),
+    )
+    assert isinstance(parts[0], ToolCall)
+    assert json.loads(parts[0].arguments)["name"] == "memory-check"
+
+
+async def test_where_nothing_fits_it_says_what_it_can_do() -> None:
+    parts = await answer(RunbookClient(lambda: SHIPPED), user("write me a poem about the sea"))
+    assert isinstance(parts[0], TextDelta)
+    assert parts[0].text.strip()
+    assert parts[1:] == [Finish(reason="stop")]
+
+
+async def test_without_the_function_that_runs_skills_it_calls_nothing() -> None:
+    other = Function(name="file_read", description="", parameters={})
+    for functions in ((), (other,)):
+        parts = await answer(RunbookClient(lambda: SHIPPED), user("check disk"), functions=functions)
+        assert [type(part) for part in parts] == [TextDelta, Finish]
+
+
+async def test_without_skills_and_without_a_prompt_it_still_answers() -> None:
+    client = RunbookClient(SkillCatalog)
+    assert [type(part) for part in await answer(client, user("check disk"))] == [TextDelta, Finish]
+    assert [type(part) for part in await answer(client)] == [TextDelta, Finish]
+
+
+async def test_a_skill_that_was_added_is_known_at_once(tmp_path: Path) -> None:
+    catalogs = [SkillCatalog()]
+    client = RunbookClient(lambda: catalogs[-1])
+    await answer(client, user("water the plants"))
+    front = (
+        "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]\nrunbook: scripts/w.py"
+    )
+    write(tmp_path / "plants" / "SKILL.md", f"---\n{front}\n---\n")
+    write(tmp_path / "plants" / "scripts" / "w.py", "print('done')\n")
+    catalogs.append(load_skills([tmp_path]))
+    assert not catalogs[-1].broken
+    parts = await answer(client, user("water the plants"))
+    assert isinstance(parts[0], ToolCall)
+    assert json.loads(parts[0].arguments)["name"] == "plants"
+
+
+async def test_a_skill_without_a_script_is_not_called(tmp_path: Path) -> None:
+    front = "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]"
+    write(tmp_path / "plants" / "SKILL.md", f"---\n{front}\n---\nText.\n")
+    catalog = load_skills([tmp_path])
+    parts = await answer(RunbookClient(lambda: catalog), user("water the plants"))
+    assert isinstance(parts[0], TextDelta)

@@ -1,0 +1,1 @@
+"""The control planes: adapters over one `service.Service`."""

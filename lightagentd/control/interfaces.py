@@ -1,0 +1,354 @@
+"""The Varlink interfaces, declared once: each method is one operation of the `Service`.
+
+One instance of each interface is made for each connection, because it holds the caller, whom the kernel
+named (`SO_PEERCRED`). The files in `packaging/varlink/` are generated from this module:
+`python -m lightagentd.control.interfaces packaging/varlink`.
+"""
+
+# No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from asyncvarlink import (
+    LastResult,
+    TypedVarlinkErrorReply,
+    VarlinkInterface,
+    varlinkmethod,
+)
+
+from lightagentd import api, errors
+from lightagentd.control.authz import Caller
+from lightagentd.control.service import Service
+from lightagentd.errors import LightagentError
+from lightagentd.events.queries import Filter
+from lightagentd.varlink import error_reply
+
+_T = TypeVar("_T")
+
+
+def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
+    """One Varlink error for each row of the error table, all with the same parameters."""
+    parameters = type(
+        "Parameters", (), {"__annotations__": {"code": str, "message": str, "field": str, "suggestion": str}}
+    )
+    return tuple(
+        type(
+            row.varlink.rpartition(".")[2],
+            (TypedVarlinkErrorReply,),
+            {
+                "__annotations__": {},
+                "Parameters": parameters,
+                "name": row.varlink,
+                "__doc__": (row.cls.__doc__ or "").partition("\n\n")[0],
+            },
+        )
+        for row in errors.table()
+    )
+
+
+async def _answer(operation: Awaitable[_T]) -> _T:
+    try:
+        return await operation
+    except LightagentError as err:
+        raise error_reply(err) from err
+
+
+async def _relay(events: AsyncGenerator[api.TurnEvent, None]) -> AsyncGenerator[api.TurnEvent, None]:
+    """Pass turn events on as they come; the last one, done or error, ends the reply."""
+    try:
+        async for event in events:
+            if event["type"] in api.LAST_EVENTS:
+                raise LastResult(event)
+            yield event
+    except LightagentError as err:
+        raise error_reply(err) from err
+    finally:
+        await events.aclose()
+
+
+class Errors(VarlinkInterface, name="org.lightagent1"):
+    """The errors that every method of the other interfaces may answer with. message is one sentence
+    that says what failed, suggestion what to do next, field names the parameter at fault.
+    """
+
+    errors = _error_classes()
+
+
+class _Adapter:
+    """Holds what each interface needs."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self.service = service
+        self.caller = caller
+
+
+class Manager(_Adapter, VarlinkInterface, name="org.lightagent1.Manager"):
+    """The daemon as a whole."""
+
+    @varlinkmethod(return_parameter="status")
+    async def GetStatus(self) -> api.Status:
+        """The state of the daemon, its workers and its history, and what is wrong."""
+        return await _answer(self.service.status(self.caller))
+
+    @varlinkmethod(return_parameter="answer")
+    async def Ask(
+        self,
+        *,
+        agent: str,
+        text: str,
+        session: str | None = None,
+        new: bool = False,
+        timeout_s: float | None = None,
+    ) -> api.Answer:
+        """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead."""
+        return await _answer(
+            self.service.ask(
+                self.caller, agent=agent, text=text, session=session or "", new=new, timeout_s=timeout_s
+            )
+        )
+
+    @varlinkmethod(return_parameter="reloaded")
+    async def Reload(self) -> api.Reloaded:
+        """Read configuration, agents, skills and tools again, as SIGHUP does."""
+        return await _answer(self.service.reload(self.caller))
+
+
+class Agents(_Adapter, VarlinkInterface, name="org.lightagent1.Agents"):
+    """The named agents."""
+
+    @varlinkmethod(return_parameter="agents")
+    async def List(self) -> list[api.Agent]:
+        """All agents, broken and stopped ones too."""
+        return await _answer(self.service.list_agents(self.caller))
+
+    @varlinkmethod(return_parameter="agent")
+    async def Get(self, *, name: str) -> api.Agent:
+        """One agent."""
+        return await _answer(self.service.get_agent(self.caller, name))
+
+    @varlinkmethod(return_parameter="agent")
+    async def Create(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        role: str | None = None,
+        model: str | None = None,
+        base_url: str | None = None,
+        api_key_file: str | None = None,
+        prompt: str | None = None,
+    ) -> api.Agent:
+        """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt."""
+        return await _answer(
+            self.service.create_agent(
+                self.caller,
+                name=name,
+                description=description or "",
+                role=role or "default",
+                model=model or "",
+                base_url=base_url or "",
+                api_key_file=api_key_file or "",
+                prompt=prompt or "",
+            )
+        )
+
+    @varlinkmethod
+    async def Delete(self, *, name: str) -> None:
+        """Stop an agent that was made with Create and forget its definition; its history stays."""
+        await _answer(self.service.delete_agent(self.caller, name))
+
+    @varlinkmethod(return_parameter="agent")
+    async def Start(self, *, name: str) -> api.Agent:
+        """Start a stopped agent."""
+        return await _answer(self.service.start_agent(self.caller, name))
+
+    @varlinkmethod(return_parameter="agent")
+    async def Stop(self, *, name: str) -> api.Agent:
+        """Cancel an agent's turns and stop it, until it is started again or the daemon restarts."""
+        return await _answer(self.service.stop_agent(self.caller, name))
+
+    @varlinkmethod(return_parameter="agent")
+    async def Restart(self, *, name: str) -> api.Agent:
+        """Stop and start an agent; its sessions stay."""
+        return await _answer(self.service.restart_agent(self.caller, name))
+
+
+class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
+    """Conversations. A session belongs to the uid that made it; to others it does not exist."""
+
+    @varlinkmethod(return_parameter="session")
+    async def Create(self, *, agent: str, title: str | None = None) -> api.Session:
+        """Begin a conversation."""
+        return await _answer(self.service.create_session(self.caller, agent, title or ""))
+
+    @varlinkmethod(return_parameter="sessions")
+    async def List(self, *, agent: str | None = None) -> list[api.Session]:
+        """The caller's sessions, newest first."""
+        return await _answer(self.service.list_sessions(self.caller, agent or ""))
+
+    @varlinkmethod(return_parameter="session")
+    async def Get(self, *, session: str) -> api.Session:
+        """One session."""
+        return await _answer(self.service.get_session(self.caller, session))
+
+    @varlinkmethod(return_parameter="messages", allow_foreign=True)
+    async def Messages(self, *, session: str, limit: int | None = None) -> list[api.Message]:
+        """The newest messages of a conversation, oldest of them first; 100 unless limit says otherwise."""
+        return await _answer(self.service.messages(self.caller, session, 100 if limit is None else limit))
+
+    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
+    async def Prompt(
+        self,
+        *,
+        text: str,
+        agent: str | None = None,
+        session: str | None = None,
+        new: bool = False,
+        correlation_id: str | None = None,
+    ) -> AsyncIterator[api.TurnEvent]:
+        """Prompt an agent and stream the turn. Without session the caller's latest one with the agent goes
+        on, or with new a fresh one begins. The turn goes on when the caller hangs up.
+        """
+        events = self.service.prompt(
+            self.caller,
+            agent=agent or "",
+            text=text,
+            session=session or "",
+            new=new,
+            correlation_id=correlation_id or "",
+        )
+        async with aclosing(_relay(events)) as relayed:
+            async for event in relayed:
+                yield event
+
+    @varlinkmethod(return_parameter="cancelled")
+    async def Cancel(self, *, session: str) -> int:
+        """Cancel the running turn and the queued prompts of a session; says how many turns that were."""
+        return await _answer(self.service.cancel(self.caller, session))
+
+
+class Events(_Adapter, VarlinkInterface, name="org.lightagent1.Events"):
+    """The event stream."""
+
+    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
+    async def Subscribe(
+        self,
+        *,
+        from_seq: int | None = None,
+        topic: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+        follow: bool = True,
+    ) -> AsyncIterator[api.StoredEvent | None]:
+        """Stored events from a sequence number on (without it: from now on), then each new one. No event is
+        missed or sent twice, however slow the reader. Ends with a null event: at once when follow is false,
+        else when the daemon stops.
+        """
+        wanted = Filter(topic=topic or "", agent=agent or "", session=session or "")
+        try:
+            async with aclosing(
+                self.service.subscribe(self.caller, wanted, from_seq, follow=follow)
+            ) as events:
+                async for event in events:
+                    yield event
+        except LightagentError as err:
+            raise error_reply(err) from err
+        raise LastResult(None)
+
+
+class History(_Adapter, VarlinkInterface, name="org.lightagent1.History"):
+    """What was stored."""
+
+    @varlinkmethod(return_parameter="events", allow_foreign=True)
+    async def Query(
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        topic: str | None = None,
+        trace: str | None = None,
+        since_us: int | None = None,
+        limit: int | None = None,
+    ) -> list[api.StoredEvent]:
+        """The newest events that fit, oldest of them first; 50 unless limit says otherwise."""
+        wanted = Filter(
+            agent=agent or "",
+            session=session or "",
+            topic=topic or "",
+            trace=trace or "",
+            since_us=since_us or 0,
+        )
+        return await _answer(self.service.query(self.caller, wanted, 50 if limit is None else limit))
+
+    @varlinkmethod(return_parameter="verification")
+    async def Verify(self) -> api.Verification:
+        """Walk the whole hash chain."""
+        return await _answer(self.service.verify(self.caller))
+
+
+class Tools(_Adapter, VarlinkInterface, name="org.lightagent1.Tools"):
+    """The tools, as the workers describe them."""
+
+    @varlinkmethod(return_parameter="tools", allow_foreign=True)
+    async def List(self) -> list[api.Tool]:
+        """All tools, with their actions; broken files too."""
+        return await _answer(self.service.list_tools(self.caller))
+
+    @varlinkmethod(return_parameter="tool", allow_foreign=True)
+    async def Get(self, *, name: str) -> api.Tool:
+        """One tool."""
+        return await _answer(self.service.get_tool(self.caller, name))
+
+    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
+    async def Call(self, *, agent: str, tool: str, action: str, args: Any) -> AsyncIterator[api.TurnEvent]:
+        """Call an action as an agent would, through policy, worker and history, without a model. args is an
+        object.
+        """
+        events = self.service.call_tool(self.caller, agent=agent, tool=tool, action=action, args=args)
+        async with aclosing(_relay(events)) as relayed:
+            async for event in relayed:
+                yield event
+
+
+class Skills(_Adapter, VarlinkInterface, name="org.lightagent1.Skills"):
+    """The skills."""
+
+    @varlinkmethod(return_parameter="skills")
+    async def List(self) -> list[api.Skill]:
+        """All skills, broken ones too, without their bodies."""
+        return await _answer(self.service.list_skills(self.caller))
+
+    @varlinkmethod(return_parameter="skill")
+    async def Get(self, *, name: str) -> api.Skill:
+        """One skill with its body."""
+        return await _answer(self.service.get_skill(self.caller, name))
+
+
+INTERFACES: tuple[type[Manager | Agents | Sessions | Events | History | Tools | Skills], ...] = (
+    Manager,
+    Agents,
+    Sessions,
+    Events,
+    History,
+    Tools,
+    Skills,
+)
+"""The interfaces that take calls, in the order of the documentation."""
+
+
+def descriptions() -> dict[str, str]:
+    """File name and text of each interface description."""
+    return {
+        f"{interface.name}.varlink": interface.render_interface_description()
+        for interface in (Errors, *INTERFACES)
+    }
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in descriptions().items():
+        (folder / name).write_text(text)

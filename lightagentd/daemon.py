@@ -1,0 +1,309 @@
+"""The daemon: puts everything together, and owns start, reload, drain and stop.
+
+Order of a start: configuration, history, workers' sandbox, agents, control socket, ready. Order of a stop,
+in `close`: stop accepting, drain or cancel turns, close the connections, end the workers, flush history
+and journal. `serve` is what runs between the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from asyncvarlink import VarlinkInterface
+
+from lightagentd import __version__, api
+from lightagentd import config as configuration
+from lightagentd.agents.registry import Registry
+from lightagentd.control.authz import Caller
+from lightagentd.control.interfaces import INTERFACES, Errors
+from lightagentd.control.service import Service
+from lightagentd.errors import Conflict, LightagentError
+from lightagentd.events.feed import Feed
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.journald import JournaldSink
+from lightagentd.events.model import Event
+from lightagentd.paths import Paths, default_paths
+from lightagentd.systemd import listening_socket, notify
+from lightagentd.varlink import Peer, VarlinkServer
+from lightagentd.worker.pool import Pool
+
+_log = logging.getLogger(__name__)
+
+NEEDED_COMMANDS = ("df", "ip", "ss", "ps", "journalctl", "systemctl", "last", "ping", "openssl")
+"""Commands that the shipped skills use; one that is missing makes a report say less."""
+
+_OWN_DESCRIPTORS = 256
+"""Descriptors that are kept free for workers, models, files and the history."""
+
+
+class Daemon:
+    """One daemon with its folders. `async with Daemon(paths)` starts it and, at the end, stops it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.draining = False
+        self.started_us = 0
+        self.journal: JournaldSink | None = None
+        self._server: VarlinkServer | None = None
+        self._missing: list[str] = []
+        self._lock: int | None = None
+
+    async def __aenter__(self) -> Daemon:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Raises LightagentError, after undoing what was begun."""
+        self.started_us = time.time_ns() // 1000
+        self.config, _ = configuration.load(self.paths.config)
+        logging.getLogger("lightagentd").setLevel(self.config.daemon.log_level.upper())
+        self._make_folders()
+        self.feed = Feed(asyncio.get_running_loop())
+        self.history = History(self.paths.history, on_commit=self._committed)
+        self.pool = Pool(self.config.worker, self.paths)
+        self.registry = Registry(self.config, self.paths, self.history, self.pool)
+        self.service = Service(self)
+        self._lock = _lock(self.paths)
+        try:
+            listener = self._listener()
+        except BaseException:
+            self._unlock()
+            raise
+        try:
+            if JournaldSink.available():
+                self.journal = JournaldSink()
+                self.journal.start()
+            await self.history.start()
+            await self.pool.start()
+            await self._event("starting", message=f"lightagentd {__version__}")
+            await self.registry.start()
+            await self._report_machine()
+            self._server = VarlinkServer(
+                listener,
+                self._interfaces_for,
+                product="lightagentd",
+                max_connections=min(self.config.daemon.max_connections, _room_for_connections()),
+            )
+            self._server.start()
+            await self._event("ready", message=f"serving on {self.paths.socket}")
+        except BaseException:
+            listener.close()
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop at once what runs, and let go of everything. May be called after a failed start."""
+        self.draining = True
+        if self._server is not None:
+            self._server.stop_listening()
+        await self.registry.close()
+        self.feed.close()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        await self.pool.close()
+        with contextlib.suppress(LightagentError):
+            await self._event("stopped")
+        await self.history.close()
+        if self.journal is not None:
+            await asyncio.to_thread(self.journal.close)
+            self.journal = None
+        self._unlock()
+
+    async def drain(self) -> None:
+        """Take no new work and let running turns end, for as long as the configuration says."""
+        self.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.daemon.drain_timeout_s):
+                await self.registry.drain()
+
+    async def reload(self) -> api.Reloaded:
+        """Read configuration, agents, skills and tools again. A broken configuration changes nothing.
+
+        Raises ConfigError.
+        """
+        new, _ = configuration.load(self.paths.config)
+        waits = [
+            f"{name} in the configuration"
+            for name in ("daemon", "worker", "limits", "models")
+            if getattr(new, name) != getattr(self.config, name)
+        ]
+        await self.pool.end_idle_now()
+        await self.registry.read_content()
+        applied = ["agents, skills and tools were read again", *await self.registry.sync()]
+        await self._event("reloaded", message="; ".join(applied))
+        return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
+
+    def problems(self) -> list[str]:
+        """What is wrong, as sentences."""
+        found = self.registry.problems()
+        if not self.pool.backend.enforced:
+            found.append(
+                f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"
+            )
+        if self._missing:
+            found.append(f"Commands that skills use are missing: {', '.join(self._missing)}.")
+        if self.history.disk_low:
+            found.append(f"The disk that holds {self.paths.history} is nearly full.")
+        return found
+
+    def _committed(self, events: list[Event]) -> None:
+        """In the history's thread: events are on disk."""
+        if self.journal is not None:
+            for event in events:
+                self.journal.send(event)
+        self.feed.notify()
+
+    def _make_folders(self) -> None:
+        for folder in (self.paths.state, self.paths.runtime):
+            folder.mkdir(mode=0o700 if folder == self.paths.state else 0o755, parents=True, exist_ok=True)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _listener(self) -> socket.socket:
+        """The control socket: systemd's, or our own. Raises Conflict when another daemon has it."""
+        passed = listening_socket()
+        if passed is not None:
+            return passed
+        path = self.paths.socket
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+        else:
+            raise Conflict(
+                f"Another daemon serves {path} already.", suggestion="Stop it first, or use other folders."
+            )
+        finally:
+            probe.close()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        old = os.umask(0o177)
+        try:
+            listener.bind(os.fspath(path))
+            listener.listen()  # who connects while the daemon starts waits, and a second daemon sees it
+        finally:
+            os.umask(old)
+        with contextlib.suppress(KeyError, PermissionError):
+            group = grp.getgrnam(self.config.daemon.socket_group).gr_gid
+            os.chown(path, -1, group)
+            path.chmod(0o660)
+        return listener
+
+    def _interfaces_for(self, peer: Peer) -> list[VarlinkInterface]:
+        caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid)
+        return [Errors(), *(interface(self.service, caller) for interface in INTERFACES)]
+
+    async def _report_machine(self) -> None:
+        backend = self.pool.backend
+        await self._event(
+            "sandbox", message=backend.reason or f"{backend.name} enforces effects", backend=backend.name
+        )
+        self._missing = [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
+        if self._missing:
+            names = ", ".join(self._missing)
+            await self._event("commands_missing", message=f"not installed: {names}", commands=self._missing)
+
+    async def _event(self, event_type: str, **data: object) -> None:
+        await self.history.append(NewEvent(topic="daemon.state", type=event_type, data=data))
+
+
+def _room_for_connections() -> int:
+    """How many connections the limit on open files leaves room for, beside what the daemon itself opens."""
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)
+
+
+def _lock(paths: Paths) -> int:
+    """Hold the state folder for this process: two daemons on one history would break its chain.
+
+    Gives the descriptor, with which the lock ends, also after SIGKILL. Raises Conflict.
+    """
+    fd = os.open(paths.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Conflict(
+            f"Another daemon uses {paths.state} already.", suggestion="Stop it first, or use other folders."
+        ) from None
+    return fd
+
+
+async def serve(paths: Paths) -> None:
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads."""
+    loop = asyncio.get_running_loop()
+    stop, hangup = asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    async with Daemon(paths) as daemon:
+        notify("READY=1", f"STATUS=serving {len(daemon.registry.agents)} agents")
+        _log.info("ready: %s", paths.socket)
+        async with asyncio.TaskGroup() as tasks:
+            reloader = tasks.create_task(_reload_on(hangup, daemon))
+            await stop.wait()
+            reloader.cancel()
+        notify("STOPPING=1", "STATUS=waiting for running turns")
+        await daemon.drain()
+
+
+async def _reload_on(hangup: asyncio.Event, daemon: Daemon) -> None:
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            done = await daemon.service.reload_content()
+            _log.info("reloaded: %s", "; ".join([*done.applied, *done.needs_restart]))
+        except LightagentError as err:
+            _log.error("the reload changed nothing: %s", err.message)
+        notify("READY=1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="lightagentd",
+        description="The agent daemon for Linux.",
+        epilog="It runs in the foreground, as systemd wants it. Talk to it with lactl.",
+    )
+    parser.add_argument("--version", action="version", version=f"lightagentd {__version__}")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="instead of /var/lib/lightagentd")
+    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="instead of /run/lightagentd")
+    options = parser.parse_args()
+    defaults = default_paths()
+    paths = Paths(
+        config=(options.config_dir or defaults.config).absolute(),
+        state=(options.state_dir or defaults.state).absolute(),
+        runtime=(options.runtime_dir or defaults.runtime).absolute(),
+    )
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(paths))
+    except (LightagentError, OSError) as err:
+        suggestion = getattr(err, "suggestion", "")
+        sys.stderr.write(f"lightagentd: {err}{' ' + suggestion if suggestion else ''}\n")
+        sys.exit(getattr(err, "exit_status", 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""One served Varlink connection, and the watch that notices when its peer hangs up.
+
+A `Connection` belongs to its transport, and that to the `varlink.VarlinkServer` that made it. It owns the
+task that answers, while there is something to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from asyncvarlink import (
+    AnnotatedResult,
+    VarlinkErrorReply,
+    VarlinkInterfaceRegistry,
+    VarlinkMethodCall,
+    VarlinkMethodReply,
+    VarlinkMethodSignature,
+    VarlinkTransport,
+)
+from asyncvarlink.protocol import VarlinkBaseProtocol
+from asyncvarlink.types import FileDescriptorArray
+
+from lightagentd.config import MAX_MESSAGE_BYTES
+from lightagentd.errors import LightagentError, MessageTooLarge
+from lightagentd.varlink_wire import call_of, decode_message, encode_message, error_reply, parameters_of
+
+_log = logging.getLogger(__name__)
+
+READ_BYTES = 256 << 10
+LINGER_S = 5.0
+"""How long a peer that sent too much gets to stop sending and read why, before it is cut off."""
+
+
+class HangupWatch:
+    """Tells connections that their peer closed its whole end, even while nothing is read from them."""
+
+    def __init__(self) -> None:
+        """In the running event loop; `close` lets go of the descriptor."""
+        self._epoll = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._on_events)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def add(self, fd: int, connection: Connection) -> None:
+        # No event is asked for: EPOLLHUP is always reported (epoll_ctl(2)), when both ends are shut.
+        self._epoll.register(fd, select.EPOLLET)
+        self._connections[fd] = connection
+
+    def remove(self, fd: int, connection: Connection) -> None:
+        # The descriptor may be closed by now, and its number be that of another connection.
+        if self._connections.get(fd) is connection:
+            del self._connections[fd]
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(fd)
+
+    def _on_events(self) -> None:
+        for fd, event in self._epoll.poll(0):
+            connection = self._connections.get(fd)
+            if connection is not None and event & (select.EPOLLHUP | select.EPOLLERR):
+                connection.on_hangup()
+
+
+class Transport(VarlinkTransport):
+    """Reads once for each time that the socket is readable, so that no peer can hold the event loop."""
+
+    def _handle_read_socket_peek(self) -> None:
+        sock = self._recvfd
+        assert isinstance(sock, socket.socket)
+        try:
+            data = sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as err:
+            self._close_receiver(err)
+            return
+        if data:
+            self._protocol.message_received(data, None)
+        else:
+            self._loop.remove_reader(sock)
+            self._loop.call_soon(self._eof_received)
+
+    def send_message(self, data: bytes, fds: list[int] | None = None) -> asyncio.Future[None]:
+        """As in the library, but what the socket takes at once is sent at once."""
+        sock = self._sendfd
+        if self._sendqueue or fds or self._closing or not isinstance(sock, socket.socket):
+            return super().send_message(data, fds)
+        try:
+            sent = sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return super().send_message(data, fds)  # which meets the same error and reports it
+        if sent < len(data):
+            return super().send_message(data[sent:], fds)
+        done = self._loop.create_future()
+        done.set_result(None)
+        return done
+
+    def cut(self) -> None:
+        """Close at once; what waits to be sent is lost. `close` alone waits for a peer that never reads."""
+        self.abort()
+        self._close_sender()
+
+
+class Connection(VarlinkBaseProtocol):
+    """One peer. Cuts what it sends into messages and answers one after the other.
+
+    Nothing is read while a message waits for its answer, and none is answered before the last answer is
+    sent: so a peer that never reads, or sends without end, costs a bounded amount of memory.
+    """
+
+    def __init__(self, hangups: HangupWatch, sock: socket.socket, registry: VarlinkInterfaceRegistry) -> None:
+        self._hangups = hangups
+        self._fd = sock.fileno()
+        self._registry = registry
+        self._transport: Transport | None = None
+        self._unfinished = bytearray()
+        self._waiting: deque[bytes | LightagentError] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._streaming = False
+        self._refused = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._hung_up = False
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, Transport)
+        self._transport = transport
+        self._hangups.add(self._fd, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the transport's call
+        self._hangups.remove(self._fd, self)
+        self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
+        self.cancel()
+
+    def eof_received(self) -> None:
+        """Nothing more comes; all that came was answered, since nothing is read before that."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def message_received(self, data: bytes, fds: FileDescriptorArray | None) -> None:  # noqa: ARG002 - as above
+        if self._refused:
+            return
+        self._unfinished += data
+        if b"\0" in data:
+            *whole, self._unfinished = self._unfinished.split(b"\0")
+            for message in whole:
+                if len(message) > MAX_MESSAGE_BYTES:
+                    self._refuse()
+                    break
+                self._waiting.append(bytes(message))
+        if len(self._unfinished) > MAX_MESSAGE_BYTES:
+            self._refuse()
+        if self._waiting and self._answering is None:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            self._answering = asyncio.create_task(self._answer_all(), name=f"varlink-{self._fd}")
+            self._answering.add_done_callback(self._all_answered)
+
+    def _refuse(self) -> None:
+        """Throw away what comes from now on: where the next message begins cannot be trusted."""
+        self._refused = True
+        self._unfinished = bytearray()
+        self._waiting.append(
+            MessageTooLarge(
+                f"A message is larger than {MAX_MESSAGE_BYTES >> 20} MiB.", suggestion="Send less at once."
+            )
+        )
+
+    # What the server calls
+
+    def on_hangup(self) -> None:
+        """The peer closed its whole end: nobody reads what a stream would still say.
+
+        A call with one answer goes on, so that no change is left half done.
+        """
+        self._hung_up = True
+        if self._streaming:
+            self.cancel()
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Cancel the running call and forget those that wait; gives the task to wait for."""
+        if self._answering is not None:
+            self._answering.cancel()
+        return self._answering
+
+    # Answering
+
+    async def _answer_all(self) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            await asyncio.sleep(0)  # thousands of small messages must not hold the event loop
+            if isinstance(message, LightagentError):
+                await self._send(error_reply(message).toreply())
+            elif not self._hung_up or b"oneway" in message:
+                await self._answer(message)
+
+    def _all_answered(self, task: asyncio.Task[None]) -> None:
+        self._answering = None
+        self._waiting.clear()
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("a connection failed in a way that nobody expected", exc_info=failure)
+        if self._transport is not None:
+            self._transport.resume_reading()
+            if self._refused:
+                loop = asyncio.get_running_loop()
+                self._linger = loop.call_later(LINGER_S, self._transport.cut)
+
+    async def _answer(self, message: bytes) -> None:
+        oneway = False
+        try:
+            decoded = decode_message(message)
+            oneway = decoded.get("oneway") is True
+            if self._hung_up and not oneway:
+                return
+            await self._run(call_of(decoded))
+            return
+        except VarlinkErrorReply as err:
+            error = err
+        except LightagentError as err:
+            error = error_reply(err)
+        except Exception:  # noqa: BLE001 - the boundary of a request
+            _log.exception("a call failed in a way that nobody expected")
+            error = error_reply(
+                LightagentError("The call failed inside the daemon.", suggestion="The journal says why.")
+            )
+        if not oneway:
+            await self._send(error.toreply())
+
+    async def _run(self, call: VarlinkMethodCall) -> None:
+        """Raises VarlinkErrorReply, LightagentError."""
+        method, signature = self._registry.lookup_method(call)
+        parameters = parameters_of(signature, call.parameters)
+        if signature.more:
+            self._streaming = True
+            try:
+                await self._relay(method(**parameters), signature)
+            finally:
+                self._streaming = False
+            return
+        result = await method(**parameters) if signature.asynchronous else method(**parameters)
+        if not call.oneway:
+            await self._send(VarlinkMethodReply(signature.return_type.tojson(result.parameters)))
+
+    async def _relay(
+        self, results: AsyncGenerator[AnnotatedResult, None], signature: VarlinkMethodSignature
+    ) -> None:
+        """Send each result; the generator is closed before the call ends, however it ends."""
+        async with contextlib.aclosing(results):
+            async for result in results:
+                reply = VarlinkMethodReply(
+                    signature.return_type.tojson(result.parameters), continues=result.continues
+                )
+                if not await self._send(reply):
+                    return
+
+    async def _send(self, reply: VarlinkMethodReply) -> bool:
+        """Send a reply and wait until it is out; False when the peer is gone. Raises MessageTooLarge."""
+        data = encode_message(reply.tojson())
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise MessageTooLarge(
+                f"The answer is larger than {MAX_MESSAGE_BYTES >> 20} MiB.",
+                suggestion="Ask for less at once, for example with a smaller limit.",
+            )
+        if self._transport is None or self._hung_up:
+            return False
+        sent = self._transport.send_message(data)
+        if sent.done() and sent.exception() is None:
+            return True
+        sent.add_done_callback(_retrieve)  # in case that a cancel leaves it to nobody
+        await asyncio.wait([sent])  # not awaited itself, since a cancel must not reach the transport's future
+        if sent.exception() is not None:
+            self._hung_up = True
+        return not self._hung_up
+
+
+def _retrieve(sent: asyncio.Future[None]) -> None:
+    if not sent.cancelled():
+        sent.exception()

@@ -1,0 +1,144 @@
+"""Varlink messages: bytes to calls and back, checked once at the edge.
+
+A message is one JSON object in UTF-8 and a NUL byte (https://varlink.org/Method-Call). What RFC 8259 leaves
+open is refused, so that no two readers of a message can understand it differently: keys that stand twice,
+NaN, numbers out of range, lone surrogates, nesting without end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from asyncvarlink import GenericVarlinkErrorReply, VarlinkMethodCall, VarlinkMethodSignature
+from asyncvarlink.conversion import ConversionError
+from asyncvarlink.serviceinterface import InvalidParameter
+
+from lightagentd.errors import LightagentError, MalformedMessage
+
+MAX_DEPTH = 100
+"""How deep objects and arrays may be nested; what stores and shows them recurses into them."""
+_INT_LIMIT = 1 << 63
+
+
+def decode_message(message: bytes) -> dict[str, Any]:
+    """One message without its NUL. Raises MalformedMessage for all that RFC 8259 leaves open or forbids."""
+    try:
+        found = json.loads(
+            message.decode(),
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+        if b"\\ud" in message.lower():
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeDecodeError:
+        raise _malformed("is not UTF-8") from None
+    except UnicodeEncodeError:
+        raise _malformed("holds half of a surrogate pair") from None
+    except RecursionError:
+        raise _malformed("is nested too deeply") from None
+    except ValueError as err:
+        raise _malformed(f"is not JSON: {err}") from None
+    if not isinstance(found, dict):
+        raise _malformed("is not a JSON object")
+    if message.count(b"[") + message.count(b"{") > MAX_DEPTH and _is_deep(found):
+        raise _malformed("is nested too deeply")
+    return found
+
+
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """A message with its NUL. Lone surrogates, from bytes that were not UTF-8, become U+FFFD."""
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return text.encode() + b"\0"
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\0"
+
+
+def _malformed(why: str) -> MalformedMessage:
+    return MalformedMessage(
+        f"The message {why}.", suggestion="Send one JSON object in UTF-8, ended by a NUL byte."
+    )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:60]} is out of range")
+    return number
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether objects and arrays are nested more than `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def call_of(message: dict[str, Any]) -> VarlinkMethodCall:
+    try:
+        return VarlinkMethodCall.fromjson(message)
+    except (TypeError, ValueError) as err:
+        raise MalformedMessage(
+            f"The message is not a Varlink call: {err}.",
+            suggestion="Send an object with the keys method and parameters.",
+        ) from None
+
+
+def parameters_of(signature: VarlinkMethodSignature, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the method. Raises InvalidParameter.
+
+    The library takes true for an int, and integers of any size; Varlink's have 64 bits.
+    """
+    wanted = signature.parameter_type.as_type.__annotations__
+    for name, value in given.items():
+        is_number = wanted.get(name) in (int, float, int | None, float | None)
+        if is_number and (
+            isinstance(value, bool) or (isinstance(value, int) and not -_INT_LIMIT < value < _INT_LIMIT)
+        ):
+            raise InvalidParameter(parameter=name)
+    try:
+        found: dict[str, Any] = signature.parameter_type.fromjson(given)
+    except ConversionError as err:
+        raise InvalidParameter(parameter=str(err.location[0])) from err
+    return found
+
+
+def error_reply(err: LightagentError) -> GenericVarlinkErrorReply:
+    """The one place where an error becomes a Varlink error."""
+    return GenericVarlinkErrorReply(
+        err.varlink_name(),
+        {"code": err.code, "message": err.message, "field": err.field, "suggestion": err.suggestion},
+    )
+
+
+def reply_of(message: bytes) -> dict[str, Any]:
+    """A reply, `parameters` filled in. Raises ValueError, RecursionError."""
+    reply = json.loads(message)
+    if not isinstance(reply, dict) or not isinstance(reply.setdefault("parameters", {}), dict):
+        raise ValueError("its answer is not a Varlink reply")  # noqa: TRY004 - what json.loads raises too
+    return reply

@@ -219,7 +219,7 @@ def bench_script(steps: int) -> Callable[[dict[str, Any]], Answer]:
                 break
             done += message["role"] == "tool"
         if done < steps:
-            return call("proc_info", {"pid": 1}, call_id=f"call_{done}")
+            return call("file_stat", {"path": "/etc/hostname"}, call_id=f"call_{done}")
         return say("done")
 
     return answer

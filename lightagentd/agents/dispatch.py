@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import ActionInfo, Toolbox
-from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config import Limits
 from lightagentd.errors import (
     Cancelled,
@@ -27,7 +27,7 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.model import new_id
+from lightagentd.events.model import Event, new_id
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.policy.decide import Decision, Policy, PolicyCall, Ruling
 from lightagentd.worker.pool import Call, Pool
@@ -49,6 +49,39 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """A result on its way to the disk, and what the watchers hear once it is there."""
+
+    done: asyncio.Future[list[Event]]
+    event: dict[str, Any]
+
+
+class Results:
+    """The results of a turn's calls that are being stored.
+
+    A result is handed to the model while it is written, so that the disk and the model work at once. Nothing
+    that comes of it is told or run before `settle` has returned.
+    """
+
+    def __init__(self, stream: TurnStream) -> None:
+        self._stream = stream
+        self._waiting: deque[_Stored] = deque()
+
+    def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:
+        self._waiting.append(_Stored(done=done, event=event))
+
+    async def settle(self) -> None:
+        """Wait until each result is on disk, and tell the watchers of it. Raises StorageError."""
+        while self._waiting:
+            stored = self._waiting[0]
+            if not stored.done.done():
+                await asyncio.wait([stored.done])
+            self._waiting.popleft()
+            stored.done.result()
+            self._stream.event("tool_result", **stored.event)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dispatcher:
     """What it takes to run calls; one for the daemon."""
 
@@ -65,13 +98,15 @@ class Dispatcher:
         toolbox: Toolbox,
         session: str,
         stream: TurnStream,
+        results: Results,
         before: list[NewEvent],
     ) -> Outcome:
-        """Run one call to its stored result.
+        """Run one call; its result goes to `results`, which the caller settles.
 
         `before` are events that must be stored no later than the intent; the list is emptied. Raises
-        StorageError, and CancelledError after the cancelled call's result was stored.
+        StorageError, and CancelledError after the cancelled call's result went to `results`.
         """
+        await results.settle()
         call_id = new_id("call")
         what: dict[str, Any] = {"call_id": call_id, "function": call.name}
         try:
@@ -110,9 +145,11 @@ class Dispatcher:
             effect=effect,
             timeout_s=action.timeout_of(args, self.limits.call_timeout_s),
         )
-        return await self._execute(call, wanted, action, stream)
+        return await self._execute(call, wanted, action, stream, results)
 
-    async def _execute(self, call: ToolCall, wanted: Call, action: ActionInfo, stream: TurnStream) -> Outcome:
+    async def _execute(
+        self, call: ToolCall, wanted: Call, action: ActionInfo, stream: TurnStream, results: Results
+    ) -> Outcome:
         started = time.monotonic()
         try:
             output, metadata = await self._work(wanted, stream)
@@ -124,10 +161,10 @@ class Dispatcher:
         except asyncio.CancelledError:
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(call, action, stopped.code, error_text(stopped), {}, started)
-            await uninterrupted(self._store_result(wanted, action, outcome, stream))
+            self._store_result(wanted, action, outcome, results)
             raise
         outcome = self._outcome(call, action, result, text, metadata, started)
-        await uninterrupted(self._store_result(wanted, action, outcome, stream))
+        self._store_result(wanted, action, outcome, results)
         return outcome
 
     async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
@@ -162,9 +199,7 @@ class Dispatcher:
             function=action.function,
         )
 
-    async def _store_result(
-        self, wanted: Call, action: ActionInfo, outcome: Outcome, stream: TurnStream
-    ) -> None:
+    def _store_result(self, wanted: Call, action: ActionInfo, outcome: Outcome, results: Results) -> None:
         data = {
             "call_id": wanted.call_id,
             "tool": wanted.tool,
@@ -176,12 +211,12 @@ class Dispatcher:
             "taints": action.taints,
             "metadata": outcome.metadata,
         }
-        await self.history.append(
+        stored = self.history.append(
             NewEvent(topic=f"tool.{wanted.tool}", type="invocation", data=data, source="worker"),
             message_event(outcome.message()),
         )
-        stream.event(
-            "tool_result",
+        results.add(
+            stored,
             call_id=wanted.call_id,
             tool=wanted.tool,
             action=wanted.action,

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from lightagentd.agents.agent import Agent
+from lightagentd.agents.dispatch import Results
 from lightagentd.agents.stream import TurnStream
 from lightagentd.api import TurnEvent
 from lightagentd.errors import LightagentError
@@ -33,6 +34,7 @@ async def call_as_person(
     trace_id = new_id("trace")
     stream = TurnStream("", trace_id)
     watcher = stream.watch()
+    results = Results(stream)
 
     async def run() -> None:
         started = time.monotonic()
@@ -46,8 +48,10 @@ async def call_as_person(
                     toolbox=parts.toolbox(),
                     session="",
                     stream=stream,
+                    results=results,
                     before=[],
                 )
+                await results.settle()
         except LightagentError as err:
             stream.event("error", **{"suggestion": "", **err.to_dict()}, steps=0, duration_ms=0)
             return

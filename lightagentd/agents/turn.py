@@ -14,10 +14,11 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.agents.dispatch import Outcome, message_event
+from lightagentd.agents.dispatch import Outcome, Results, message_event
 from lightagentd.agents.jsoncalls import call_in_text
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.stream import TurnStream
+from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError, ModelError, StepLimit
 from lightagentd.events.history import NewEvent
 from lightagentd.events.model import new_id, within
@@ -62,6 +63,7 @@ class Turn:
         self.trace_id = trace_id
         self.correlation_id = correlation_id
         self.stream = TurnStream(session.id, trace_id)
+        self._results = Results(self.stream)
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """Whether the task has run at all: one that is cancelled before that does nothing, not even end."""
@@ -106,6 +108,14 @@ class Turn:
     async def steps(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
         """Run the turn. Raises StepLimit, ModelError, StorageError and what the budget check raises."""
         self.started = time.monotonic()
+        try:
+            async with contextlib.aclosing(self._loop(parts)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            await uninterrupted(self._results.settle())
+
+    async def _loop(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
         session = self.session
         system = parts.system_prompt()
         functions = parts.toolbox().offered(parts.definition)
@@ -121,6 +131,8 @@ class Turn:
                 outcomes = await self._act(reply, parts)
             if not reply.calls:
                 self.answer = reply.text
+            if self.handed is not None:
+                await self._results.settle()
             yield Step(
                 number=number,
                 request_id=context.request_id,
@@ -148,6 +160,7 @@ class Turn:
             try:
                 async with contextlib.aclosing(client.stream(request)) as answer:
                     async for part in answer:
+                        await self._results.settle()
                         if isinstance(part, TextDelta):
                             texts.append(part.text)
                             self.stream.text(part.text)
@@ -156,6 +169,7 @@ class Turn:
                         else:
                             finish = part
             except ModelError as err:
+                await self._results.settle()
                 if texts or len(clients) == 1:
                     raise
                 clients.pop(0)
@@ -207,6 +221,7 @@ class Turn:
                     toolbox=parts.toolbox(),
                     session=session.id,
                     stream=self.stream,
+                    results=self._results,
                     before=before,
                 )
                 outcomes.append(outcome)

@@ -1,24 +1,34 @@
 """The client for chat completions with streaming and native tool calls.
 
 It speaks to whatever serves `POST <base_url>/chat/completions` in the dialect of the OpenAI API
-reference ("Create chat completion", `stream: true`). One `httpx.AsyncClient` a client, closed with it.
+reference ("Create chat completion", `stream: true`). It uses httpx one level below its client, since a model
+call wants neither redirects (the key would go along) nor cookies: one `httpx.AsyncHTTPTransport` a client,
+closed with it. A proxy is taken from the environment as everywhere (`https_proxy`, `no_proxy`).
 What an endpoint sends is untrusted: whatever does not have the shape of an answer is a ModelError.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import httpx
 
+from lightagentd import __version__
 from lightagentd.errors import ModelRejected, ModelUnreachable
 from lightagentd.events.model import dump_json, new_id
 from lightagentd.llm.protocol import (
     Finish,
+    Function,
     Message,
     ModelSettings,
     Part,
@@ -44,35 +54,40 @@ class OpenAIClient:
         self.name = f"{settings.provider}/{settings.model}"
         self._settings = settings
         self._url = completions_url(settings.base_url)
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx.AsyncHTTPTransport | None = None
+        self._headers = _headers(settings)
+        self._timeout = httpx.Timeout(
+            settings.idle_timeout_s, connect=settings.connect_timeout_s, pool=settings.connect_timeout_s
+        ).as_dict()
+        self._functions: tuple[Sequence[Function], bytes] = ((), b"")
+        """The functions of the last call and their JSON: they are the same for all steps of a turn."""
 
-    def _client(self) -> httpx.AsyncClient:
+    def _transport(self) -> httpx.AsyncHTTPTransport:
         if self._http is None:
-            settings = self._settings
-            headers = dict(settings.headers)
-            if settings.api_key:
-                headers["Authorization"] = f"Bearer {settings.api_key}"
-            self._http = httpx.AsyncClient(
-                headers=headers,
-                timeout=httpx.Timeout(
-                    settings.idle_timeout_s,
-                    connect=settings.connect_timeout_s,
-                    pool=settings.connect_timeout_s,
-                ),
-                limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+            _settle_sniffio()
+            self._http = httpx.AsyncHTTPTransport(
                 # Plain HTTP needs no certificates, and loading them costs memory and time.
                 verify=self._url.startswith("https:"),
+                limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+                proxy=_proxy_for(self._url),
             )
         return self._http
+
+    async def _post(self, body: bytes) -> httpx.Response:
+        request = httpx.Request(
+            "POST", self._url, content=body, headers=self._headers, extensions={"timeout": self._timeout}
+        )
+        response = await self._transport().handle_async_request(request)
+        response.request = request
+        return response
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
         """One model call. Raises ModelUnreachable, ModelRejected."""
         decoder, answer = SSEDecoder(), _Answer(self.name)
         received = 0
-        body = dump_json(self._body(request))
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        body = self._body(request)
         try:
-            async with self._client().stream("POST", self._url, content=body, headers=headers) as response:
+            async with contextlib.aclosing(await self._post(body)) as response:
                 if response.status_code != httpx.codes.OK:
                     raise self._rejected(response.status_code, await _start_of(response))
                 answer.content_type = response.headers.get("content-type", "")
@@ -104,30 +119,26 @@ class OpenAIClient:
             await self._http.aclose()
             self._http = None
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: Request) -> bytes:
         messages: list[dict[str, Any]] = []
         if request.system:
             messages.append({"role": "system", "content": request.system})
         messages += [_wire_message(message) for message in request.messages]
-        body: dict[str, Any] = {
-            "model": self._settings.model,
-            "messages": messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if request.functions:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": function.name,
-                        "description": function.description,
-                        "parameters": function.parameters,
-                    },
-                }
-                for function in request.functions
-            ]
-        return body
+        body = dump_json(
+            {
+                "model": self._settings.model,
+                "messages": messages,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        if not request.functions:
+            return body
+        known, tools = self._functions
+        if known is not request.functions:
+            tools = dump_json([_wire_tool(function) for function in request.functions])
+            self._functions = (request.functions, tools)
+        return body[:-1] + b',"tools":' + tools + b"}"
 
     def _rejected(self, status: int, body: bytes) -> ModelRejected:
         try:
@@ -160,6 +171,48 @@ def completions_url(base_url: str) -> str:
     """The URL to post to, whether or not the base URL names it already."""
     base = base_url.rstrip("/")
     return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+
+def _headers(settings: ModelSettings) -> dict[str, str]:
+    headers = {
+        "User-Agent": f"lightagentd/{__version__}",
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "gzip, deflate",
+        **settings.headers,
+    }
+    if settings.api_key:
+        headers["Authorization"] = f"Bearer {settings.api_key}"
+    return headers
+
+
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a URL, if it names one."""
+    parts = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _settle_sniffio() -> None:
+    """Have httpcore not look for the package sniffio again and again.
+
+    It imports sniffio for every lock that it makes, four times a call; where that is not installed, each
+    failing import searches the disk. An entry of None says at once that there is no such module.
+    """
+    if importlib.util.find_spec("sniffio") is None:
+        sys.modules.setdefault("sniffio", cast(ModuleType, None))
+
+
+def _wire_tool(function: Function) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": function.name,
+            "description": function.description,
+            "parameters": function.parameters,
+        },
+    }
 
 
 def _wire_message(message: Message) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""The benchmarks: `make bench`. They print figures, and assert nothing about time."""

@@ -1,0 +1,43 @@
+"""Runs every benchmark and prints one line for each figure: `python -m tests.bench [NAME…]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+from tests.bench import footprint, sessions, step
+
+BENCHMARKS = {"step": step.run, "sessions": sessions.run, "footprint": footprint.run}
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return f"{os.cpu_count()} x {model}, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="how often each figure is measured (at least 5)"
+    )
+    options = parser.parse_args()
+    print(f"machine: {machine()}")
+    for name in options.names or BENCHMARKS:
+        BENCHMARKS[name](max(5, options.rounds))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -62,6 +62,7 @@ mount -t overlay -o lowerdir=.,upperdir=/run/upper,workdir=/run/work overlay /ru
     cp -a --reflink=auto . /run/root
 cd /
 systemd-nspawn -D /run/root --boot --machine=debian13 --register=no --keep-unit --console=read-only \
+    --system-call-filter='landlock_create_ruleset landlock_add_rule landlock_restrict_self' \
     --private-network --resolv-conf=off --timezone=off --link-journal=no || exit $?
 """
 

@@ -1,4 +1,4 @@
-"""Puts this checkout into a machine, for as long as there is no Debian package to install.
+"""Puts this checkout into a machine, for as long as there is no Debian package to install, and drives it.
 
 The layout is that of a checkout, so `lightagentd.__file__` is `/usr/lib/lightagentd/lightagentd/__init__.py`
 and the content folders lie beside the package. A .pth file makes it importable for `python3 -I` as well, so
@@ -9,10 +9,14 @@ from the Python that runs the tests.
 from __future__ import annotations
 
 import importlib.util
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .debian import CHECKOUT
-from .machine import Machine, MachineError
+from .machine import Completed, Machine, MachineError
 
 PREFIX = "/usr/lib/lightagentd"
 VENDOR = f"{PREFIX}/vendor"
@@ -22,6 +26,8 @@ LAUNCHERS = {"lightagentd": "lightagentd.daemon", "lactl": "lightagentd.cli.main
 UNIT = "lightagentd.service"
 UNIT_KINDS = (".service", ".socket", ".timer", ".target", ".path", ".slice")
 SETTINGS = ("sysusers.d", "tmpfiles.d")
+DEADLINE_S = 20.0
+"""How long `eventually` waits."""
 
 _LAUNCHER = """\
 #!/usr/bin/python3 -I
@@ -30,16 +36,6 @@ import sys
 from {module} import main
 
 sys.exit(main())
-"""
-# In force only while the checkout has no units/lightagentd.service.
-_MINIMAL_UNIT = """\
-[Unit]
-Description=The agent daemon, as a test starts it
-
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart=/usr/bin/lightagentd
 """
 
 
@@ -56,19 +52,16 @@ def install_product(machine: Machine) -> None:
 
 
 def install_units(machine: Machine) -> None:
-    """Install the checkout's units, users and folders, or a minimal unit file where it has none."""
+    """Install the checkout's units, users and folders."""
     units = CHECKOUT / "units"
-    if (units / UNIT).is_file():
-        for file in sorted(units.iterdir()):
-            if file.suffix in UNIT_KINDS:
-                machine.copy_in(file, f"/usr/lib/systemd/system/{file.name}")
-        for kind in SETTINGS:
-            for file in sorted((units / kind).glob("*.conf")):
-                machine.copy_in(file, f"/usr/lib/{kind}/{file.name}")
-        machine.run(["systemd-sysusers"])
-        machine.run(["systemd-tmpfiles", "--create"])
-    else:
-        machine.write(f"/run/systemd/system/{UNIT}", _MINIMAL_UNIT)
+    for file in sorted(units.iterdir()):
+        if file.suffix in UNIT_KINDS:
+            machine.copy_in(file, f"/usr/lib/systemd/system/{file.name}")
+    for kind in SETTINGS:
+        for file in sorted((units / kind).glob("*.conf")):
+            machine.copy_in(file, f"/usr/lib/{kind}/{file.name}")
+    machine.run(["systemd-sysusers"])
+    machine.run(["systemd-tmpfiles", "--create"])
     machine.run(["systemctl", "daemon-reload"])
 
 
@@ -79,6 +72,35 @@ def start_service(machine: Machine) -> None:
         status = machine.run(["systemctl", "status", "--full", "--lines=0", UNIT], check=False).stdout
         log = "\n".join(str(entry.get("MESSAGE")) for entry in machine.journal("--unit", UNIT, "--lines=40"))
         raise MachineError(f"{UNIT} did not start:\n{status}\n{log}")
+
+
+def lactl(machine: Machine, *args: str, user: str | None = None, check: bool = True) -> Completed:
+    """Run lactl in the machine, as root or as `user`."""
+    return machine.run(["lactl", *args], user=user, check=check)
+
+
+def lactl_json(machine: Machine, *args: str, user: str | None = None) -> Any:
+    """What `lactl --json` prints, decoded."""
+    return json.loads(lactl(machine, "--json", *args, user=user).stdout)
+
+
+def lactl_json_lines(machine: Machine, *args: str) -> list[dict[str, Any]]:
+    """What `lactl --json` prints line by line: events, or what happens in a turn."""
+    return [json.loads(line) for line in lactl(machine, "--json", *args).stdout.split("\n") if line]
+
+
+def show(machine: Machine, *names: str) -> dict[str, str]:
+    """Properties of the unit, as systemctl(1) shows them."""
+    out = machine.run(["systemctl", "show", UNIT, *(f"--property={name}" for name in names)]).stdout
+    return {key: value for key, _, value in (line.partition("=") for line in out.splitlines())}
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait until the condition holds, at most `DEADLINE_S`."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"after {DEADLINE_S:g} s still not: {what}"
+        time.sleep(0.05)
 
 
 def _package_folder(name: str) -> Path:

@@ -1,7 +1,8 @@
 """Finds and loads tool files, by path; only the worker does this, never the daemon.
 
 A tool file is looked for in each folder of the search path; the first file of a name wins. A file that
-does not load is reported beside the others and stops nothing else.
+does not load is reported beside the others and stops nothing else, even one that wants to exit or that does
+not come to an end.
 """
 
 from __future__ import annotations
@@ -9,13 +10,24 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
+import signal
 import stat
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightagentd.tool import Action, Tool, actions_of
+
+LOAD_LIMIT_S = 5.0
+"""How long one file may take to load, in the main thread of a process."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What a tool and an action may be called: their names make the name of a function towards a model."""
+FUNCTION_LIMIT_CHARS = 64
+"""The longest name of a function that the models' interfaces take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,35 +54,74 @@ def load_tools(folders: Sequence[Path]) -> dict[str, LoadedTool]:
 def load_tool(path: Path) -> LoadedTool:
     """Load one file, which must hold exactly one class derived from `Tool`, named like the file."""
     name = path.stem
+    module_name = f"lightagentd_tool_{name}"
     try:
+        _check_name(name)
         _check_owner(path)
-        spec = importlib.util.spec_from_file_location(f"lightagentd_tool_{name}", path)
-        if spec is None or spec.loader is None:
-            raise ImportError("not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look their module up there
-        spec.loader.exec_module(module)
-        classes = [
-            cls
-            for cls in vars(module).values()
-            if inspect.isclass(cls)
-            and issubclass(cls, Tool)
-            and cls is not Tool
-            and cls.__module__ == module.__name__
-        ]
-        if len(classes) != 1:
-            raise TypeError(f"the file must define one class derived from Tool, and has {len(classes)}")
-        tool = classes[0]()
-        if getattr(tool, "name", None) != name:
-            raise TypeError(f"the tool's name must be {name!r}, like the file's")
-        if not tool.__doc__:
-            raise TypeError("the tool's class needs a docstring")
-        actions = {found.name: found for found in actions_of(tool)}
+        with _bounded():
+            tool = _import(path, module_name)
+            if getattr(tool, "name", None) != name:
+                raise TypeError(f"the tool's name must be {name!r}, like the file's")
+            if not type(tool).__doc__:
+                raise TypeError("the tool's class needs a docstring")
+            actions = {found.name: found for found in actions_of(tool)}
+        for action in actions.values():
+            _check_name(action.name, action.function)
         if not actions:
             raise TypeError("the tool declares no action")
-    except Exception as err:  # noqa: BLE001 - whatever an administrator's file raises is a report, not a crash
+    except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a file raises is a report, not a crash
+        sys.modules.pop(module_name, None)
         return LoadedTool(name=name, path=path, error=f"{type(err).__name__}: {err}")
     return LoadedTool(name=name, path=path, tool=tool, actions=actions)
+
+
+def _import(path: Path, module_name: str) -> Tool:
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    classes = [
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls)
+        and issubclass(cls, Tool)
+        and cls is not Tool
+        and cls.__module__ == module_name
+    ]
+    if len(classes) != 1:
+        raise TypeError(f"the file must define one class derived from Tool, and has {len(classes)}")
+    tool: Tool = classes[0]()
+    return tool
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise TimeoutError in the block when it takes too long."""
+
+    def late(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"it did not load within {LOAD_LIMIT_S:g} seconds")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread only, and a worker loads there
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, LOAD_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _check_name(name: str, function: str = "") -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} must be lower-case letters, digits and underscores, a letter first")
+    if len(function) > FUNCTION_LIMIT_CHARS:
+        raise ValueError(
+            f"{function} is longer than the {FUNCTION_LIMIT_CHARS} characters of a function name"
+        )
 
 
 def _check_owner(path: Path) -> None:
@@ -80,3 +131,6 @@ def _check_owner(path: Path) -> None:
         raise PermissionError(f"it belongs to uid {info.st_uid}, not to root or to the worker's user")
     if stat.S_IMODE(info.st_mode) & 0o002:
         raise PermissionError("everybody can write to it; take that away with chmod o-w")
+    folder = stat.S_IMODE(path.parent.stat().st_mode)
+    if folder & 0o002 and not folder & stat.S_ISVTX:
+        raise PermissionError(f"everybody can replace it; take that away with chmod o-w {path.parent}")

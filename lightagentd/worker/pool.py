@@ -3,7 +3,7 @@
 A `Pool` owns the workers of all agents. For each agent and effect there are up to `max_per_effect` workers,
 and each runs one call at a time; more calls wait in line. A worker is started when a call needs it and
 ended when it was idle for a while. Cancelling a call hangs up on its worker, which kills what the call
-started; a worker that does not come back from that in time is killed, and its namespace with it.
+started; a worker that does not come back from that in time is killed, with everything that it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,18 @@ from lightagentd.paths import Paths, content_folders
 from lightagentd.tool import Effect
 from lightagentd.varlink import VarlinkConnection
 from lightagentd.worker import sandbox
-from lightagentd.worker.process import start
+from lightagentd.worker.busproxy import BusProxy
+from lightagentd.worker.leftovers import Ends
 
 _log = logging.getLogger(__name__)
 
 OVERTIME_S = 5.0
 """How much longer than a call's own time the daemon waits for the worker to end it."""
+
+ABSTRACT_SOCKETS = (
+    "Shell commands can reach the abstract Unix sockets of other programs, because the kernel cannot scope"
+    " them (Landlock ABI 6, Linux 6.12)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +59,22 @@ class WorkerProcess:
 
     agent: str
     effect: Effect
-    backend: sandbox.Backend
-    process: asyncio.subprocess.Process
+    child: sandbox.Child
     socket_path: Path
     connection: VarlinkConnection
     busy: bool = False
+    outdated: bool = False
+    """The files that it loaded may have changed: it is ended after its call."""
     idle_since: float = field(default_factory=time.monotonic)
+
+    @property
+    def backend(self) -> sandbox.Backend:
+        return self.child.backend
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """What the daemon started: bwrap, or the worker's keeper."""
+        return self.child.process
 
 
 class _Lane:
@@ -78,6 +94,9 @@ class Pool:
         self._lanes: dict[tuple[str, Effect], _Lane] = {}
         self._numbers = itertools.count(1)
         self._reaper: asyncio.Task[None] | None = None
+        self.bus = BusProxy(paths.runtime / "bus")
+        self._returning: set[asyncio.Task[None]] = set()
+        """Workers whose call was given up, and that come back or are killed."""
         self._closed = False
         self.backend = sandbox.Backend(name="none", enforced=False, reason="The pool is not started.")
 
@@ -87,6 +106,12 @@ class Pool:
         for stale in self._paths.workers.iterdir():
             stale.unlink()
         self.backend = await sandbox.choose(self._settings.sandbox, self._paths)
+        if self.backend.name == "bwrap":
+            await self.bus.start(sandbox.switch_user_argv())
+            found = [self.bus.problem] if self.bus.problem else []
+            if self.bus.path is not None and self.backend.ends is not Ends.DOMAIN:
+                found.append(ABSTRACT_SOCKETS)
+            self.backend = replace(self.backend, limits=(*self.backend.limits, *found))
         self._reaper = asyncio.create_task(self._end_idle(), name="worker-reaper")
 
     async def close(self) -> None:
@@ -95,8 +120,11 @@ class Pool:
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
+        while self._returning:
+            await asyncio.wait(self._returning)
         await asyncio.gather(*(self._end(worker) for worker in self.workers()))
         self._lanes.clear()
+        await self.bus.close()
 
     def workers(self) -> list[WorkerProcess]:
         return [worker for lane in self._lanes.values() for worker in lane.workers]
@@ -106,7 +134,9 @@ class Pool:
         await asyncio.gather(*(self._end(worker) for worker in self.workers() if worker.agent == agent))
 
     async def end_idle_now(self) -> None:
-        """End every worker that has nothing to do: the next call starts one with the current files."""
+        """Have the next call start a worker with the current files: busy ones are ended after their call."""
+        for worker in self.workers():
+            worker.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in self.workers() if not worker.busy))
 
     async def describe(self) -> list[dict[str, Any]]:
@@ -149,6 +179,9 @@ class Pool:
                     f"The worker did not end {call.tool}.{call.action} in time, and was killed."
                 ) from err
             except Unavailable as err:
+                if type(err) is not Unavailable:  # the tool's own answer, such as SystemdUnavailable
+                    ended = True
+                    raise
                 raise OutcomeUnknown(
                     f"The worker was lost during {call.tool}.{call.action}: {err}",
                     suggestion="Look at what the call changed before you ask for it again.",
@@ -158,72 +191,82 @@ class Pool:
                 raise
             finally:
                 if not ended:
-                    await self._hang_up(worker)
+                    task = asyncio.create_task(self._hang_up(worker), name="worker-hang-up")
+                    self._returning.add(task)
+                    task.add_done_callback(self._returning.discard)
+                    await asyncio.shield(task)
 
     @contextlib.asynccontextmanager
     async def _worker(self, agent: str, effect: Effect) -> AsyncGenerator[WorkerProcess, None]:
         """An idle worker of this agent and effect, or a new one, for the length of the block."""
-        if self._closed:
-            raise WorkerUnavailable("The daemon is stopping.")
         lane = self._lanes.setdefault((agent, effect), _Lane(self._settings.max_per_effect))
         async with lane.free:
-            worker = next((one for one in lane.workers if not one.busy), None)
-            if worker is not None and worker.process.returncode is not None:
-                await self._end(worker)
-                worker = None
-            if worker is None:
-                worker = await self._start_worker(agent, effect)
-                lane.workers.append(worker)
+            worker = await self._idle_worker(lane) or await self._start_worker(lane, agent, effect)
             worker.busy = True
             try:
                 yield worker
             finally:
-                worker.busy = False
                 worker.idle_since = time.monotonic()
+                if worker not in lane.workers:
+                    pass  # ended, or on its way back
+                elif worker.outdated:
+                    await self._end(worker)
+                else:
+                    worker.busy = False
 
-    async def _start_worker(self, agent: str, effect: Effect) -> WorkerProcess:
+    async def _idle_worker(self, lane: _Lane) -> WorkerProcess | None:
+        while worker := next((one for one in lane.workers if not one.busy), None):
+            if worker.process.returncode is None:
+                return worker
+            await self._end(worker)
+        return None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WorkerUnavailable("The daemon is stopping.")
+
+    async def _start_worker(self, lane: _Lane, agent: str, effect: Effect) -> WorkerProcess:
+        self._check_open()
         path = self._paths.workers / f"{next(self._numbers)}.sock"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        tools = content_folders("tools", self._paths)
         skills = content_folders("skills", self._paths)
         try:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(8)
-            with sandbox.Filter(effect) as held:
-                argv = sandbox.worker_argv(
-                    effect,
-                    self.backend,
-                    self._paths,
-                    filter_fd=held.fd,
-                    listen_fd=listener.fileno(),
-                    tools=tools,
-                    extra=skills,
-                )
-                process = await start(
-                    argv,
-                    env={"LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills)},
-                    pass_fds=(held.fd, listener.fileno()),
-                )
+            child = await sandbox.spawn(
+                effect,
+                self.backend,
+                self._paths,
+                listen_fd=listener.fileno(),
+                tools=content_folders("tools", self._paths),
+                extra=skills,
+                bus=self.bus.path,
+                env={"LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills)},
+            )
         except OSError as err:
             path.unlink(missing_ok=True)
-            raise WorkerUnavailable(f"A worker for {effect} cannot be started: {err}") from err
+            raise WorkerUnavailable(
+                f"A worker for {effect} cannot be started: {err}.", suggestion="lactl status says more."
+            ) from err
         finally:
             listener.close()
         try:
-            connection = await self._connect(process, path)
+            connection = await self._connect(child.process, path)
+            try:
+                self._check_open()
+            except WorkerUnavailable:
+                connection.close()
+                raise
         except BaseException:
-            await sandbox.terminate(process)
+            await child.end()
             path.unlink(missing_ok=True)
             raise
-        return WorkerProcess(
-            agent=agent,
-            effect=effect,
-            backend=self.backend,
-            process=process,
-            socket_path=path,
-            connection=connection,
+        worker = WorkerProcess(
+            agent=agent, effect=effect, child=child, socket_path=path, connection=connection, busy=True
         )
+        lane.workers.append(worker)
+        return worker
 
     async def _connect(self, process: asyncio.subprocess.Process, path: Path) -> VarlinkConnection:
         """Connect and wait for the first answer; the socket listens before the program runs."""
@@ -244,19 +287,30 @@ class Pool:
 
     async def _hang_up(self, worker: WorkerProcess) -> None:
         """Let the worker cancel its call by closing the connection; kill it when it does not come back."""
+        lane = self._lanes[worker.agent, worker.effect]
+        if worker not in lane.workers:
+            return
+        lane.workers.remove(worker)
         worker.connection.close()
         try:
             async with asyncio.timeout(OVERTIME_S):
                 worker.connection = await self._connect(worker.process, worker.socket_path)
-        except (TimeoutError, WorkerUnavailable):
-            await asyncio.shield(self._end(worker))
+                await worker.connection.call("org.lightagent1.Worker.Settle")
+        except (TimeoutError, Unavailable):
+            await self._end(worker)
+            return
+        if worker.outdated:
+            await self._end(worker)
+        else:
+            # A new object: whoever gave the call up still holds the old one, and has no say any more.
+            lane.workers.append(replace(worker, busy=False, idle_since=time.monotonic()))
 
     async def _end(self, worker: WorkerProcess) -> None:
         lane = self._lanes.get((worker.agent, worker.effect))
         if lane is not None and worker in lane.workers:
             lane.workers.remove(worker)
         worker.connection.close()
-        await sandbox.terminate(worker.process)
+        await worker.child.end()
         worker.socket_path.unlink(missing_ok=True)
 
     async def _end_idle(self) -> None:

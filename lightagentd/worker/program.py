@@ -6,7 +6,8 @@ it is done, when its time is over, or when the daemon hangs up; then everything 
 killed, and its scratch folder is removed. A worker holds no key and knows no session.
 
 One worker runs one call at a time where the pool starts it (see `pool`), so that whatever is left over
-when a call ends belongs to that call.
+when a call ends belongs to that call. The result goes out when that is killed, not before.
+Where the daemon starts the worker, `keeper` comes first and calls `main`; a worker unit runs this module.
 """
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import shutil
@@ -21,7 +23,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,15 +35,20 @@ from pydantic import ValidationError
 from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError, ToolNotFound
 from lightagentd.tool import Action, Args, Effect, Result
 from lightagentd.varlink import Peer, VarlinkServer, error_reply
+from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, load_tools
 
 _log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT_CHARS = 1 << 20
 """A result's text is cut here; the daemon cuts it further for a model."""
+METADATA_LIMIT_CHARS = 1 << 20
 _PROGRESS_LIMIT = 256
 """Pieces of live output that may wait for a slow daemon; beyond it pieces are left out, and it is said."""
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_PIECE_CHARS = 64 << 10
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
+"""How often and how fast it is looked after processes that were killed: they take a moment to go."""
 
 
 @dataclass(kw_only=True)
@@ -53,20 +61,26 @@ class CallContext:
     effect: Effect
     scratch: Path
     timeout_s: float
-    events: "asyncio.Queue[dict[str, Any]]" = field(default_factory=lambda: asyncio.Queue(_PROGRESS_LIMIT))
+    events: deque[dict[str, Any]] = field(default_factory=deque)
+    """What waits to be sent; at most `_PROGRESS_LIMIT`."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is something in `events`, or the call is done."""
     left_out: int = 0
 
     def progress(self, text: str, stream: str = "stdout") -> None:
-        self._put({"kind": "output", "stream": stream, "text": text})
+        for start in range(0, len(text), _PIECE_CHARS):
+            self._put({"kind": "output", "stream": stream, "text": text[start : start + _PIECE_CHARS]})
 
     def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
+        json.dumps(data, allow_nan=False)  # what cannot be sent is the tool's error, here and now
         self._put({"kind": "event", "topic": topic, "type": event_type, "data": data})
 
     def _put(self, item: dict[str, Any]) -> None:
-        try:
-            self.events.put_nowait(item)
-        except asyncio.QueueFull:
+        if len(self.events) >= _PROGRESS_LIMIT:
             self.left_out += 1
+            return
+        self.events.append(item)
+        self.news.set()
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
@@ -79,6 +93,11 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
     async def Describe(self) -> list[Any]:
         """The tools that were loaded, and the files that were not."""
         return [describe(loaded) for loaded in self._worker.tools.values()]
+
+    @varlinkmethod(allow_foreign=True)
+    async def Settle(self) -> None:
+        """Answer when no call runs any more: after a hang-up, when what it ended is gone."""
+        await self._worker.settle()
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Call(
@@ -115,22 +134,29 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
 
 def describe(loaded: LoadedTool) -> dict[str, Any]:
     """One tool as JSON."""
+    problem = loaded.error
+    actions: list[dict[str, Any]] = []
+    try:
+        actions = [_describe_action(action) for action in loaded.actions.values()]
+    except Exception as err:  # noqa: BLE001 - pydantic raises many kinds for types without a JSON Schema
+        problem = f"{type(err).__name__}: {err}"
     return {
         "name": loaded.name,
         "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
         "path": str(loaded.path),
-        "problem": loaded.error,
-        "actions": [
-            {
-                "name": action.name,
-                "description": action.description,
-                "effect": action.effect.value if action.effect else "",
-                "taints": action.taints,
-                "timeout_s": action.timeout_s,
-                "schema": action.args_model.model_json_schema(),
-            }
-            for action in loaded.actions.values()
-        ],
+        "problem": problem,
+        "actions": actions,
+    }
+
+
+def _describe_action(action: Action) -> dict[str, Any]:
+    return {
+        "name": action.name,
+        "description": action.description,
+        "effect": action.effect.value if action.effect else "",
+        "taints": action.taints,
+        "timeout_s": action.timeout_s,
+        "schema": action.args_model.model_json_schema(),
     }
 
 
@@ -152,11 +178,14 @@ def check_args(action: Action, args: Any) -> Args:
 class Worker:
     """Owns the tools' instances for the life of the process."""
 
-    def __init__(self, tools: dict[str, LoadedTool], *, scratch: Path, own_pid_namespace: bool) -> None:
+    def __init__(self, tools: dict[str, LoadedTool], *, scratch: Path | None, ends: Ends) -> None:
         self.tools = tools
-        self._scratch = scratch
-        self._own_pid_namespace = own_pid_namespace
+        self._own_scratch = scratch is not None
+        self._scratch = scratch or Path(tempfile.gettempdir())
+        self._ends = ends
         self.running = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     def find(self, tool: str, action: str) -> Action:
         loaded = self.tools.get(tool)
@@ -175,55 +204,69 @@ class Worker:
     async def run(self, action: Action, args: Args, context: CallContext) -> AsyncIterator[dict[str, Any]]:
         """The call's output and events as they come, then its result. Raises what the action raised."""
         self.running += 1
+        self._settled.clear()
         task = asyncio.create_task(_bounded(action, args, context))
+        task.add_done_callback(lambda _: context.news.set())
         try:
-            while not task.done() or not context.events.empty():
-                getter = asyncio.create_task(context.events.get())
-                try:
-                    await asyncio.wait([task, getter], return_when=asyncio.FIRST_COMPLETED)
-                    if getter.done():
-                        yield getter.result()
-                finally:
-                    getter.cancel()
+            while not task.done() or context.events:
+                context.news.clear()
+                while context.events:
+                    yield context.events.popleft()
+                if not task.done():
+                    await context.news.wait()
+            await self._end_leftovers()
+            if task.cancelled():
+                raise ToolError(f"{action.tool}.{action.name} cancelled itself.")
             yield _result(task.result(), context.left_out)
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait([task])
+            await self._end_leftovers()
             self.running -= 1
-            shutil.rmtree(context.scratch, ignore_errors=True)
-            if self.running == 0:
-                await self._kill_leftovers()
+            self._clear_scratch(context.scratch)
+            if not self.running:
+                self._settled.set()
 
-    async def _kill_leftovers(self) -> None:
-        """Kill what the ended call left behind, whatever group or session it fled to."""
-        if self._own_pid_namespace:
-            # Every process of the namespace but its init and this one (kill(2), pid -1).
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
+    async def settle(self) -> None:
+        """Wait until no call runs."""
+        for _ in range(2):
+            await asyncio.sleep(0)  # a call that came before on another connection begins in this time
+        await self._settled.wait()
+
+    def _clear_scratch(self, used: Path) -> None:
+        """Remove a call's folder, and where the folder above it is the worker's alone, everything in that."""
+        _remove(used)
+        if self._own_scratch and not self.running:
+            for entry in self._scratch.iterdir():
+                _remove(entry)
+
+    async def _end_leftovers(self) -> None:
+        """Kill what the ended call left behind, and wait until it is gone."""
+        if self.running > 1:
             return
-        for _ in range(100):
-            children = _children()
-            if not children:
+        for _ in range(_KILL_ROUNDS):
+            if not end_all(self._ends):
                 return
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.01)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:  # noqa: ASYNC222 - WNOHANG does not wait
-                    pass
-        _log.error("processes of an ended call cannot be killed: %s", _children())
+            reap()
+            await asyncio.sleep(_KILL_PAUSE_S)
+        _log.error("processes of an ended call cannot be killed: %s", children())
 
     async def close(self) -> None:
+        """Let every tool let go of what it holds."""
         for loaded in self.tools.values():
-            if loaded.tool is not None:
+            if loaded.tool is None:
+                continue
+            try:
                 await loaded.tool.close()
+            except Exception:  # noqa: BLE001 - one tool must not keep the others from letting go
+                _log.exception("the tool %s failed while it was closed", loaded.name)
 
 
 async def _bounded(action: Action, args: Args, context: CallContext) -> Result:
     try:
         async with asyncio.timeout(context.timeout_s):
-            return await action.method(context, args)
+            result = await action.method(context, args)
+        return _checked(result)
     except TimeoutError as err:
         raise TimedOut(
             f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
@@ -231,9 +274,19 @@ async def _bounded(action: Action, args: Args, context: CallContext) -> Result:
         ) from err
     except LightagentError:
         raise
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         _log.exception("%s.%s failed in a way that nobody expected", action.tool, action.name)
         raise ToolError(f"{action.tool}.{action.name} failed: {type(err).__name__}: {err}") from err
+
+
+def _checked(result: Any) -> Result:
+    """What a tool gave back, if it is what a tool may give back. Raises TypeError or ValueError."""
+    if not isinstance(result, Result) or not isinstance(result.output, str):
+        raise TypeError("the tool must give a Result with a text as its output")
+    size = len(json.dumps(result.metadata, allow_nan=False))
+    if size > METADATA_LIMIT_CHARS:
+        raise ValueError(f"the metadata have {size} characters as JSON, more than {METADATA_LIMIT_CHARS}")
+    return result
 
 
 def _result(result: Result, left_out: int) -> dict[str, Any]:
@@ -248,33 +301,37 @@ def _result(result: Result, left_out: int) -> dict[str, Any]:
     return {"kind": "result", "output": output, "metadata": metadata}
 
 
-def _children() -> list[int]:
-    """The children of this process, adopted ones too (proc_pid_task(5), `children`)."""
-    found: list[int] = []
-    for listing in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(pid) for pid in listing.read_text().split()]
-    return found
+def _remove(path: Path) -> None:
+    """Remove a file or a whole folder, even one with folders in it that were made unreadable."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if not path.exists():
+        return
+    path.chmod(0o700)
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(folder, name)
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
 
 
-def _harden(*, own_pid_namespace: bool, parent: int) -> None:
-    """No core or /proc/PID/mem of this process for the shells that it runs, and no life without a daemon."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def _harden() -> None:
+    """No core and no /proc/PID/mem of this process for the shells it runs; what they leave comes to it."""
+    libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if not own_pid_namespace:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if parent:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if not own_pid_namespace and os.getppid() != parent:
-            sys.exit("the daemon that started this worker is gone")
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:
     """Serve until SIGTERM, or until nobody was connected for a while."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
+    if os.getpid() != 1:  # an init without a handler gets no signal of its namespace (pid_namespaces(7))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, stop.set)
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
         return [WorkerInterface(worker)]
@@ -296,19 +353,18 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
         await worker.close()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, *, ends: Ends = Ends.CHILDREN) -> None:
+    """Be a worker until there is nothing to do for it; `ends` says how the rest of a call is killed."""
     parser = argparse.ArgumentParser(
         prog="lightagent-worker", description="Runs the tool calls of one agent and effect."
     )
     parser.add_argument("--tools", action="append", default=[], type=Path, metavar="DIR")
-    parser.add_argument("--scratch", type=Path, metavar="DIR")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder for this worker alone")
     parser.add_argument("--listen-fd", default=3, type=int, metavar="FD")
-    parser.add_argument("--own-pid-namespace", action="store_true")
-    parser.add_argument("--parent", default=0, type=int, metavar="PID")
     parser.add_argument("--idle-timeout", default=300.0, type=float, metavar="SECONDS")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    _harden(own_pid_namespace=options.own_pid_namespace, parent=options.parent)
+    _harden()
     try:
         sock = socket.socket(fileno=options.listen_fd)
     except OSError:
@@ -316,8 +372,10 @@ def main() -> None:
     sock.set_inheritable(False)
     for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
-    scratch = options.scratch or Path(tempfile.gettempdir())
-    worker = Worker(load_tools(options.tools), scratch=scratch, own_pid_namespace=options.own_pid_namespace)
+    if sys.version_info < (3, 12):
+        # The default makes a thread for each command, which a limit on processes can refuse.
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+    worker = Worker(load_tools(options.tools), scratch=options.scratch, ends=ends)
     asyncio.run(serve(worker, sock, options.idle_timeout))
 
 

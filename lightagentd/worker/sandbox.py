@@ -1,34 +1,45 @@
 """How the daemon starts a worker where systemd does not do it, and what then holds the worker.
 
-`bwrap` builds the sandbox: the machine's files read-only, `/run` an allow-list, a PID namespace of its
-own (nothing outside can be signalled, and killing its init kills everything in it), no capabilities, the
-system call filter of `seccomp`, and a scratch folder as the only place to write. `none` starts the worker
-bare: it enforces nothing, says so, and policy then counts shell commands as `change`.
+`bwrap` builds the sandbox for observe and reach: the machine's files read-only, `/run` an allow-list, no
+capabilities, the system call filter of `seccomp`, and a scratch folder as the only place to write. A Landlock
+domain keeps signals and traces inside; where the kernel cannot do that (before Linux 6.12), it is a PID
+namespace, and `Backend.limits` says what that takes away. `none` starts the worker without bwrap: it enforces
+nothing, says so, and policy then counts shell commands as `change`. A worker for change is never in bwrap.
 
-As root, the worker becomes the user `nobody` with the groups `adm` and `systemd-journal`.
+As root, every worker becomes the user `nobody` with the groups `adm` and `systemd-journal`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import grp
 import os
 import pwd
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.paths import PACKAGE_FOLDER, Paths
 from lightagentd.tool import Effect
-from lightagentd.worker import seccomp
+from lightagentd.worker import landlock, seccomp
+from lightagentd.worker.busproxy import BUS_SOCKET
+from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.process import start
 
 SCRATCH = Path("/run/lightagent-scratch")
 """Inside bwrap: a tmpfs of its own. /tmp stays the machine's, so that `df` and watches do not lie."""
 SCRATCH_BYTES = 256 << 20
+EMPTY_BYTES = 1 << 20
+"""The size of the empty folders that cover what is not to be seen; they are read-only in the end."""
+PROCESSES = 512
+"""How many processes and threads the user of the confined workers may have, all of them together."""
+OOM_SCORE_ADJ = 800
+END_GRACE_S = 6.0
+"""How long a keeper may take to end its worker, which is much longer than it does."""
 
 RUN_ALLOWED = (
     "/run/udev",
@@ -70,33 +81,62 @@ class Backend:
     enforced: bool
     reason: str = ""
     """Why nothing better is in force, as a sentence."""
+    ends: Ends = Ends.CHILDREN
+    """How confined workers are held together, and what is left of a call is killed."""
+    landlock_abi: int = 0
+    """The level of Landlock that confined workers use; with 0, /proc shows their own processes alone."""
+    limits: tuple[str, ...] = ()
+    """What does not work in this sandbox although observe may do it, as sentences."""
 
 
-async def choose(wanted: str, paths: Paths) -> Backend:
-    """The backend to use for `auto`, `bwrap` or `none`; it is tried out, not assumed."""
+async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) -> Backend:
+    """The backend to use for `auto`, `bwrap` or `none`; it is tried out, not assumed.
+
+    `landlock_abi` is that of the kernel, unless a test names an older one.
+    """
+    level = landlock.abi() if landlock_abi is None else landlock_abi
     if wanted == "none":
-        return Backend(name="none", enforced=False, reason="The configuration says sandbox = none.")
+        return _bare(level, "The configuration says sandbox = none.")
     if shutil.which("bwrap") is None:
-        return Backend(name="none", enforced=False, reason="bwrap is not installed (package bubblewrap).")
+        return _bare(level, "bwrap is not installed (package bubblewrap).")
     if not seccomp.supported():
-        return Backend(
-            name="none", enforced=False, reason="The system call filter does not know this machine."
-        )
+        return _bare(level, "The system call filter does not know this machine's processor.")
+    backend = _with_bwrap(level)
     with Filter(Effect.OBSERVE) as held:
-        argv = [*bwrap_argv(Effect.OBSERVE, paths, held.fd, ()), *switch_user_argv(), "/bin/true"]
-        tried = await start(argv, env={}, pass_fds=(held.fd,), stderr=asyncio.subprocess.PIPE)
+        argv = [*bwrap_argv(Effect.OBSERVE, backend, paths, held.fd, ()), *switch_user_argv(), "/bin/true"]
+        try:
+            tried = await start(argv, env={}, pass_fds=(held.fd,), stderr=asyncio.subprocess.PIPE)
+        except OSError as err:
+            return _bare(level, f"bwrap cannot be started: {err}.")
         _, said = await tried.communicate()
     if tried.returncode == 0:
-        return Backend(name="bwrap", enforced=True)
+        return backend
     why = said.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
-    return Backend(name="none", enforced=False, reason=f"bwrap does not work here: {why[-1]}")
+    return _bare(level, f"bwrap does not work here: {why[-1]}")
+
+
+def _with_bwrap(level: int) -> Backend:
+    if level >= landlock.SCOPED_ABI:
+        return Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=level)
+    old = "the kernel cannot scope signals (Landlock ABI 6, Linux 6.12)"
+    if level > 0:
+        limit = f"ps and top fail in shell commands, because {old}. The tool proc works."
+    else:
+        limit = f"Only the sandbox's own processes are visible, because {old}, and has no Landlock."
+    return Backend(name="bwrap", enforced=True, ends=Ends.NAMESPACE, landlock_abi=level, limits=(limit,))
+
+
+def _bare(level: int, reason: str) -> Backend:
+    ends = Ends.DOMAIN if level >= landlock.SCOPED_ABI else Ends.CHILDREN
+    return Backend(name="none", enforced=False, reason=reason, ends=ends, landlock_abi=level)
 
 
 class Filter:
     """The system call filter of an effect in a memory file, open while the block runs."""
 
-    def __init__(self, effect: Effect) -> None:
-        self._families = (seccomp.AF_UNIX, seccomp.AF_NETLINK) if effect is Effect.OBSERVE else None
+    def __init__(self, effect: Effect, *, bus: bool = False) -> None:
+        families = seccomp.OBSERVE_FAMILIES if effect is Effect.OBSERVE else seccomp.REACH_FAMILIES
+        self._families = (*families, seccomp.AF_UNIX) if bus else families
         self.fd = -1
 
     def __enter__(self) -> Filter:
@@ -109,32 +149,70 @@ class Filter:
         os.close(self.fd)
 
 
-def bwrap_argv(effect: Effect, paths: Paths, filter_fd: int, needed: Iterable[Path]) -> list[str]:
-    """The command line of bwrap up to the program to run. `needed` must stay readable for the worker."""
-    argv = [
-        "bwrap",
-        *("--ro-bind", "/", "/"),
-        *("--dev", "/dev"),
-        *("--tmpfs", "/run"),
-    ]
+def bwrap_argv(
+    effect: Effect,
+    backend: Backend,
+    paths: Paths,
+    filter_fd: int,
+    needed: Iterable[Path],
+    bus: Path | None = None,
+) -> list[str]:
+    """The command line of bwrap up to the program to run. `needed` must stay readable for the worker.
+
+    `bus` is a socket to put in the place of the system bus. With it, Unix sockets exist inside, and those of
+    others that lie outside /run are covered, as far as they are there now.
+    """
+    argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev"]
+    argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", "/run"]
     allowed = RUN_ALLOWED if effect is Effect.OBSERVE else RUN_ALLOWED + RUN_ALLOWED_REACH
+    # What bwrap makes by itself on the way to a mount would be closed to others.
+    for folder in sorted({parent for name in allowed for parent in Path(name).parents}):
+        if folder.is_relative_to("/run") and folder != Path("/run"):
+            argv += ["--perms", "0755", "--dir", str(folder)]
     for name in allowed:
         argv += ["--ro-bind-try", name, name]
+    covered = ["/run", "/dev"]
     for path in (paths.state, paths.runtime, *_home_secrets()):
         if path.is_dir() and not path.is_relative_to("/run"):
-            argv += ["--tmpfs", str(path)]
+            argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", str(path)]
+            covered.append(str(path))
         elif path.is_file():
             argv += ["--ro-bind", "/dev/null", str(path)]
-    argv += _keep_reachable(needed)
+    reachable, opened = _keep_reachable(needed)
+    argv += reachable
+    if bus is not None:
+        argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent), "--ro-bind", str(bus), str(BUS_SOCKET)]
+        for path in _foreign_sockets([Path(folder) for folder in (*covered, *opened)]):
+            argv += ["--ro-bind", "/dev/null", str(path)]
     argv += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", str(SCRATCH)]
-    argv += ["--remount-ro", "/run", "--remount-ro", "/dev"]
-    argv += ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session", "--chdir", "/"]
+    for covering in (*covered, *opened):
+        argv += ["--remount-ro", covering]
+    argv += ["--unshare-ipc", "--new-session", "--chdir", "/"]
+    if backend.ends is Ends.NAMESPACE:
+        argv += ["--unshare-pid", "--as-pid-1"]
+    if not backend.landlock_abi:
+        argv += ["--proc", "/proc"]  # or /proc/PID/root of another process of this user would be a way out
     argv += ["--seccomp", str(filter_fd)]
     if os.geteuid() == 0:
         argv += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         argv += ["--unshare-user"]
     return argv
+
+
+def _foreign_sockets(hidden: Sequence[Path]) -> list[Path]:
+    """The Unix sockets of this moment that the worker could find in the file system (proc_net(5))."""
+    found = set()
+    for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:
+        _, _, name = line.partition(" /")
+        path = Path("/", name)
+        if not name or any(path.is_relative_to(folder) for folder in hidden):
+            continue
+        with contextlib.suppress(OSError):  # gone, or in a folder that is closed to the worker too
+            real = path.resolve()
+            if real.is_socket() and not any(real.is_relative_to(folder) for folder in hidden):
+                found.add(real)
+    return sorted(found)
 
 
 def _home_secrets() -> list[Path]:
@@ -145,26 +223,30 @@ def _home_secrets() -> list[Path]:
     return [home / name for name in HOME_SECRETS]
 
 
-def _keep_reachable(needed: Iterable[Path]) -> list[str]:
-    """Mounts that keep paths readable for `nobody` although a folder above them is closed to others."""
-    if os.geteuid() != 0:
-        return []
+def _keep_reachable(needed: Iterable[Path]) -> tuple[list[str], list[str]]:
+    """Mounts that keep paths readable for `nobody` although a folder above them is closed to others.
+
+    The second list has the closed folders, over which an empty one lies.
+    """
     argv: list[str] = []
+    opened: list[str] = []
+    if os.geteuid() != 0:
+        return argv, opened
     made: set[Path] = set()
     for path in sorted(set(needed)):
         closed = next((folder for folder in reversed(path.parents) if not _open_to_others(folder)), None)
         if closed is None:
             continue
         if closed not in made:
-            argv += ["--perms", "0755", "--tmpfs", str(closed)]
-        # What bwrap makes by itself on the way to a mount would be closed to others too.
+            argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", str(closed)]
+            opened.append(str(closed))
         between = [folder for folder in reversed(path.parents) if folder.is_relative_to(closed)]
         for folder in between[1:]:
             if folder not in made:
                 argv += ["--perms", "0755", "--dir", str(folder)]
         made.update(between)
         argv += ["--ro-bind", str(path), str(path)]
-    return argv
+    return argv, opened
 
 
 def _open_to_others(folder: Path) -> bool:
@@ -207,28 +289,93 @@ def worker_argv(
     *,
     filter_fd: int,
     listen_fd: int,
+    lifeline_fd: int,
     tools: Sequence[Path],
     extra: Sequence[Path],
+    bus: Path | None = None,
 ) -> list[str]:
     """The whole command line of a worker. `extra` are further folders that it must be able to read."""
-    program = [sys.executable, "-m", "lightagentd.worker.program", "--listen-fd", str(listen_fd)]
+    confined = effect is not Effect.CHANGE
+    ends = backend.ends if confined else Ends.CHILDREN
+    keeper = [sys.executable, "-m", "lightagentd.worker.keeper"]
+    keeper += ["--ends", ends, "--lifeline", str(lifeline_fd), "--listen-fd", str(listen_fd)]
+    if confined:
+        keeper += ["--confined", "--landlock", str(backend.landlock_abi)]
     for folder in tools:
-        program += ["--tools", str(folder)]
-    if backend.name == "bwrap":
-        needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools, *extra]
-        program += ["--own-pid-namespace", "--scratch", str(SCRATCH)]
-        return [*bwrap_argv(effect, paths, filter_fd, needed), *switch_user_argv(), *program]
-    program += ["--parent", str(os.getpid())]
-    return [*switch_user_argv(), *program]
+        keeper += ["--tools", str(folder)]
+    if backend.name != "bwrap" or not confined:
+        if confined and os.geteuid() == 0:
+            keeper += ["--limit-processes", str(PROCESSES)]
+        return [*_first_to_go(), *switch_user_argv(), *keeper]
+    needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools, *extra]
+    keeper += ["--limit-processes", str(PROCESSES), "--scratch", str(SCRATCH)]
+    return [
+        *_first_to_go(),
+        *bwrap_argv(effect, backend, paths, filter_fd, needed, bus),
+        *switch_user_argv(),
+        *keeper,
+    ]
 
 
-async def terminate(process: asyncio.subprocess.Process, grace_s: float = 2.0) -> None:
-    """End a worker and, through its namespace or its own sweep, everything that it runs."""
-    if process.returncode is None:
-        process.terminate()
+def _first_to_go() -> list[str]:
+    """The command that has the kernel take what follows first when memory is short (choom(1))."""
+    return ["choom", "-n", str(OOM_SCORE_ADJ), "--"] if shutil.which("choom") else []
+
+
+@dataclass(kw_only=True, eq=False)
+class Child:
+    """A worker that the daemon started, with what holds it. Whoever spawned it calls `end`."""
+
+    process: asyncio.subprocess.Process
+    lifeline: int
+    """The daemon's end of a pipe: when it is closed, the keeper ends the worker and all that it runs."""
+    backend: Backend
+
+    async def end(self) -> None:
+        """End the worker and everything that it runs, and wait until that is done."""
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+        if self.process.returncode is not None:
+            return
         try:
-            async with asyncio.timeout(grace_s):
-                await process.wait()
+            async with asyncio.timeout(END_GRACE_S):
+                await self.process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            self.process.kill()
+            await self.process.wait()
+
+
+async def spawn(
+    effect: Effect,
+    backend: Backend,
+    paths: Paths,
+    *,
+    listen_fd: int,
+    tools: Sequence[Path],
+    extra: Sequence[Path],
+    env: Mapping[str, str],
+    bus: Path | None = None,
+) -> Child:
+    """Start a worker that serves on `listen_fd`; see `worker_argv` and `bwrap_argv`. Raises OSError."""
+    held_end, lifeline = os.pipe()
+    try:
+        with Filter(effect, bus=bus is not None) as held:
+            argv = worker_argv(
+                effect,
+                backend,
+                paths,
+                filter_fd=held.fd,
+                listen_fd=listen_fd,
+                lifeline_fd=held_end,
+                tools=tools,
+                extra=extra,
+                bus=bus,
+            )
+            process = await start(argv, env=env, pass_fds=(held.fd, listen_fd, held_end))
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(held_end)
+    return Child(process=process, lifeline=lifeline, backend=backend)

@@ -1,9 +1,13 @@
-"""The system call filter of workers that the daemon starts itself, as a classic BPF program.
+"""The system call filter of confined workers that the daemon starts itself, as a classic BPF program.
 
-It is what `RestrictAddressFamilies=` and a part of `SystemCallFilter=` are in the worker units
-(systemd.exec(5)): with effect observe, sockets exist only for the families that cannot leave the machine;
-with every effect, calls that a tool has no use for and that have a history of holes answer EPERM.
-io_uring is among them, since it opens sockets past any filter of socket(2). See seccomp(2).
+It is what `RestrictAddressFamilies=`, `RestrictNamespaces=` and a part of `SystemCallFilter=` are in the
+worker units (systemd.exec(5)); see seccomp(2). Sockets exist only for the families that an effect needs, and
+AF_UNIX is not one of them: a socket of another service, in whatever folder or abstract, would be a way to
+change things (where the bus is let in, `sandbox` covers the others). Pairs of connected sockets can be made,
+except datagram ones, which can still send to anybody (the kernel takes SOCK_RAW for one, too). Other
+processes cannot be slowed down or pinned, and no namespace can be made. Calls that a tool has no use for and
+that have a history of holes answer EPERM; io_uring is among them, since it opens sockets past any filter of
+socket(2).
 """
 
 from __future__ import annotations
@@ -12,95 +16,145 @@ import platform
 import struct
 from collections.abc import Sequence
 
-AF_UNIX, AF_NETLINK = 1, 16
-EPERM, EAFNOSUPPORT = 1, 97
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+OBSERVE_FAMILIES = (AF_NETLINK,)
+REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 
-_LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 5, 0xF
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
+_NAMESPACES = 0x7E020080
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
+
+_LD_W_ABS, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_OFF_NR, _OFF_ARCH, _OFF_ARG0 = 0, 4, 16
+_OFF_NR, _OFF_ARCH, _OFF_ARGS = 0, 4, 16
 _X32_BIT = 0x40000000
 
-_NUMBERS: dict[str, tuple[int, dict[str, int]]] = {  # AUDIT_ARCH and the numbers; all but socket are denied
-    "x86_64": (
-        0xC000003E,
-        {
-            "socket": 41,
-            "ptrace": 101,
-            "process_vm_readv": 310,
-            "process_vm_writev": 311,
-            "io_uring_setup": 425,
-            "io_uring_enter": 426,
-            "io_uring_register": 427,
-            "bpf": 321,
-            "perf_event_open": 298,
-            "userfaultfd": 323,
-            "keyctl": 250,
-            "add_key": 248,
-            "request_key": 249,
-            "kexec_load": 246,
-            "open_by_handle_at": 304,
-            "init_module": 175,
-            "finit_module": 313,
-            "delete_module": 176,
-            "pidfd_getfd": 438,
-        },
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {
-            "socket": 198,
-            "ptrace": 117,
-            "process_vm_readv": 270,
-            "process_vm_writev": 271,
-            "io_uring_setup": 425,
-            "io_uring_enter": 426,
-            "io_uring_register": 427,
-            "bpf": 280,
-            "perf_event_open": 241,
-            "userfaultfd": 282,
-            "keyctl": 219,
-            "add_key": 217,
-            "request_key": 218,
-            "kexec_load": 104,
-            "open_by_handle_at": 265,
-            "init_module": 105,
-            "finit_module": 273,
-            "delete_module": 106,
-            "pidfd_getfd": 438,
-        },
-    ),
+_Code = list[tuple[int, int, int, int]]
+"""Instructions of struct sock_filter: code, jump if true, jump if false, operand."""
+
+_REFUSED = (
+    *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
+    *("io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key"),
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
+    *("open_by_handle_at", "setns", "mount_setattr"),
+)
+_ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+NUMBERS: dict[str, tuple[int, int]] = {  # on x86_64 and on aarch64
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "delete_module": (176, 106),
+    "finit_module": (313, 273),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "ioprio_set": (251, 30),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
+    "prlimit64": (302, 261),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "request_key": (249, 218),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "setns": (308, 268),
+    "setpriority": (141, 140),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "unshare": (272, 97),
+    "userfaultfd": (323, 282),
 }
 
 
 def supported() -> bool:
     """Whether the filter knows this machine's system call numbers."""
-    return platform.machine() in _NUMBERS
+    return platform.machine() in _AUDIT_ARCH
 
 
-def program(families: Sequence[int] | None) -> bytes:
+def program(families: Sequence[int]) -> bytes:
     """The filter as bwrap's `--seccomp` takes it: an array of `struct sock_filter`.
 
-    `families` are the socket families that may be used; None means all. Another architecture than the
-    machine's own (a 32-bit program) is killed, because its system calls have other numbers.
-    Raises KeyError on a machine that is not `supported`.
+    `families` are the socket families that may be used. Another architecture than the machine's own (a 32-bit
+    program) is killed, because its system calls have other numbers. Raises KeyError on a machine that is not
+    `supported`.
     """
-    arch, numbers = _NUMBERS[platform.machine()]
-    code: list[tuple[int, int, int, int]] = [
+    machine = platform.machine()
+    code: _Code = [
         (_LD_W_ABS, 0, 0, _OFF_ARCH),
-        (_JEQ, 1, 0, arch),
+        (_JEQ, 1, 0, _AUDIT_ARCH[machine]),
         (_RET, 0, 0, _KILL),
         (_LD_W_ABS, 0, 0, _OFF_NR),
         (_JGE, 0, 1, _X32_BIT),
         (_RET, 0, 0, _ERRNO | EPERM),
     ]
-    for name, number in numbers.items():
-        if name != "socket":
-            code += [(_JEQ, 0, 1, number), (_RET, 0, 0, _ERRNO | EPERM)]
-    if families is not None:
-        code += [(_JEQ, 1, 0, numbers["socket"]), (_RET, 0, 0, _ALLOW), (_LD_W_ABS, 0, 0, _OFF_ARG0)]
-        for family in families:
-            code += [(_JEQ, 0, 1, family), (_RET, 0, 0, _ALLOW)]
-        code.append((_RET, 0, 0, _ERRNO | EAFNOSUPPORT))
-    else:
-        code.append((_RET, 0, 0, _ALLOW))
+    for name, body in _rules(families).items():
+        # Each body ends in a return, whatever it finds: the number in the accumulator may be overwritten.
+        code += [(_JEQ, 0, len(body), NUMBERS[name][machine == "aarch64"]), *body]
+    code.append((_RET, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _rules(families: Sequence[int]) -> dict[str, _Code]:
+    """What is decided about each system call that is looked at."""
+    refuse: _Code = [(_RET, 0, 0, _ERRNO | EPERM)]
+    allow: _Code = [(_RET, 0, 0, _ALLOW)]
+    no_namespace: _Code = [*_argument(0), (_JSET, 0, 1, _NAMESPACES), *refuse, *allow]
+    rules = dict.fromkeys(_REFUSED, refuse)
+    rules |= dict.fromkeys(_ONLY_ONESELF, _unless({0: (0,)}, EPERM))
+    rules["socket"] = _unless({0: families}, EAFNOSUPPORT)
+    rules["socketpair"] = [
+        *_argument(1),
+        (_AND, 0, 0, _SOCK_TYPE_MASK),
+        (_JEQ, 1, 0, _SOCK_STREAM),
+        (_JEQ, 0, 1, _SOCK_SEQPACKET),
+        *allow,
+        *refuse,
+    ]
+    rules["clone"] = rules["unshare"] = no_namespace
+    rules["clone3"] = [(_RET, 0, 0, _ERRNO | ENOSYS)]  # its flags are in memory; libc falls back to clone
+    rules["setpriority"] = _unless({0: (_PRIO_PROCESS,), 1: (0,)}, EPERM)
+    rules["ioprio_set"] = _unless({0: (_IOPRIO_WHO_PROCESS,), 1: (0,)}, EPERM)
+    # The limits of others can be read, that is with no new ones (argument 2, a pointer of two words).
+    rules["prlimit64"] = [
+        *_argument(0),
+        (_JEQ, 0, 1, 0),
+        *allow,
+        *_argument(2),
+        (_JEQ, 0, 3, 0),
+        *_argument(2, high=True),
+        (_JEQ, 0, 1, 0),
+        *allow,
+        *refuse,
+    ]
+    return rules
+
+
+def _argument(index: int, *, high: bool = False) -> _Code:
+    """Load an argument's low or high word (both machines are little-endian)."""
+    return [(_LD_W_ABS, 0, 0, _OFF_ARGS + 8 * index + 4 * high)]
+
+
+def _unless(wanted: dict[int, Sequence[int]], error: int) -> _Code:
+    """Allow when each argument of `wanted` has one of its values, else fail with `error`."""
+    code: _Code = []
+    for index, values in wanted.items():
+        code += _argument(index)
+        for position, value in enumerate(values):
+            code.append((_JEQ, len(values) - position, 0, value))
+        code.append((_RET, 0, 0, _ERRNO | error))
+    return [*code, (_RET, 0, 0, _ALLOW)]

@@ -1,0 +1,159 @@
+"""The first process of a worker that the daemon starts: holds the worker, and outlives it by a moment.
+
+    daemon → [bwrap →] [setpriv →] keeper → worker → commands
+                                   └ domain ┴ nested ┴ nested again    (see `landlock`)
+
+The keeper takes what is confined into a Landlock domain, sets the limits, and forks: the child becomes the
+worker (`program`), and the keeper waits. It ends the worker when the daemon closes its end of the lifeline, a
+pipe, or is gone; and when the worker is gone, for whatever reason, the keeper kills everything that it left
+and exits with its status. Nothing in the sandbox can signal the keeper, and no command its worker.
+
+Where the kernel does not scope signals, bwrap makes a PID namespace instead and this program becomes the
+worker at once, as the init of the namespace: no signal of a command reaches it, and when it dies, all that is
+in there dies with it (pid_namespaces(7)). `--ends` names which of the ways is in force.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from lightagentd.worker import landlock
+from lightagentd.worker.leftovers import Ends, end_all, reap
+
+GRACE_S = 1.5
+"""How long a worker has to end its calls and tools after it was asked to."""
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def main() -> None:
+    """Become keeper and worker. Options that are not the keeper's own are the worker's."""
+    parser = argparse.ArgumentParser(prog="lightagent-keeper", description=__doc__.partition("\n")[0])
+    parser.add_argument("--ends", type=Ends, choices=list(Ends), required=True)
+    parser.add_argument("--lifeline", type=int, required=True, metavar="FD")
+    parser.add_argument("--confined", action="store_true")
+    parser.add_argument("--landlock", type=int, default=0, metavar="ABI")
+    parser.add_argument("--limit-processes", type=int, default=0, metavar="COUNT")
+    options, rest = parser.parse_known_args()
+    ends: Ends = options.ends
+    libc = ctypes.CDLL(None)
+    # No core file, and no /proc/PID/mem or environ of these processes for the shells that they run.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    rules = landlock.ruleset(options.landlock) if options.landlock else None
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if options.limit_processes:
+        # Counted by user, and inside a user namespace of bwrap's by that namespace (setrlimit(2)).
+        lower(resource.RLIMIT_NPROC, options.limit_processes)
+    if rules is not None:
+        landlock.enter(rules)
+    if ends is Ends.NAMESPACE:
+        os.set_inheritable(options.lifeline, False)
+        _watch(options.lifeline)
+    else:
+        _fork(libc, ends, options.lifeline)
+        os.close(options.lifeline)
+        if rules is not None:
+            landlock.enter(rules)
+    _work(rest, ends, confined=options.confined, rules=rules, processes=options.limit_processes)
+
+
+def lower(limit: int, value: int) -> None:
+    """Set a resource limit for good, unless it is lower already."""
+    _, hard = resource.getrlimit(limit)
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (bound, bound))
+
+
+def _watch(lifeline: int) -> None:
+    """As an init: exit when the daemon is gone, also in the middle of a call; ignore what comes from inside.
+
+    A signal on the parent's death (PR_SET_PDEATHSIG) would not do: bwrap as root without capabilities may not
+    signal another user. The pipe raises SIGIO when its other end is closed (fcntl(2), O_ASYNC).
+    """
+    poller = select.poll()
+    poller.register(lifeline, 0)
+
+    def look(_number: int, _frame: object) -> None:
+        if poller.poll(0):
+            os._exit(0)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    look(signal.SIGIO, None)
+
+
+def _fork(libc: ctypes.CDLL, ends: Ends, lifeline: int) -> None:
+    """Return in the child, which is to be the worker; the parent keeps it and exits."""
+    keeper = os.getpid()
+    worker = os.fork()
+    if worker:
+        sys.exit(keep(worker, lifeline, ends))
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # so that it can end what it runs
+    if os.getppid() != keeper:
+        sys.exit("the keeper of this worker is gone")
+
+
+def _work(arguments: Sequence[str], ends: Ends, *, confined: bool, rules: int | None, processes: int) -> None:
+    from lightagentd.worker import confine, program  # only here: the keeper stays small
+
+    if confined:
+        confine.confine_commands(rules, processes * 3 // 4)
+    program.main(arguments, ends=ends)
+
+
+def keep(worker: int, lifeline: int, ends: Ends) -> int:
+    """Wait for the worker, end it when the lifeline ends, then kill what is left. Gives the exit status."""
+    woken, wake = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    asked = [False]
+
+    def on_term(_number: int, _frame: object) -> None:
+        asked[0] = True
+
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.signal(signal.SIGTERM, on_term)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    poller = select.poll()
+    poller.register(woken, select.POLLIN)
+    poller.register(lifeline, 0)  # POLLHUP is always reported
+    status: int | None = None
+    deadline = 0.0
+    while True:
+        status = reap(worker)
+        if status is not None:
+            break
+        if asked[0] and not deadline:
+            deadline = time.monotonic() + GRACE_S
+            os.kill(worker, signal.SIGTERM)
+        left_ms = max(0.0, deadline - time.monotonic()) * 1000 if deadline else None
+        ready = dict(poller.poll(left_ms))
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 512)
+        if lifeline in ready:
+            poller.unregister(lifeline)
+            asked[0] = True
+        if deadline and time.monotonic() >= deadline:
+            os.kill(worker, signal.SIGKILL)
+    while end_all(ends):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
+    return status
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The system call filter, loaded into processes of their own. What it is for is in test_sandbox."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightagentd.worker import seccomp
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LOAD = """
+import ctypes, os, resource, socket, subprocess, sys, threading
+from lightagentd.worker import seccomp
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+code = seccomp.program(seccomp.OBSERVE_FAMILIES)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Program(len(code) // 8, code))) == 0
+def attempt(what, *arguments):
+    try:
+        what(*arguments)
+    except OSError as err:
+        return err.errno
+    return 0
+"""
+
+pytestmark = pytest.mark.skipif(not seccomp.supported(), reason="the filter does not know this machine")
+
+
+def filtered(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD + code],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_threads_and_processes_start_as_ever() -> None:
+    said = filtered(
+        """
+thread = threading.Thread(target=lambda: print("thread"))
+thread.start()
+thread.join()
+sys.stdout.flush()
+subprocess.run(["/bin/sh", "-c", "(echo $(echo process)) | cat"], check=True)
+"""
+    )
+    assert said == "thread\nprocess\n"
+
+
+def test_a_process_may_slow_itself_down_and_nobody_else() -> None:
+    said = filtered(
+        """
+parent = os.getppid()
+print(attempt(os.nice, 1), attempt(os.setpriority, os.PRIO_PROCESS, 0, 5))
+print(attempt(os.setpriority, os.PRIO_PROCESS, parent, 5), attempt(os.setpriority, os.PRIO_PGRP, 0, 5))
+affinity = os.sched_getaffinity(0)
+print(attempt(os.sched_setaffinity, 0, affinity), attempt(os.sched_setaffinity, parent, affinity))
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+print(attempt(resource.setrlimit, resource.RLIMIT_NOFILE, limit))
+print(attempt(resource.prlimit, parent, resource.RLIMIT_NOFILE))
+print(attempt(resource.prlimit, parent, resource.RLIMIT_NOFILE, limit))
+"""
+    )
+    assert said.split() == ["0", "0", "1", "1", "0", "1", "0", "0", "1"]
+
+
+def test_sockets_come_as_netlink_or_as_connected_pairs() -> None:
+    said = filtered(
+        """
+for family in (socket.AF_NETLINK, socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    print(attempt(lambda: socket.socket(family, socket.SOCK_DGRAM).close()))
+for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM, socket.SOCK_RAW):
+    print(attempt(lambda: [one.close() for one in socket.socketpair(socket.AF_UNIX, kind)]))
+"""
+    )
+    assert said.split() == ["0", "97", "97", "97", "0", "0", "1", "1"]
+
+
+def test_no_namespace_can_be_made() -> None:
+    said = filtered(
+        """
+for flag in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+    ctypes.set_errno(0)
+    print(libc.unshare(flag), ctypes.get_errno())
+print(libc.unshare(0x400))
+"""
+    )
+    assert said.split() == ["-1", "1"] * 8 + ["0"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "header", "pattern"),
+    [
+        ("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", r"#define __NR_(\w+)\s+(\d+)"),
+        ("aarch64", "/usr/include/asm-generic/unistd.h", r"#define __NR(?:3264)?_(\w+)\s+(\d+)"),
+    ],
+)
+def test_the_numbers_are_those_of_the_kernels_headers(
+    machine: str, header: str, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path(header).exists():
+        pytest.skip(f"{header} is not installed")
+    numbers = {name: int(number) for name, number in re.findall(pattern, Path(header).read_text())}
+    own = {name: pair[machine == "aarch64"] for name, pair in seccomp.NUMBERS.items()}
+    assert own == {name: numbers[name] for name in own}
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert len(seccomp.program(seccomp.REACH_FAMILIES)) % 8 == 0
+
+
+def test_another_machine_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert not seccomp.supported()
+    with pytest.raises(KeyError):
+        seccomp.program(seccomp.OBSERVE_FAMILIES)

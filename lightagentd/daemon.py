@@ -58,7 +58,6 @@ class Daemon:
         self.started_us = 0
         self.journal: JournaldSink | None = None
         self._server: VarlinkServer | None = None
-        self._missing: list[str] = []
         self._lock: int | None = None
 
     async def __aenter__(self) -> Daemon:
@@ -157,8 +156,9 @@ class Daemon:
             found.append(
                 f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"
             )
-        if self._missing:
-            found.append(f"Commands that skills use are missing: {', '.join(self._missing)}.")
+        found += self.pool.backend.limits
+        if self.journal is not None and self.journal.dropped:
+            found.append(f"journald did not take {self.journal.dropped} events; the history has them.")
         if self.history.disk_low:
             found.append(f"The disk that holds {self.paths.history} is nearly full.")
         return found
@@ -218,10 +218,10 @@ class Daemon:
         await self._event(
             "sandbox", message=backend.reason or f"{backend.name} enforces effects", backend=backend.name
         )
-        self._missing = [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
-        if self._missing:
-            names = ", ".join(self._missing)
-            await self._event("commands_missing", message=f"not installed: {names}", commands=self._missing)
+        missing = [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
+        if missing:
+            names = ", ".join(missing)
+            await self._event("commands_missing", message=f"not installed: {names}", commands=missing)
 
     async def _event(self, event_type: str, **data: object) -> None:
         await self.history.append(NewEvent(topic="daemon.state", type=event_type, data=data))

@@ -32,6 +32,7 @@ have ip && have ss || useful="$useful iproute2"
 have ps || useful="$useful procps"
 have ping || useful="$useful iputils-ping"
 have openssl || useful="$useful openssl"
+have xdg-dbus-proxy || useful="$useful xdg-dbus-proxy"
 if [ "${1:-}" = test ]; then
   have dbus-daemon || needed="$needed dbus"
   have git || needed="$needed git"
@@ -58,7 +59,8 @@ if [ -n "$needed$useful" ]; then
   fi
 fi
 
-stamp=$("$python" -VV | cat - requirements.lock pyproject.toml | cksum)
+# Of pyproject.toml, only what an installation depends on.
+stamp=$({ "$python" -VV; cat requirements.lock; sed -n '/^\[build-system\]/,/^\[tool/p' pyproject.toml; } | cksum)
 if [ ! -e "$venv/stamp" ] || [ "$(cat "$venv/stamp")" != "$stamp" ]; then
   echo "making $venv"
   rm -rf "$venv"

@@ -20,7 +20,10 @@ def run(rounds: int) -> None:
         base = Path(name)
         base.chmod(0o755)
         daemon = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
-        daemon_mib, worker_mib, status_ms = [], [], []
+        daemon_mib: list[float] = []
+        worker_mib: list[float] = []
+        keeper_mib: list[float] = []
+        status_ms: list[float] = []
         for _ in range(rounds):
             daemon.start()
             try:
@@ -28,13 +31,16 @@ def run(rounds: int) -> None:
                 assert done.returncode == 0, done.stderr
                 time.sleep(1)
                 daemon_mib.append(_rss_anon_mib(daemon.pid))
-                worker_mib.append(max(_rss_anon_mib(pid) for pid in _workers(daemon.pid)))
+                keeper, worker = sorted(_rss_anon_mib(pid) for pid in _workers(daemon.pid))
+                keeper_mib.append(keeper)
+                worker_mib.append(worker)
                 status_ms.append(_status_ms(daemon))
             finally:
                 daemon.stop()
     show(f"lactl status, exec to exit (target: at most {STATUS_TARGET_MS})", status_ms, "ms")
     show(f"idle daemon with one agent, RssAnon (target: at most {DAEMON_TARGET_MIB})", daemon_mib, "MiB")
     show(f"worker, RssAnon (target: at most {WORKER_TARGET_MIB})", worker_mib, "MiB")
+    show("the worker's keeper, RssAnon (most of it shared with the worker)", keeper_mib, "MiB")
 
 
 def _status_ms(daemon: DaemonProcess) -> float:
@@ -52,12 +58,15 @@ def _rss_anon_mib(pid: int) -> float:
 
 
 def _workers(daemon: int) -> list[int]:
-    """The processes below the daemon that run the worker program."""
+    """The processes below the daemon that are a worker or its keeper, which have the same command line."""
     found, todo = [], [daemon]
     while todo:
         pid = todo.pop()
         for listing in Path(f"/proc/{pid}/task").glob("*/children"):
             todo += [int(child) for child in listing.read_text().split()]
-        if pid != daemon and b"lightagentd.worker.program" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if pid != daemon and Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [
+            b"-m",
+            b"lightagentd.worker.keeper",
+        ]:
             found.append(pid)
     return found

@@ -23,6 +23,7 @@ PACKAGES = (
     "udev",
     "polkitd",
     "bubblewrap",
+    "xdg-dbus-proxy",
     "iproute2",
     "iputils-ping",
     "procps",

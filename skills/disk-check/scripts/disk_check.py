@@ -17,6 +17,30 @@ from commands import read
 from report import Report, human, options, plural, refuse, run
 
 _MEMORY_TYPES = frozenset(("tmpfs", "devtmpfs", "ramfs"))
+_WITHOUT_BLOCKS = frozenset(
+    [
+        "proc",
+        "sysfs",
+        "cgroup",
+        "cgroup2",
+        "devpts",
+        "mqueue",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "fusectl",
+        "autofs",
+        "nsfs",
+        "binfmt_misc",
+        "hugetlbfs",
+        "efivarfs",
+        "rpc_pipefs",
+        "selinuxfs",
+    ]
+)
 _FULL_PERCENT, _CLOSE_PERCENT = 95, 85
 _ANSWER_S = 3.0
 """How long a filesystem may take to answer; a dead network filesystem never does."""
@@ -48,11 +72,22 @@ class Mount:
         return -(-100 * (self.inodes - self.inodes_free) // self.inodes) if self.inodes else 0
 
 
-def mounts(report: Report) -> list[Mount]:
-    """The mounts that df shows: those with blocks, one for each device."""
-    by_device: dict[str, tuple[int, int, str, str, str, bool]] = {}
+@dataclass(frozen=True)
+class Entry:
+    """One line of a mount table (proc_pid_mountinfo(5)); `number` is the device's major:minor."""
+
+    number: str
+    folder: str
+    kind: str
+    device: str
+    read_only: bool
+
+
+def mount_table(pid: str) -> list[Entry]:
+    """The mounts of a process, one for each device, as df chooses them."""
+    by_device: dict[str, tuple[int, int, Entry]] = {}
     on_top: dict[str, str] = {}
-    for order, line in enumerate((read("/proc/self/mountinfo") or "").splitlines()):
+    for order, line in enumerate((read(f"/proc/{pid}/mountinfo") or "").splitlines()):
         left, _, right = line.partition(" - ")
         columns, tail = left.split(), right.split()
         if len(columns) < 6 or len(tail) < 3:
@@ -60,19 +95,35 @@ def mounts(report: Report) -> list[Mount]:
         folder = _unescape(columns[4])
         read_only = "ro" in columns[5].split(",") or "ro" in tail[2].split(",")
         key = columns[2]
-        entry = (len(folder), order, folder, tail[0], _unescape(tail[1]), read_only)
+        entry = (len(folder), order, Entry(key, folder, tail[0], _unescape(tail[1]), read_only))
         hidden = on_top.get(folder)
-        if hidden is not None and by_device.get(hidden, entry)[2] == folder:
+        if hidden is not None and by_device.get(hidden, entry)[2].folder == folder:
             by_device.pop(hidden, None)
         on_top[folder] = key
-        if key not in by_device or entry < by_device[key]:
+        if key not in by_device or entry[:2] < by_device[key][:2]:
             by_device[key] = entry
+    return [entry for _, _, entry in by_device.values()]
+
+
+def mounts(report: Report) -> list[Mount]:
+    """The mounts of the machine that df shows: those with blocks.
+
+    A sandbox has a mount table of its own, with folders covered and the rest read-only. What the machine has
+    is in that of its first process; each filesystem is measured where this process sees it.
+    """
+    own = mount_table("self")
+    seen_at = {entry.number: entry.folder for entry in own}
     found = []
-    for _, _, folder, kind, device, read_only in by_device.values():
+    for entry in mount_table("1") or own:
+        folder = seen_at.get(entry.number)
+        if folder is None:
+            if entry.kind not in _WITHOUT_BLOCKS:
+                report.note(f"The filesystem at {entry.folder} ({entry.kind}) cannot be measured from here.")
+            continue
         info = _ask(folder)
         if info is None:
             report.note(
-                f"The filesystem at {folder} ({kind}) did not answer within {_ANSWER_S:.0f} s or "
+                f"The filesystem at {entry.folder} ({entry.kind}) did not answer within {_ANSWER_S:.0f} s or "
                 "may not be read."
             )
         elif info.f_blocks > 0:
@@ -80,10 +131,10 @@ def mounts(report: Report) -> list[Mount]:
             used = (info.f_blocks - info.f_bfree) * unit
             found.append(
                 Mount(
-                    device,
-                    folder,
-                    kind,
-                    read_only,
+                    entry.device,
+                    entry.folder,
+                    entry.kind,
+                    entry.read_only,
                     info.f_blocks * unit,
                     used,
                     info.f_bavail * unit,

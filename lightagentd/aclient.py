@@ -1,0 +1,97 @@
+"""`AsyncClient`: the client library for programs that run on asyncio; `client` has the blocking one.
+
+    async with AsyncClient() as client:
+        async for reply in client.stream("Sessions.Prompt", agent="ops", text="check disk"):
+            print(reply["event"])
+
+It is a module of its own because `lactl` imports `client`, and asyncio would be the larger half of its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from typing import Any, Self
+
+from lightagentd.client import CHUNK_BYTES, Reply, Wire, connect_error, socket_path
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient:
+    """As `client.Client`; `timeout_s` limits connecting and each `call` as a whole.
+
+    A call that is cancelled leaves its connection closed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout_s: float | None = None) -> None:
+        self.path = os.fspath(path) if path else socket_path()
+        self.timeout_s = timeout_s
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._wire = Wire(self.path)
+
+    async def __aenter__(self) -> Self:
+        """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                self._streams = await asyncio.open_unix_connection(self.path)
+        except OSError as err:
+            raise connect_error(self.path, err) from err
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; what the daemon was still going to send is lost."""
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].close()
+            with contextlib.suppress(OSError):
+                await streams[1].wait_closed()
+
+    async def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        """Call a method and return the parameters of its reply; raises as `client.Client.call`."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self._send(method, parameters, more=False)
+                return (await self._receive())[0]
+        except TimeoutError as err:
+            raise connect_error(self.path, err) from err
+        finally:
+            if self._wire.expecting:
+                await self.close()
+
+    async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """Call a streaming method and yield the parameters of each reply; raises as `client.Client.call`."""
+        try:
+            await self._send(method, parameters, more=True)
+            continues = True
+            while continues:
+                reply, continues = await self._receive()
+                yield reply
+        finally:
+            if self._wire.expecting:
+                await self.close()
+
+    def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is None:
+            raise RuntimeError("the client is not connected: enter it with 'async with' first")
+        return self._streams
+
+    async def _send(self, method: str, parameters: dict[str, Any], *, more: bool) -> None:
+        _, writer = self._connection()
+        writer.write(self._wire.call(method, parameters, more=more))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await writer.drain()  # when it fails, the daemon may have said why before it hung up
+
+    async def _receive(self) -> Reply:
+        reader, _ = self._connection()
+        try:
+            while (reply := self._wire.reply()) is None:
+                self._wire.feed(await reader.read(CHUNK_BYTES))
+        except OSError as err:
+            raise self._wire.lost(err) from err
+        return reply

@@ -1,0 +1,140 @@
+"""`lactl agents`: the named agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Group, Settings, agent_argument
+from lightagentd.cli.output import fields, print_json, say, table
+from lightagentd.cli.terminal import is_terminal
+
+
+@click.group("agents", cls=Group)
+def command() -> None:
+    """List, make, start and stop agents."""
+
+
+@command.command("list")
+@click.pass_obj
+def list_agents(settings: Settings) -> None:
+    """List all agents.
+
+    The columns: name, state, model, sessions, origin, and the description or what is wrong.
+    """
+    agents = settings.call("Agents.List")
+    if settings.json:
+        print_json(agents)
+        return
+    table(
+        ("NAME", "STATE", "MODEL", "SESSIONS", "ORIGIN", "DESCRIPTION"),
+        (
+            (
+                agent["name"],
+                agent["state"],
+                agent["model"],
+                agent["sessions"],
+                agent["origin"],
+                agent["problem"] or agent["description"],
+            )
+            for agent in agents
+        ),
+        empty='There are no agents. Make one with: lactl agents create NAME --description "…"',
+    )
+
+
+@command.command("show")
+@agent_argument
+@click.pass_obj
+def show(settings: Settings, agent: str) -> None:
+    """Show one agent."""
+    _print(settings, settings.call("Agents.Get", name=agent))
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("--description", metavar="TEXT", help="What the agent is for, in one line.")
+@click.option("--role", metavar="ROLE", help="default, sysadmin, or another file below agent/roles.")
+@click.option(
+    "--model", metavar="MODEL", help="'runbook', PROVIDER/MODEL, or with --base-url a model's name."
+)
+@click.option("--base-url", metavar="URL", help="An endpoint of its own that speaks chat completions.")
+@click.option(
+    "--api-key-file",
+    metavar="FILE",
+    help="The file with the key for it, which the daemon must be able to read; a name without a slash is a "
+    "systemd credential of the daemon.",
+)
+@click.option("--prompt", metavar="TEXT", help="Its system prompt.")
+@click.pass_obj
+def create(settings: Settings, /, **definition: Any) -> None:
+    """Define the agent NAME and start it.
+
+    The definition is kept across restarts of the daemon.
+    """
+    key_file = definition["api_key_file"]
+    if key_file and "/" in key_file:
+        definition["api_key_file"] = str(Path.cwd() / key_file)
+    _print(settings, settings.call("Agents.Create", **definition))
+
+
+@command.command("delete")
+@agent_argument
+@click.pass_obj
+def delete(settings: Settings, agent: str) -> None:
+    """Stop an agent and forget its definition.
+
+    That is for agents that were made with 'create'; their history stays.
+    """
+    settings.call("Agents.Delete", name=agent)
+    if settings.json:
+        print_json({"deleted": agent})
+    elif is_terminal():
+        say(f"The agent {agent} is deleted.")
+
+
+@command.command("start")
+@agent_argument
+@click.pass_obj
+def start(settings: Settings, agent: str) -> None:
+    """Start a stopped agent."""
+    _print_state(settings, settings.call("Agents.Start", name=agent))
+
+
+@command.command("stop")
+@agent_argument
+@click.pass_obj
+def stop(settings: Settings, agent: str) -> None:
+    """Cancel an agent's turns and stop it.
+
+    It stays stopped until it is started again or the daemon restarts.
+    """
+    _print_state(settings, settings.call("Agents.Stop", name=agent))
+
+
+@command.command("restart")
+@agent_argument
+@click.pass_obj
+def restart(settings: Settings, agent: str) -> None:
+    """Stop and start an agent; its sessions stay."""
+    _print_state(settings, settings.call("Agents.Restart", name=agent))
+
+
+def _print(settings: Settings, agent: dict[str, Any]) -> None:
+    if settings.json:
+        print_json(agent)
+    else:
+        fields((name.replace("_", " "), value) for name, value in agent.items() if value or name != "problem")
+
+
+def _print_state(settings: Settings, agent: dict[str, Any]) -> None:
+    if settings.json:
+        print_json(agent)
+    else:
+        say(
+            f"{agent['name']}\t{agent['state']}"
+            if not is_terminal()
+            else f"{agent['name']}: {agent['state']}"
+        )

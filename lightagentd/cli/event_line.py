@@ -1,0 +1,54 @@
+"""A stored event as one line: number, time, agent, topic, type, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from lightagentd.cli.output import cell, dump, print_json_line, say
+from lightagentd.cli.terminal import DIM, RED, columns, has_colours, is_terminal, style
+from lightagentd.cli.when import duration, local
+
+_SUMMARY_MAX = 300
+_TEXTS = ("content", "text", "message", "reason")
+"""The fields of an event's data that are shown without their names, and last."""
+
+
+def print_event(event: dict[str, Any], *, json: bool) -> None:
+    """Print one event at once."""
+    if json:
+        print_json_line(event)
+        return
+    time = local(event["time"], "milliseconds")
+    rest = summary(event)
+    if not is_terminal():
+        say("\t".join((str(event["seq"]), time, cell(event["agent"]), event["topic"], event["type"], rest)))
+        sys.stdout.flush()
+        return
+    left = f"{event['seq']:>6}  {time[:23]}  {cell(event['agent']):<10}  "
+    middle = f"{event['topic']}:{event['type']}  "
+    room = max(20, columns() - len(left) - len(middle))
+    bad = event["topic"] == "agent.error" and has_colours()
+    say(style(left, DIM), style(middle, RED) if bad else middle, rest[: room - 1])
+    sys.stdout.flush()
+
+
+def summary(event: dict[str, Any]) -> str:
+    """What the data of an event say, in one line."""
+    data = event["data"]
+    if data is None:
+        return "(deleted)"
+    if not isinstance(data, dict):
+        return cell(data)[:_SUMMARY_MAX]
+    words, nested = [], []
+    for name, value in data.items():
+        if name.endswith("_id"):
+            continue  # --json has them
+        if name == "duration_ms" and isinstance(value, int | float):
+            words.append(duration(value))
+        elif isinstance(value, dict | list):
+            nested += [f"{name}={dump(value)}"] if value else []
+        elif name not in _TEXTS and value not in (None, ""):
+            words.append(f"{name}={cell(value)}")
+    words += [cell(data[name]) for name in _TEXTS if data.get(name)]
+    return cell(" ".join([*words, *nested]))[:_SUMMARY_MAX]

@@ -1,0 +1,48 @@
+"""`lactl help`: the help of any command, and the table of exit statuses."""
+
+from __future__ import annotations
+
+import click
+
+from lightagentd import errors
+from lightagentd.cli.options import Command, Settings
+from lightagentd.cli.output import print_json, say, table
+
+_OWN = (
+    (0, "ok", "All went well."),
+    (2, "usage", "The command line is wrong; nothing was done."),
+)
+
+
+@click.command("help", cls=Command)
+@click.argument("words", metavar="[COMMAND...|exit-codes]", nargs=-1)
+@click.pass_context
+def command(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command.
+
+    'lactl help exit-codes' lists what each exit status means.
+    """
+    if words == ("exit-codes",):
+        _exit_codes(context.ensure_object(Settings))
+        return
+    found, name = context.find_root(), ""
+    for word in words:
+        group, name = found.command, word
+        inner = group.get_command(found, word) if isinstance(group, click.Group) else None
+        if inner is None:
+            raise click.UsageError(f"There is no command {' '.join(words)!r}.", found)
+        found = click.Context(inner, info_name=name, parent=found)
+    say(found.get_help())
+
+
+def _exit_codes(settings: Settings) -> None:
+    rows = [*_OWN, *((row.exit_status, row.code, _meaning(row.cls)) for row in errors.table())]
+    rows.sort(key=lambda row: row[0])
+    if settings.json:
+        print_json([{"exit_status": status, "code": code, "meaning": text} for status, code, text in rows])
+    else:
+        table(("STATUS", "CODE", "MEANING"), rows)
+
+
+def _meaning(cls: type[errors.LightagentError]) -> str:
+    return (cls.__doc__ or "").strip().partition("\n")[0]

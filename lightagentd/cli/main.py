@@ -1,0 +1,130 @@
+"""The entry point of lactl: finds the command, runs it, turns every error into a sentence and a status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from lightagentd import __version__
+from lightagentd.cli.options import USAGE_STATUS, Group, Settings
+from lightagentd.cli.output import dump, warn
+from lightagentd.errors import InvalidArgument, LightagentError, StorageError
+
+INTERRUPTED_STATUS = 130
+
+COMMANDS = {
+    name: f"lightagentd.cli.{name}"
+    for name in (
+        "prompt",
+        "status",
+        "agents",
+        "sessions",
+        "events",
+        "history",
+        "trace",
+        "audit",
+        "tools",
+        "skills",
+        "config",
+        "reload",
+        "help",
+    )
+}
+"""Every command and the module that has it as `command`, in the order in which the help lists them."""
+
+
+class Lactl(Group):
+    """The command itself; it imports a module only when its command is used, or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Lactl, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lactl", message="%(prog)s %(version)s")
+def lactl() -> None:
+    """Talk to the AI agents that lightagentd runs on this machine.
+
+    \b
+      lactl prompt ops "check disk"               ask the agent ops
+      journalctl -b -n 99 | lactl prompt ops "what is wrong here?"
+      lactl status                                is the daemon well?
+      lactl agents list                           which agents are there?
+      lactl events --follow                       what do they do just now?
+
+    Every command takes --json and --socket. In a pipe the output is one line for each thing, with tabs
+    between the columns. 'lactl help exit-codes' lists the exit statuses.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return the exit status; every error has been told on standard error."""
+    settings = Settings()
+    try:
+        status = lactl.main(list(arguments), prog_name="lactl", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
+    except click.ClickException as err:
+        wrong = InvalidArgument(_sentence(err.format_message()), suggestion=_help_hint(err))
+        _report(wrong, settings)
+        return USAGE_STATUS
+    except click.exceptions.Abort:
+        return INTERRUPTED_STATUS
+    except LightagentError as err:
+        _report(err, settings)
+        return err.exit_status
+    except OSError as err:
+        failed = StorageError(f"The output cannot be written: {err.strerror or err}.")
+        _report(failed, settings)
+        return failed.exit_status
+    return status if isinstance(status, int) else 0
+
+
+def _report(err: LightagentError, settings: Settings) -> None:
+    if settings.json:
+        sys.stderr.write(dump({"error": err.to_dict()}) + "\n")
+    else:
+        warn(err.message, err.suggestion)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _help_hint(err: click.ClickException) -> str:
+    context = err.ctx if isinstance(err, click.UsageError) else None
+    return f"Try: {context.command_path if context else 'lactl'} --help"
+
+
+def main() -> Any:
+    """The program: as `run`, with the standard streams and signals of a command."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly when the reader of a pipe leaves
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as in `lactl status >&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        getattr(sys, name).reconfigure(errors="replace")
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = INTERRUPTED_STATUS
+    try:
+        sys.stdout.flush()
+    except OSError:  # told already; what is left in the buffer would fail again when Python exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What every command has: `--json` and `--socket`, before or after the command's name, and the connection.
+
+The `Settings` of one run of lactl are made in `main.run` and handed down by click as the context's object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from lightagentd.client import Client
+from lightagentd.errors import LightagentError
+
+USAGE_STATUS = 2
+CALL_TIMEOUT_S = 60.0
+"""How long an ordinary operation may take before lactl gives up; long ones name their own."""
+
+
+@dataclass
+class Settings:
+    """What the common options said."""
+
+    json: bool = False
+    socket: str = ""
+
+    def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> Client:
+        """A client for the socket that was named, not yet connected."""
+        return Client(self.socket or None, timeout_s=timeout_s)
+
+    def call(self, method: str, /, *, timeout_s: float | None = CALL_TIMEOUT_S, **parameters: Any) -> Any:
+        """Make one call on a connection of its own and return the one parameter of its reply, or None."""
+        with self.client(timeout_s) as client:
+            reply = client.call(method, **parameters)
+        return next(iter(reply.values()), None)
+
+
+def _set_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value:
+        context.ensure_object(Settings).json = True
+
+
+def _set_socket(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
+    if value:
+        context.ensure_object(Settings).socket = value
+
+
+def _common() -> list[click.Parameter]:
+    return [
+        click.Option(["--json"], is_flag=True, expose_value=False, callback=_set_json, help="Print JSON."),
+        click.Option(
+            ["--socket"],
+            metavar="PATH",
+            expose_value=False,
+            callback=_set_socket,
+            help="The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place.",
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A command with the common options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *_common()]
+
+
+class Group(click.Group):
+    """A noun: a group of commands, which takes the common options too."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *_common()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without a command the help is an error; click itself does that since 8.2, and Debian 13 has 8.1."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True, color=ctx.color)
+            ctx.exit(USAGE_STATUS)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order of the source, which begins with what is used most."""
+        return list(self.commands)
+
+
+def agent_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The names of agents, for the completion of a shell; none when the daemon does not answer at once."""
+    try:
+        agents = context.ensure_object(Settings).call("Agents.List", timeout_s=1.0)
+    except LightagentError:
+        return []
+    return [agent["name"] for agent in agents if agent["name"].startswith(incomplete)]
+
+
+def agent_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument AGENT."""
+    return click.argument("agent", shell_complete=agent_names)(function)

@@ -1,0 +1,114 @@
+"""How commands print: aligned for people on a terminal, tab-separated for programs in a pipe, or JSON.
+
+In a pipe a table has no heading, a cell that is empty is `-`, and no cell holds a tab or a newline, so that
+`cut`, `awk` and `while read` work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lightagentd.cli.terminal import BOLD, Styled, clean, columns, is_terminal, style
+
+_TO_ESCAPE = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON does not escape by itself, and a terminal or a decoder stumbles over."""
+
+
+def say(*parts: str, end: str = "\n") -> None:
+    """Print text; on a terminal what is not `Styled` is cleaned first."""
+    terminal = is_terminal()
+    sys.stdout.write(
+        "".join(part if isinstance(part, Styled) or not terminal else clean(part) for part in parts) + end
+    )
+
+
+def warn(text: str, suggestion: str = "") -> None:
+    """Tell the person something, on standard error."""
+    lines = [f"lactl: {text}", *([suggestion] if suggestion else [])]
+    with contextlib.suppress(OSError):  # what cannot be written is told at the end
+        sys.stdout.flush()
+    sys.stderr.write("".join(clean(line) + "\n" for line in lines))
+    sys.stderr.flush()
+
+
+def dump(value: Any, *, indent: int | None = None) -> str:
+    """JSON that is safe to show: control characters are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one JSON document, indented on a terminal."""
+    sys.stdout.write(dump(value, indent=2 if is_terminal() else None) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print one element of a stream at once, as one line."""
+    sys.stdout.write(dump(value) + "\n")
+    sys.stdout.flush()
+
+
+def cell(value: object) -> str:
+    """A value as one word or line of a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        value = ",".join(str(item) for item in value)
+    return " ".join(clean(str(value)).split()) or "-"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
+    """Print rows; on a terminal aligned, with headings, and each line cut to the width of the terminal.
+
+    `empty` is what a person is told when there are no rows.
+    """
+    cells = [[cell(value) for value in row] for row in rows]
+    if not is_terminal():
+        for row in cells:
+            say("\t".join(row))
+    elif not cells:
+        say(empty or "There is nothing to list.")
+    else:
+        widths = [max(_width(row[i]) for row in [headings, *cells]) for i in range(len(headings))]
+        say(style(_aligned(headings, widths), BOLD))
+        for row in cells:
+            say(_aligned(row, widths))
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print one object: a name and a value on each line."""
+    shown = [(name, cell(value)) for name, value in pairs]
+    if not is_terminal():
+        for name, value in shown:
+            say(f"{name.replace(' ', '_')}\t{value}")
+        return
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        say(style(name.rjust(width), BOLD), "  ", value)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    line = "  ".join(text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True))
+    line, room = line.rstrip(), columns()
+    if _width(line) <= room:
+        return line
+    while _width(line) >= room:
+        line = line[: -max(1, (_width(line) - room) // 2)]
+    return line + "…"
+
+
+def _width(text: str) -> int:
+    """How many columns a text takes: East Asian characters take two, combining ones none (UAX #11)."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )

@@ -1,0 +1,29 @@
+"""`lactl reload`: have the daemon read its files again."""
+
+from __future__ import annotations
+
+import click
+
+from lightagentd.cli.options import Command, Settings
+from lightagentd.cli.output import print_json, say, warn
+
+
+@click.command("reload", cls=Command)
+@click.pass_obj
+def command(settings: Settings) -> None:
+    """Have the daemon read its files again.
+
+    That is the configuration, agents, skills and tools, as with 'systemctl reload lightagentd'. Prints
+    what is in force now and what needs a restart; files that could not be read are told on standard
+    error.
+    """
+    found = settings.call("Manager.Reload", timeout_s=None)
+    if settings.json:
+        print_json(found)
+        return
+    for text in found["applied"]:
+        say(f"applied\t{text}")
+    for text in found["needs_restart"]:
+        say(f"needs restart\t{text}")
+    for text in found["problems"]:
+        warn(text)

@@ -1,0 +1,51 @@
+"""`lactl status`: is the daemon well?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Command, Settings
+from lightagentd.cli.output import fields, print_json
+from lightagentd.cli.when import duration, local, size
+
+
+@click.command("status", cls=Command)
+@click.pass_obj
+def command(settings: Settings) -> None:
+    """Show how the daemon is, and what is wrong."""
+    status = settings.call("Manager.GetStatus")
+    if settings.json:
+        print_json(status)
+    else:
+        fields([*_daemon(status), *_workers(status), *(("problem", text) for text in status["problems"])])
+
+
+def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
+    history = status["history"]
+    dropped = status["journal_dropped"]
+    journal = "yes" if status["journal"] else "no"
+    return [
+        ("daemon", f"lightagentd {status['version']}, {status['state']}, pid {status['pid']}"),
+        ("since", f"{local(status['started_us'])} ({duration(status['uptime_s'] * 1000)})"),
+        ("agents", f"{status['agents_running']} of {status['agents_total']} running"),
+        ("model", status["model"]),
+        ("sessions", status["sessions"]),
+        ("turns", f"{status['turns_running']} running, {status['turns_queued']} queued"),
+        ("sandbox", status["sandbox"]),
+        ("history", f"{history['events']} events, {size(history['size_bytes'])}, {history['path']}"),
+        ("disk", "low: changes are refused" if history["disk_low"] else "ok"),
+        ("journal", f"{journal}, {dropped} entries dropped" if dropped else journal),
+    ]
+
+
+def _workers(status: dict[str, Any]) -> list[tuple[str, object]]:
+    return [
+        (
+            "worker",
+            f"{worker['agent']}/{worker['effect']}: {worker['backend']}, pid {worker['pid']}, "
+            f"{'busy' if worker['busy'] else 'idle'}{'' if worker['enforced'] else ', not enforced'}",
+        )
+        for worker in status["workers"]
+    ]

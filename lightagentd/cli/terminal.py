@@ -1,0 +1,83 @@
+"""What may reach a terminal: text from outside without its escape sequences, and our own colours.
+
+Models, tools and files can hold sequences that move the cursor, set the title or answer in the user's name
+(ECMA-48, xterm's ctlseqs). On a terminal they are taken out; in a pipe the bytes are the reader's business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+_HELD_BACK_MAX = 256
+"""A sequence that is still open after so many characters is shown as text, without its first character."""
+
+_STRING = r"(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])"
+_SEQUENCE = re.compile(
+    rf"{_STRING}[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # a string, such as a title, up to its end
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # a control sequence, such as a colour
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # the short ones, such as a reset; not the openings of strings
+)
+_OPEN = re.compile(rf"{_STRING}[^\x07\x1b\x80-\x9f]*\x1b?\Z|(?:\x1b\[|\x9b)[0-?]*[ -/]*\Z|\x1b[ -/]*\Z")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and newline, what reverses the direction of text, and bytes that are no text."""
+
+
+class Cleaner:
+    """Takes escape sequences and control characters out of text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """The part of the text so far that can be shown; an open sequence at its end is held back."""
+        text = _SEQUENCE.sub("", self._held + text)
+        self._held = ""
+        opening = _OPEN.search(text)
+        if opening and len(text) - opening.start() <= _HELD_BACK_MAX:
+            text, self._held = text[: opening.start()], text[opening.start() :]
+        return _CONTROL.sub("", text)
+
+    def flush(self) -> str:
+        """What was held back, now that nothing follows."""
+        held, self._held = self._held, ""
+        return _CONTROL.sub("", held)
+
+
+def clean(text: str) -> str:
+    """A whole text without escape sequences and control characters other than tab and newline."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text))
+
+
+def is_terminal() -> bool:
+    """Standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def has_colours() -> bool:
+    """Standard output is a terminal that may be coloured (https://no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """The width of the terminal on standard output in characters."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+class Styled(str):
+    """Text that is clean already and may hold our own escape sequences."""
+
+    __slots__ = ()
+
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+
+
+def style(text: str, code: str) -> Styled:
+    """The text, clean, in a colour where there are colours."""
+    text = clean(text)
+    return Styled(f"\x1b[{code}m{text}\x1b[0m") if text and has_colours() else Styled(text)

@@ -1,0 +1,160 @@
+"""`lactl tools`: what agents can do, and doing it oneself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Group, Settings, agent_argument
+from lightagentd.cli.output import dump, fields, print_json, say, table
+from lightagentd.cli.terminal import BOLD, style
+from lightagentd.cli.turn import watch
+from lightagentd.errors import ToolNotFound
+
+_MAX_REFERENCES = 8
+
+
+@click.group("tools", cls=Group)
+def command() -> None:
+    """List and call tools."""
+
+
+@command.command("list")
+@click.pass_obj
+def list_tools(settings: Settings) -> None:
+    """List all tools.
+
+    The columns: name, actions, origin, and the description or what is wrong.
+    """
+    tools = settings.call("Tools.List")
+    if settings.json:
+        print_json(tools)
+        return
+    table(
+        ("NAME", "ACTIONS", "ORIGIN", "DESCRIPTION"),
+        (
+            (
+                tool["name"],
+                [action["name"] for action in tool["actions"]],
+                tool["origin"],
+                tool["problem"] or tool["description"],
+            )
+            for tool in tools
+        ),
+        empty="There are no tools; lactl status says what is wrong.",
+    )
+
+
+@command.command("show")
+@click.argument("name")
+@click.pass_obj
+def show(settings: Settings, name: str) -> None:
+    """Show one tool with its actions and their arguments."""
+    tool = settings.call("Tools.Get", name=name)
+    if settings.json:
+        print_json(tool)
+        return
+    fields((key, tool[key]) for key in ("name", "description", "origin", "problem") if tool[key])
+    for action in tool["actions"]:
+        say()
+        effect = action["effect"] or "the effect that the call names"
+        say(style(f"{name}.{action['name']}", BOLD), f"  [{effect}]  {action['description']}")
+        schema = action["schema"]
+        required = schema.get("required", [])
+        for argument, described in schema.get("properties", {}).items():
+            say(f"  {argument}: {_type_name(described, schema)}{_note(argument, described, required)}")
+
+
+@command.command("call")
+@agent_argument
+@click.argument("action", metavar="TOOL.ACTION")
+@click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
+@click.pass_obj
+def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...], whole: str | None) -> None:
+    """Call an action as AGENT would.
+
+    The call goes through policy, worker and history, but no model has a part in it.
+
+    \b
+      lactl tools call ops systemd.status unit=ssh.service
+      lactl tools call ops bash.exec --args '{"command": "df -h", "effect": "observe"}'
+
+    A VALUE is text where the action takes text, and JSON everywhere else.
+    """
+    tool, dot, name = action.partition(".")
+    if not dot or not tool or not name:
+        raise click.BadParameter(
+            f"{action!r} is not a tool and an action, such as systemd.status.", param_hint="TOOL.ACTION"
+        )
+    if whole is not None and arguments:
+        raise click.UsageError("KEY=VALUE and --args cannot be used together.")
+    found = _object(whole) if whole is not None else _pairs(settings, tool, name, arguments)
+    parameters = {"agent": agent, "tool": tool, "action": name, "args": found}
+    watch(settings, "Tools.Call", parameters, hang_up=True)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as err:
+        raise click.BadParameter(f"not JSON: {err}.", param_hint="--args") from err
+    if not isinstance(found, dict):
+        raise click.BadParameter("not a JSON object.", param_hint="--args")
+    return found
+
+
+def _pairs(settings: Settings, tool: str, name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments, each of the type that the action's schema says. Raises ToolNotFound."""
+    if not arguments:
+        return {}
+    actions = settings.call("Tools.Get", name=tool)["actions"]
+    schema = next((action["schema"] for action in actions if action["name"] == name), None)
+    if schema is None:
+        known = ", ".join(action["name"] for action in actions)
+        raise ToolNotFound(f"The tool {tool} has no action {name!r}.", suggestion=f"It has: {known}")
+    found = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{argument!r} is not KEY=VALUE.")
+        found[key] = _value(value, schema.get("properties", {}).get(key, {}), schema)
+    return found
+
+
+def _value(text: str, described: dict[str, Any], schema: dict[str, Any]) -> Any:
+    if "string" in _types(described, schema):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # the daemon says what is wrong with it
+
+
+def _types(described: dict[str, Any], schema: dict[str, Any], depth: int = 0) -> list[str]:
+    """The JSON types that a property takes (JSON Schema, with the references that pydantic makes)."""
+    if depth > _MAX_REFERENCES:
+        return []
+    if "$ref" in described:
+        target = schema.get("$defs", {}).get(described["$ref"].rpartition("/")[2], {})
+        return _types(target, schema, depth + 1)
+    if "anyOf" in described:
+        return [name for each in described["anyOf"] for name in _types(each, schema, depth + 1)]
+    names = described.get("type", [])
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _type_name(described: dict[str, Any], schema: dict[str, Any]) -> str:
+    names = [name for name in _types(described, schema) if name != "null"]
+    return " or ".join(names) or "any"
+
+
+def _note(argument: str, described: dict[str, Any], required: list[str]) -> str:
+    words = ["required"] if argument in required else []
+    if described.get("default") is not None:
+        words.append(f"default {dump(described['default'])}")
+    if described.get("description"):
+        words.append(described["description"])
+    return f" ({'; '.join(words)})" if words else ""

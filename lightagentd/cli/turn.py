@@ -1,0 +1,211 @@
+"""Watching a turn: shows its events as they come, and lets Ctrl-C cancel it.
+
+The events are those of `api.TurnEvent`. On a terminal text is streamed and each tool call is a dim
+line; in a pipe, and with --quiet, only the final answer is printed; with --json every event is a line.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any, Protocol, Self
+
+from lightagentd import errors
+from lightagentd.cli.options import Settings
+from lightagentd.cli.output import cell, print_json_line, say, warn
+from lightagentd.cli.terminal import DIM, RED, Cleaner, Styled, is_terminal, style
+from lightagentd.cli.when import duration
+from lightagentd.errors import DaemonUnreachable, LightagentError
+
+_CANCEL_TIMEOUT_S = 5.0
+_ARGUMENTS_MAX = 160
+
+
+class View(Protocol):
+    """Shows one turn."""
+
+    def show(self, event: dict[str, Any]) -> None: ...
+
+
+class JsonView:
+    """Every event as one line of JSON."""
+
+    def show(self, event: dict[str, Any]) -> None:
+        print_json_line({key: value for key, value in event.items() if value is not None})
+
+
+class AnswerView:
+    """The final answer alone; what a person must know besides goes to standard error."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def show(self, event: dict[str, Any]) -> None:
+        if event["type"] == "done":
+            say((event.get("text") or "").rstrip("\n"))
+        elif event["type"] == "notice" and not self._quiet:
+            warn(str(event.get("message") or ""))
+
+
+class TerminalView:
+    """Text as it comes, and a dim line for the beginning and the end of each tool call."""
+
+    def __init__(self) -> None:
+        self._cleaner = Cleaner()
+        self._passage = ""
+        """The text since the last tool call, which is the answer when the turn ends now."""
+        self._in_line = False
+
+    def show(self, event: dict[str, Any]) -> None:
+        match event["type"]:
+            case "text_delta":
+                text = event.get("text") or ""
+                self._passage += text
+                self._write(self._cleaner.feed(text))
+            case "queued" if event.get("position"):
+                self._note(f"waiting for {event['position']} earlier prompts")
+            case "tool_call":
+                self._passage = ""
+                self._note(_call_line(event))
+            case "tool_result":
+                self._passage = ""
+                self._note(_result_line(event), DIM if event.get("result") in ("ok", None) else RED)
+            case "notice":
+                self._note(str(event.get("message") or ""))
+            case "done":
+                answer = event.get("text") or ""
+                if answer.strip() != self._passage.strip():
+                    self._end_line()
+                    self._write(self._cleaner.feed(answer))
+                self._end_line()
+            case "error":
+                self._end_line()
+
+    def _write(self, text: str) -> None:
+        if text:
+            say(Styled(text), end="")
+            self._in_line = not text.endswith("\n")
+            sys.stdout.flush()
+
+    def _end_line(self) -> None:
+        self._write(self._cleaner.flush())
+        if self._in_line:
+            self._write("\n")
+
+    def _note(self, text: str, code: str = DIM) -> None:
+        self._end_line()
+        say(style(text, code))
+        sys.stdout.flush()
+
+
+def _call_line(event: dict[str, Any]) -> str:
+    arguments = event.get("args")
+    pairs = arguments.items() if isinstance(arguments, dict) else ()
+    shown = " ".join(f"{name}={cell(value)}" for name, value in pairs)
+    if len(shown) > _ARGUMENTS_MAX:
+        shown = shown[:_ARGUMENTS_MAX] + "…"
+    decision = event.get("decision")
+    words = (
+        f"→ {event.get('tool')}.{event.get('action')}",
+        shown,
+        f"[{event.get('effect') or 'unknown effect'}]",
+        "" if decision in ("allow", None) else str(decision),
+    )
+    return " ".join(word for word in words if word)
+
+
+def _result_line(event: dict[str, Any]) -> str:
+    result = event.get("result") or "ok"
+    text = "" if result == "ok" else cell(event.get("text") or "")[:_ARGUMENTS_MAX]
+    line = f"← {event.get('tool')}.{event.get('action')} {result} {duration(event.get('duration_ms') or 0)}"
+    return f"{line} {text}" if text else line
+
+
+class Interrupt:
+    """Ctrl-C while a turn runs: the first cancels it, and its last event still arrives; the second leaves.
+
+    The handler does not raise, so the stream that is being read loses nothing. The turn is cancelled once
+    its first event has named the session. With `hang_up` the first leaves too, which is what cancels a call
+    that has no session.
+    """
+
+    def __init__(self, settings: Settings, *, hang_up: bool) -> None:
+        self._settings = settings
+        self._hang_up = hang_up
+        self._session = ""
+        self._problem: LightagentError | None = None
+        self._before = signal.getsignal(signal.SIGINT)
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        if self._before is not signal.SIG_IGN:  # as for a command in the background of a script
+            signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if self._problem is not None:
+            warn(f"The turn could not be cancelled: {self._problem.message}", self._problem.suggestion)
+
+    def saw(self, event: dict[str, Any]) -> None:
+        if not self._session:
+            self._session = event.get("session") or ""
+            if self._session and self.asked:
+                self._cancel()
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signal's call
+        if self.asked or self._hang_up:
+            raise KeyboardInterrupt
+        self.asked = True
+        if self._session:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        try:
+            self._settings.call("Sessions.Cancel", timeout_s=_CANCEL_TIMEOUT_S, session=self._session)
+        except LightagentError as err:
+            self._problem = err  # told later: this may run in the middle of a write to standard output
+            raise KeyboardInterrupt from err
+
+
+def watch(
+    settings: Settings, method: str, parameters: dict[str, Any], *, quiet: bool = False, hang_up: bool = False
+) -> None:
+    """Call a method that streams a turn, show it, and raise the error that it ends with, if it does.
+
+    `hang_up` says that Ctrl-C need only close the connection, because that cancels what the method does.
+    """
+    view: View
+    if settings.json:
+        view = JsonView()
+    elif quiet or not is_terminal():
+        view = AnswerView(quiet=quiet)
+    else:
+        view = TerminalView()
+    session = ""
+    failure: LightagentError | None = None
+    try:
+        with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
+            for reply in client.stream(method, **parameters):
+                event = reply["event"]
+                session = event.get("session") or session
+                interrupt.saw(event)
+                view.show(event)
+                if event["type"] == "error":
+                    failure = _error(event)
+            if interrupt.asked and failure is None:
+                raise KeyboardInterrupt
+    except DaemonUnreachable as err:
+        if session:
+            err.suggestion = f"What became of the turn says: lactl sessions show {session}"
+        raise
+    if failure is not None:
+        raise failure
+
+
+def _error(event: dict[str, Any]) -> LightagentError:
+    """The error of a turn's last event, by its code."""
+    classes = {row.code: row.cls for row in errors.table()}
+    cls = classes.get(event.get("code") or "", LightagentError)
+    return cls(str(event.get("message") or "The turn failed."), suggestion=event.get("suggestion") or "")

@@ -1,0 +1,283 @@
+"""The client library: `Client` blocks; `aclient.AsyncClient` is the same for asyncio.
+
+    with Client() as client:
+        status = client.call("Manager.GetStatus")["status"]
+        for reply in client.stream("Sessions.Prompt", agent="ops", text="check disk"):
+            print(reply["event"])
+
+Both speak Varlink on the daemon's socket. A message is one JSON object and a NUL byte: calls are
+`{method, parameters, more?}`, replies `{parameters, continues?, error?}` (https://varlink.org/Method-Call).
+A client owns one connection, from entering it to leaving it, and makes one call at a time on it. A stream
+that is left before its end closes the connection, which is how Varlink ends a stream.
+
+`lactl` imports this module for its shortest command, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any, Self
+
+from lightagentd.errors import (
+    DaemonUnreachable,
+    LightagentError,
+    MalformedMessage,
+    MessageTooLarge,
+    PermissionDenied,
+    TimedOut,
+    from_varlink,
+)
+
+__all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
+
+SYSTEM_SOCKET = "/run/lightagentd/control.sock"
+MAX_MESSAGE_BYTES = 16 << 20
+"""The largest message in either direction, as in `config`, which is too heavy to import here."""
+
+CHUNK_BYTES = 1 << 16
+"""How much is read from the socket at once."""
+
+_PREFIX = "org.lightagent1."
+
+Reply = tuple[dict[str, Any], bool]
+"""The parameters of a reply, and whether more replies follow."""
+
+
+def socket_path() -> str:
+    """The daemon's socket: `$LIGHTAGENT_SOCKET`, else that of the user's own daemon, else the system's."""
+    named = os.environ.get("LIGHTAGENT_SOCKET")
+    if named:
+        return named
+    uid = os.geteuid()
+    if uid != 0:
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
+        own = f"{runtime}/lightagentd/control.sock"
+        if os.access(own, os.F_OK):
+            return own
+    return SYSTEM_SOCKET
+
+
+class Client:
+    """A blocking client.
+
+    Methods are named without `org.lightagent1.`, and parameters that are None are left out. `timeout_s`
+    limits connecting, and in a `call` sending and each wait for the answer; a stream may be silent for any
+    time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout_s: float | None = None) -> None:
+        self.path = os.fspath(path) if path else socket_path()
+        self.timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._wire = Wire(self.path)
+
+    def __enter__(self) -> Self:
+        """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(self.timeout_s)
+        try:
+            sock.connect(self.path)
+        except OSError as err:
+            sock.close()
+            raise connect_error(self.path, err) from err
+        self._socket = sock
+        self._wire = Wire(self.path)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what the daemon was still going to send is lost."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        """Call a method and return the parameters of its reply.
+
+        Raises the daemon's error; MessageTooLarge before anything is sent; TimedOut; DaemonUnreachable when
+        the connection closes before the reply; MalformedMessage for what is not a reply.
+        """
+        self._send(method, parameters, more=False)
+        return self._receive()[0]
+
+    def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Call a streaming method and yield the parameters of each reply; raises as `call`."""
+        self._send(method, parameters, more=True)
+        return self._replies()
+
+    def _replies(self) -> Iterator[dict[str, Any]]:
+        try:
+            continues = True
+            while continues:
+                reply, continues = self._receive()
+                yield reply
+        finally:
+            if self._wire.expecting:
+                self.close()
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            raise RuntimeError("the client is not connected: enter it with 'with' first")
+        return self._socket
+
+    def _send(self, method: str, parameters: dict[str, Any], *, more: bool) -> None:
+        sock = self._connection()
+        data = self._wire.call(method, parameters, more=more)
+        sock.settimeout(None if more else self.timeout_s)
+        try:
+            # MSG_NOSIGNAL: lactl lets SIGPIPE end it when the reader of its output leaves, and only then.
+            sock.sendall(data, socket.MSG_NOSIGNAL)
+        except TimeoutError as err:
+            self.close()
+            raise connect_error(self.path, err) from err
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the daemon may have said why before it hung up, so its answer is read all the same
+
+    def _receive(self) -> Reply:
+        sock = self._connection()
+        try:
+            while (reply := self._wire.reply()) is None:
+                self._wire.feed(sock.recv(CHUNK_BYTES))
+        except OSError as err:
+            self.close()
+            raise self._wire.lost(err) from err
+        except LightagentError:
+            if self._wire.expecting:
+                self.close()
+            raise
+        return reply
+
+
+class Wire:
+    """The protocol of one connection, without the connection: bytes in, replies out, and the reverse."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._buffer = bytearray()
+        self._searched = 0
+        self._more = False
+        self.expecting = False
+        """A reply of the last call is still to come; after an error: the connection is of no more use."""
+
+    def call(self, method: str, parameters: dict[str, Any], *, more: bool) -> bytes:
+        """The bytes of a call. Raises MessageTooLarge."""
+        if self.expecting:
+            raise RuntimeError("the last call on this connection has not ended: use a second client")
+        data = _encode_call(method, parameters, more=more)
+        self.expecting, self._more = True, more
+        return data
+
+    def feed(self, chunk: bytes) -> None:
+        """Take what came in; an empty chunk is the end. Raises DaemonUnreachable."""
+        if not chunk:
+            raise self.lost(None)
+        self._buffer += chunk
+
+    def reply(self) -> Reply | None:
+        """The next reply, or None when more bytes are needed; raises as `Client.call`."""
+        end = self._buffer.find(0, self._searched)
+        self._searched = len(self._buffer) if end < 0 else 0
+        if max(end, self._searched) >= MAX_MESSAGE_BYTES:
+            raise MessageTooLarge(
+                f"The daemon's answer is larger than {MAX_MESSAGE_BYTES} bytes.",
+                suggestion="Ask for less at once.",
+            )
+        if end < 0:
+            return None
+        parameters, continues, error = _decode_reply(bytes(self._buffer[:end]))
+        del self._buffer[: end + 1]
+        if continues and not self._more:
+            raise MalformedMessage("The daemon streams an answer to a call that asked for one reply.")
+        self.expecting = continues and error is None
+        if error is not None:
+            raise error
+        return parameters, continues
+
+    def lost(self, err: OSError | None) -> LightagentError:
+        """What to raise when the connection ended or failed before the last reply."""
+        if isinstance(err, TimeoutError):
+            return connect_error(self._path, err)
+        return DaemonUnreachable(
+            f"The daemon closed the connection on {self._path} before its answer was complete.",
+            suggestion="Look at its journal: journalctl -u lightagentd",
+        )
+
+
+def _encode_call(method: str, parameters: dict[str, Any], *, more: bool) -> bytes:
+    """The bytes of a call with its NUL. Raises MessageTooLarge."""
+    call: dict[str, Any] = {
+        "method": method if method.startswith("org.") else _PREFIX + method,
+        "parameters": {name: value for name, value in parameters.items() if value is not None},
+    }
+    if more:
+        call["more"] = True
+    text = json.dumps(call, separators=(",", ":"), ensure_ascii=False)
+    try:
+        data = text.encode() + b"\0"
+    except UnicodeEncodeError:  # lone surrogates: bytes that were not UTF-8, from argv or a file name
+        data = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\0"
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"The call of {method} is {len(data)} bytes; the daemon takes at most {MAX_MESSAGE_BYTES}.",
+            suggestion="Send less: the part that matters, or the name of a file that the agent can read.",
+        )
+    return data
+
+
+def _decode_reply(message: bytes) -> tuple[dict[str, Any], bool, LightagentError | None]:
+    """Parameters, whether more replies follow, and the error if it is one. Raises MalformedMessage."""
+    try:
+        reply = json.loads(message)
+    except (ValueError, RecursionError) as err:
+        raise MalformedMessage(f"The daemon's answer is not JSON: {err}") from err
+    if not isinstance(reply, dict):
+        raise MalformedMessage("The daemon's answer is not a JSON object.")
+    parameters, name = reply.get("parameters") or {}, reply.get("error")
+    if not isinstance(parameters, dict) or not isinstance(name, str | None):
+        raise MalformedMessage("The daemon's answer is not a Varlink reply.")
+    error = None if name is None else from_varlink(name, parameters)
+    return parameters, reply.get("continues") is True, error
+
+
+def connect_error(path: str, err: OSError) -> LightagentError:
+    """What to raise when the socket cannot be connected to, or does not answer in time."""
+    if isinstance(err, TimeoutError):
+        return TimedOut(
+            f"The daemon did not answer on {path} in time.",
+            suggestion="Look at its journal: journalctl -u lightagentd",
+        )
+    if isinstance(err, PermissionError):
+        return PermissionDenied(f"You may not connect to {path}.", suggestion=_who_may(path))
+    start = "lightagentd"
+    if path == SYSTEM_SOCKET:
+        own = "" if os.geteuid() == 0 else " (or a daemon of your own with: lightagentd)"
+        start = f"systemctl start lightagentd{own}"
+    if isinstance(err, FileNotFoundError | ConnectionRefusedError):
+        message = f"Nothing answers on {path}: the daemon is not running."
+    else:
+        message = f"{path} cannot be connected to: {err.strerror or err}."
+    return DaemonUnreachable(message, suggestion=f"Start it with: {start}")
+
+
+def _who_may(path: str) -> str:
+    """Which group the socket, or the folder that hides it, is for."""
+    import grp
+    import pwd
+
+    for place in (path, path.rpartition("/")[0] or "."):
+        try:
+            group = grp.getgrgid(os.stat(place).st_gid).gr_name  # noqa: PTH116 - pathlib is slow to import
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        except (OSError, KeyError):
+            continue
+        if group != "root":
+            return (
+                f"It is for the group {group}: run 'sudo usermod -aG {group} {user}' and log in again, "
+                "or use sudo."
+            )
+    return "It is for root alone: use sudo."

@@ -1,0 +1,219 @@
+"""The command as such: statuses, messages, help, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from lightagentd import __version__, errors
+from lightagentd.cli.main import COMMANDS
+from tests.cli.conftest import Lactl, environment, finish, start
+from tests.scripted_daemon import ScriptedDaemon, agent, event, status
+
+
+@pytest.mark.parametrize("row", errors.table(), ids=lambda row: row.code)
+def test_each_error_of_the_daemon_has_its_status(
+    scripted: ScriptedDaemon, lactl: Lactl, row: errors.ErrorRow
+) -> None:
+    scripted.fail("Manager.GetStatus", row.varlink, message="It failed.", suggestion="Do this.")
+    done = lactl("status")
+    assert (done.status, done.out, done.err) == (row.exit_status, "", "lactl: It failed.\nDo this.\n")
+
+
+def test_an_unknown_error_is_status_one(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    scripted.fail("Manager.GetStatus", "org.example.Strange")
+    assert lactl("status").status == 1
+
+
+@pytest.mark.parametrize(("answer", "status"), [(b"{nonsense\0", 65), (b'{"para', 69), (b"", 69)])
+def test_a_broken_answer_is_an_error(
+    scripted: ScriptedDaemon, lactl: Lactl, answer: bytes, status: int
+) -> None:
+    scripted.raw("Manager.GetStatus", answer)
+    done = lactl("status")
+    assert done.status == status
+    assert done.err.startswith("lactl: The daemon")
+
+
+def test_errors_with_json_are_an_object_on_standard_error(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    scripted.fail("Agents.Get", "org.lightagent1.AgentNotFound", message="m", suggestion="s", field="name")
+    done = lactl("agents", "show", "x", "--json")
+    assert done.status == 66
+    assert done.out == ""
+    assert json.loads(done.err) == {
+        "error": {"code": "agent_not_found", "message": "m", "field": "name", "suggestion": "s"}
+    }
+
+
+def test_without_a_daemon_it_says_what_to_do(lactl: Lactl, tmp_path: Path) -> None:
+    done = lactl("--socket", str(tmp_path / "none.sock"), "status")
+    assert done.status == 69
+    assert done.err == (
+        f"lactl: Nothing answers on {tmp_path}/none.sock: the daemon is not running.\n"
+        "Start it with: lightagentd\n"
+    )
+
+
+def test_the_socket_may_be_named_after_the_command(
+    scripted: ScriptedDaemon, lactl: Lactl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.answer("Agents.Get", {"agent": agent()})
+    monkeypatch.setenv("LIGHTAGENT_SOCKET", "/nowhere/control.sock")
+    assert lactl("agents", "show", "ops").status == 69
+    assert lactl("agents", "show", "ops", "--socket", str(scripted.path)).status == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["agents", "nonsense"],
+        ["agents", "show"],
+        ["status", "--nonsense"],
+        ["history", "--limit", "0"],
+        ["history", "--since", "soon"],
+        ["tools", "call", "ops", "systemd"],
+        ["tools", "call", "ops", "systemd.status", "--args", "[]"],
+        ["tools", "call", "ops", "systemd.status", "--args", "{"],
+        ["prompt", "ops", "x", "--new", "--session", "s"],
+        ["help", "nonsense"],
+    ],
+)
+def test_a_wrong_command_line_is_status_two(lactl: Lactl, arguments: list[str]) -> None:
+    done = lactl(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("lactl: ")
+    assert "Try: lactl" in done.err
+
+
+def test_without_arguments_it_shows_the_help(lactl: Lactl) -> None:
+    done = lactl()
+    assert done.status == 2
+    assert "lactl prompt ops" in done.err
+
+
+def test_the_help_begins_with_what_a_new_user_can_do(lactl: Lactl) -> None:
+    out = lactl("--help").out
+    assert out.index('lactl prompt ops "check disk"') < out.index("Options:")
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+    assert lactl("help").out == out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_the_common_options(lactl: Lactl, name: str) -> None:
+    out = lactl(name, "--help").out
+    assert out.startswith(f"Usage: lactl {name} ")
+    assert "--json" in out
+    assert "--socket" in out
+    assert lactl("help", name).out == out
+
+
+def test_help_finds_commands_within_a_noun(lactl: Lactl) -> None:
+    assert lactl("help", "tools", "call").out.startswith("Usage: lactl tools call ")
+
+
+def test_help_lists_every_exit_status(lactl: Lactl) -> None:
+    listed = {tuple(line.split("\t")[:2]) for line in lactl("help", "exit-codes").out.splitlines()}
+    assert listed >= {(str(row.exit_status), row.code) for row in errors.table()} | {("2", "usage")}
+
+
+def test_version(lactl: Lactl) -> None:
+    assert lactl("--version").out == f"lactl {__version__}\n"
+
+
+def test_status_imports_nothing_heavy(scripted: ScriptedDaemon) -> None:
+    scripted.answer("Manager.GetStatus", {"status": status()})
+    program = (
+        "import sys; from lightagentd.cli.main import run; assert run(['status']) == 0;"
+        "print(*sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        cwd=Path(__file__).parents[2],
+    )
+    heavy = {
+        "pydantic",
+        "httpx",
+        "rich",
+        "asyncio",
+        "yaml",
+        "lmdb",
+        "asyncvarlink",
+        "prompt_toolkit",
+        "unicodedata",
+    }
+    assert not heavy & {*done.stderr.split()}
+
+
+def test_it_ends_quietly_when_its_reader_leaves(scripted: ScriptedDaemon) -> None:
+    scripted.answer("History.Query", {"events": [event(seq) for seq in range(5000)]})
+    ours, theirs = os.pipe()
+    with start(["history"], stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        assert os.read(ours, 10)
+        os.close(ours)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (-13, b"")
+
+
+def test_a_daemon_that_hangs_up_while_lactl_writes_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        pipe = subprocess.PIPE
+        with start(["prompt", "ops", "--socket", str(tmp_path / "s")], stdin=pipe, stderr=pipe) as process:
+            threading.Thread(target=lambda: listener.accept()[0].close()).start()
+            _, err = process.communicate(b"x" * (1 << 20), timeout=60)
+    assert process.returncode == 69
+    assert err.startswith(b"lactl: The daemon closed the connection")
+
+
+def test_output_that_cannot_be_written_is_an_error(scripted: ScriptedDaemon) -> None:
+    scripted.answer("Agents.List", {"agents": [agent()]})
+    with (
+        Path("/dev/full").open("w") as full,
+        start(["agents", "list"], stdout=full, stderr=subprocess.PIPE) as process,
+    ):
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 74
+    assert err == b"lactl: The output cannot be written: No space left on device.\n"
+
+
+def test_closed_standard_streams_do_no_harm(scripted: ScriptedDaemon) -> None:
+    scripted.answer("Manager.GetStatus", {"status": status()})
+    command = f"{sys.executable} -m lightagentd.cli.main status <&- >&- 2>&-; echo $?"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        capture_output=True,
+        check=True,
+        env=environment(),
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout == b"0\n"
+
+
+def test_a_locale_without_unicode_does_no_harm(scripted: ScriptedDaemon) -> None:
+    scripted.answer("Agents.Get", {"agent": agent(description="grüße 日本")})
+    done = finish(["agents", "show", "ops"], env=environment(PYTHONIOENCODING="ascii"))
+    assert done.status == 0
+    assert "description\tgr??e ??" in done.out
+
+
+def test_completion_knows_commands_and_agents(scripted: ScriptedDaemon) -> None:
+    scripted.answer("Agents.List", {"agents": [agent(), agent("other")]})
+    words = {"_LACTL_COMPLETE": "bash_complete", "COMP_CWORD": "1", "COMP_WORDS": "lactl st"}
+    assert finish([], env=environment(**words)).out == "plain,status\n"
+    words |= {"COMP_CWORD": "2", "COMP_WORDS": "lactl prompt op"}
+    assert finish([], env=environment(**words)).out == "plain,ops\n"

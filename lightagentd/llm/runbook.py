@@ -16,6 +16,8 @@ from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
 """The function that runs a skill's script."""
+_LOOKED_AT_CHARS = 2000
+"""How much of a prompt is matched: the question comes first, and what was piped in behind it."""
 
 
 class RunbookClient:
@@ -36,7 +38,7 @@ class RunbookClient:
             yield Finish(reason="stop")
             return
         skills = self._offered(request)
-        found = self._index.match(last.content) if skills.skills else None
+        found = self._index.match(last.content[:_LOOKED_AT_CHARS]) if skills.skills else None
         if found is None:
             yield TextDelta(abilities(skills.skills.values()))
             yield Finish(reason="stop")

@@ -171,14 +171,16 @@ def bwrap_argv(
             argv += ["--perms", "0755", "--dir", str(folder)]
     for name in allowed:
         argv += ["--ro-bind-try", name, name]
+    reachable, opened = _keep_reachable(needed)
     covered = ["/run", "/dev"]
     for path in (paths.state, paths.runtime, *_home_secrets()):
-        if path.is_dir() and not path.is_relative_to("/run"):
+        if any(path.is_relative_to(folder) for folder in ("/run", *opened)):
+            continue  # an empty folder lies over it already
+        if path.is_dir():
             argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", str(path)]
             covered.append(str(path))
         elif path.is_file():
             argv += ["--ro-bind", "/dev/null", str(path)]
-    reachable, opened = _keep_reachable(needed)
     argv += reachable
     if bus is not None:
         argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent), "--ro-bind", str(bus), str(BUS_SOCKET)]

@@ -112,7 +112,9 @@ def mounts(report: Report) -> list[Mount]:
     is in that of its first process; each filesystem is measured where this process sees it.
     """
     own = mount_table("self")
-    seen_at = {entry.number: entry.folder for entry in own}
+    root = Path("/").stat().st_dev
+    # In a chroot, the root of this process is no mount point of its own.
+    seen_at = {f"{os.major(root)}:{os.minor(root)}": "/", **{entry.number: entry.folder for entry in own}}
     found = []
     for entry in mount_table("1") or own:
         folder = seen_at.get(entry.number)

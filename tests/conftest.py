@@ -19,6 +19,7 @@ import pytest
 
 from lightagentd.client import Client
 from lightagentd.daemon import Daemon
+from lightagentd.errors import LightagentError
 from lightagentd.paths import Paths
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -94,7 +95,7 @@ class DaemonProcess:
                 with Client(self.paths.socket) as client:
                     client.call("org.lightagent1.Manager.GetStatus")
                 return
-            except Exception:
+            except LightagentError:
                 time.sleep(0.05)
         raise AssertionError(f"the daemon did not start:\n{self.log.read_text()}")
 

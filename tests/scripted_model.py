@@ -94,8 +94,10 @@ def calls(*wanted: tuple[str, dict[str, Any] | str, str], text: str = "") -> Str
             "function": {"name": name, "arguments": ""},
         }
         pieces.append(chunk({"tool_calls": [head]}))
-        for piece in (written[:half], written[half:]):
-            pieces.append(chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}))
+        pieces += [
+            chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+            for piece in (written[:half], written[half:])
+        ]
     return Stream(pieces=[*pieces, chunk({}, "tool_calls"), usage(), DONE])
 
 

@@ -67,7 +67,7 @@ if [ ! -e "$venv/stamp" ] || [ "$(cat "$venv/stamp")" != "$stamp" ]; then
   "$python" -m venv "$venv"
   PIP_DISABLE_PIP_VERSION_CHECK=1
   export PIP_DISABLE_PIP_VERSION_CHECK
-  "$venv/bin/pip" install --quiet --require-hashes --requirement requirements.lock
+  "$venv/bin/pip" install --quiet --use-pep517 --require-hashes --requirement requirements.lock
   "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
   echo "$stamp" >"$venv/stamp"
 fi

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from .cgroup import pids_below
-from .machine import Completed, Machine, MachineError
+from .machine import Completed, Machine
 from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, show, start_service
 
 pytestmark = pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""The filtered system bus: a real dbus-daemon, a real xdg-dbus-proxy, a service that answers as systemd does."""
+"""The filtered system bus: a real dbus-daemon and xdg-dbus-proxy, a service that answers as systemd does."""
 
 from __future__ import annotations
 

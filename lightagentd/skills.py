@@ -30,11 +30,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from lightagentd import frontmatter
 from lightagentd.errors import ConfigError, InvalidArgument
 
 Kind = Literal["unit", "path", "host", "pid", "port", "time"]
@@ -201,84 +201,37 @@ def load_skills(folders: Sequence[Path]) -> SkillCatalog:
 
 def load_skill(folder: Path, *, origin: str = "") -> Skill:
     """Load one skill folder. Raises ConfigError whose message names the file and the line or the key."""
-    file = folder / "SKILL.md"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{file} is missing.", suggestion="Write it, or remove the folder.") from None
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{file} cannot be read: {err}.") from err
-    front, body = _split(file, text)
-    data, lines = _decode(file, front)
-    try:
-        matter = FrontMatter.model_validate(data)
-    except ValidationError as err:
-        raise ConfigError(_explain(file, err, lines)) from err
+    front = frontmatter.read(folder / "SKILL.md")
+    matter = front.parse(FrontMatter)
     if matter.name != folder.name or not _NAME.fullmatch(matter.name):
         raise ConfigError(
-            f"{file}, line {lines.get('name', 1)}: name is {matter.name!r}, but the folder is "
+            f"{front.path}, line {front.lines['name']}: name is {matter.name!r}, but the folder is "
             f"{folder.name!r}; both must be the same, of a-z, 0-9 and -."
         )
     return Skill(
         name=matter.name,
         description=matter.description,
         prompts=tuple(matter.prompts),
-        runbook=_script(file, folder, matter.runbook, lines.get("runbook", 1)),
+        runbook=_script(front, folder, matter.runbook),
         effect=matter.effect,
         timeout_s=matter.timeout_s,
         args=matter.args,
         words={word: weight for weight in sorted(matter.words, key=abs) for word in matter.words[weight]},
-        body=body,
+        body=front.body,
         folder=folder,
         origin=origin or str(folder.parent),
     )
 
 
-def _split(file: Path, text: str) -> tuple[str, str]:
-    lines = text.splitlines()
-    if not lines or lines[0].strip() != "---":
-        raise ConfigError(f"{file}, line 1: the file must begin with front matter between two lines '---'.")
-    ends = [number for number, line in enumerate(lines) if number and line.strip() == "---"]
-    if not ends:
-        raise ConfigError(f"{file}, line 1: the front matter has no closing line '---'.")
-    return "\n".join(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :]).strip()
-
-
-def _decode(file: Path, front: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The front matter as data, and the line in the file of each of its keys."""
-    try:
-        node = yaml.compose(front, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(front)
-    except yaml.MarkedYAMLError as err:
-        line = err.problem_mark.line + 2 if err.problem_mark else 1
-        raise ConfigError(f"{file}, line {line}: {err.problem or 'this is not YAML'}.") from err
-    except yaml.YAMLError as err:
-        raise ConfigError(f"{file}: the front matter is not YAML: {err}.") from err
-    if not isinstance(data, dict) or not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{file}, line 2: the front matter must be a mapping of keys to values.")
-    return data, {str(key.value): key.start_mark.line + 2 for key, _ in node.value}
-
-
-def _explain(file: Path, err: ValidationError, lines: Mapping[str, int]) -> str:
-    first = err.errors(include_url=False, include_input=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    top = str(first["loc"][0]) if first["loc"] else ""
-    where = f"{file}, line {lines[top]}" if top in lines else str(file)
-    if first["type"] == "extra_forbidden":
-        return f"{where}: the key {key} is not known."
-    if first["type"] == "missing":
-        return f"{where}: the key {key} is missing."
-    return f"{where}: the key {key}: {first['msg']}."
-
-
-def _script(file: Path, folder: Path, runbook: str | None, line: int) -> Path | None:
+def _script(front: frontmatter.FrontMatterFile, folder: Path, runbook: str | None) -> Path | None:
     if runbook is None:
         return None
     script = folder / runbook
+    where = f"{front.path}, line {front.lines['runbook']}"
     if not script.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"{file}, line {line}: the runbook {runbook} is outside of the skill's folder.")
+        raise ConfigError(f"{where}: the runbook {runbook} is outside of the skill's folder.")
     if not script.is_file():
-        raise ConfigError(f"{file}, line {line}: the runbook {runbook} does not exist in {folder}.")
+        raise ConfigError(f"{where}: the runbook {runbook} does not exist in {folder}.")
     return script
 
 

@@ -233,4 +233,5 @@ def test_importing_the_loader_imports_nothing_of_the_daemon() -> None:
         "import sys, lightagentd.skills; print(sorted(m for m in sys.modules if m.startswith('lightagentd')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['lightagentd', 'lightagentd.errors', 'lightagentd.skills']"
+    loaded = ["lightagentd", "lightagentd.errors", "lightagentd.frontmatter", "lightagentd.skills"]
+    assert done.stdout.strip() == str(loaded)

@@ -13,7 +13,8 @@ from datetime import datetime
 
 from lightagentd.llm.placeholders import Extraction
 from lightagentd.llm.times import take_clock_times, take_dates, take_times
-from lightagentd.llm.wording import UNITS, Speller, unit_name, words
+from lightagentd.llm.vocabulary import UNITS, words
+from lightagentd.llm.wording import Speller, unit_name
 
 _SUFFIXES = "service|socket|timer|mount|automount|target|path|slice|scope|swap|device"
 _NOT_DOMAINS = words(
@@ -32,6 +33,15 @@ _PARTITIONS = {
     "temp": "/tmp",  # noqa: S108  # see above
     "srv": "/srv",
 }
+_ROLES = words(
+    "worker api web backend frontend scheduler agent exporter proxy runner daemon backup sync "
+    "queue db app job "
+    "watcher consumer producer collector importer cache bot ui nightly cleanup indexer mailer uploader"
+)
+"""The last part of a service's name, where all parts are words: `backup-worker`."""
+_ONE_WORD = UNITS | words(
+    "openssl openssh javascript powershell github gitlab youtube facebook linkedin networkmanager"
+)
 _PLACES = r"(?:filesystems?|file systems?|partitions?|fs|disks?|volumes?|drives?|mounts?|mount points?)"
 _FOLDERS = r"(?:director(?:y|ies)|dirs?|folders?)"
 _NAME = r"(?P<name>[A-Za-z][A-Za-z0-9_@-]{1,62})"
@@ -43,8 +53,9 @@ _MACHINE = re.compile(
 
 def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
     """Take the arguments out of a prompt, those with an unmistakable shape first."""
-    found = Extraction(text=_plain(prompt))
+    found = Extraction(text=_plain(_without_courtesy(prompt)))
     _shaped(found)
+    found.text = re.sub(r"(?<![\w<@/-])(?<!<[a-z]{4}:)(?<![a-z]:)\w{6,}(?![\w@/>-])", _humps, found.text)
     found.text = re.sub(
         r"(?<![\w<:.@/-])[A-Za-z]{4,}(?![\w:@/>-])", lambda word: _mend(word[0], speller), found.text
     )
@@ -59,9 +70,24 @@ def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
 
 
 def _plain(prompt: str) -> str:
+    prompt = re.sub(r"([\"'`])\s*/\s*(?=[\"'`])", r"\1, ", prompt)
     text = prompt.replace("\u2019", "'").replace("\u2018", "'").replace("\u201c", '"').replace("\u201d", '"')
+    text = re.sub(r"\s*(?:->|=>|\u2192|\u2014|\u2013|;)\s*", " ; ", text)
+    text = re.sub(
+        r"\b(\d{1,2}(?::\d\d)?) ?(?:o'?clock )?(in the|this) morning\b", _morning, text, flags=re.IGNORECASE
+    )
+    text = re.sub(
+        r"\b(\d{1,2}(?::\d\d)?) ?(?:o'?clock )?in the (?:afternoon|evening)\b",
+        r"\1pm",
+        text,
+        flags=re.IGNORECASE,
+    )
+    text = re.sub(r"\b(in|from|of|to|the) journald\b", r"\1 journal", text, flags=re.IGNORECASE)
+    text = re.sub(r"\bLA\b(?=\s*(?:is|of|at|[:=>]|\d))", "load average", text)
     text = re.sub(r"[<>`\"*]|(?<!\w)'|'(?!\w)", " ", text)
-    if re.search(r"\blog(?:s|ged)? in the (?:last|past|previous)\b", text, re.IGNORECASE) and not re.search(
+    if re.search(
+        r"\blog(?:s|ged)? in the (?:last|past|previous)\b(?! time)", text, re.IGNORECASE
+    ) and not re.search(
         r"\b(?:who|anyone|anybody|someone|somebody|users?|root|people|else)\b", text, re.IGNORECASE
     ):
         text = re.sub(r"\blog(?:s|ged)? in the\b", "log within the", text, flags=re.IGNORECASE)
@@ -84,12 +110,51 @@ def _plain(prompt: str) -> str:
     ):
         text = re.sub(rf"(?<=\w){contraction}\b", spelled, text, flags=re.IGNORECASE)
     text = re.sub(
-        r"\b(what|who|where|when|why|how|it|that|there)(?:'s|s)\b(?!\s+name)",
-        r"\1 is",
+        r"\b(?:(what|who|where|when|why|how|that|there)(?:'s|s)|(it)'s)\b(?!\s+name)",
+        r"\1\2 is",
         text,
         flags=re.IGNORECASE,
     )
     return re.sub(r"\s+", " ", text).strip()
+
+
+def _morning(found: re.Match[str]) -> str:
+    return f"{found[1]}am" + (" today" if found[2].lower() == "this" else "")
+
+
+def _humps(word: re.Match[str]) -> str:
+    """The words in the name of an alert or an error: `FilesystemAlmostFull`, `ERR_CERT_DATE_INVALID`."""
+    name = word[0]
+    if name.lower() in _ONE_WORD:
+        return name
+    if name.count("_") > 1 or (name.isupper() and "_" in name):
+        name = name.replace("_", " ").strip()
+    if re.search(r"[a-z][A-Z][a-z]|[A-Z]{2}[a-z]{3}", name):
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return name
+
+
+def _without_courtesy(text: str) -> str:
+    """A letter without `Dear colleagues,` and `Best regards, Anna`."""
+    text = re.sub(
+        r"^\s*(?:hi|hello|dear|hey|good (?:morning|afternoon|evening|day))\b(?: (?:all|team|"
+        r"support|colleagues?|"
+        r"everyone|everybody|folks|guys|sir|madam|sir or madam|sir/madam|ops|admins?|it|"
+        r"helpdesk|there|mr\.? \w+|"
+        r"ms\.? \w+|service ?desk|(?-i:[A-Z][a-z]+)))*\s*[,!.:\n-]",
+        " ",
+        text,
+        flags=re.IGNORECASE,
+    )
+    return re.sub(
+        r"(?:[.,;!?\n]|--)\s*(?:(?:best|kind|warm|many)\s+)?(?:regards|wishes|greetings|"
+        r"sincerely|cheers|br|rgds|thx|"
+        r"thanks|thank you|many thanks|mit freundlichen|yours)(?:\s+(?:in advance|a lot|so much|very much|"
+        r"and regards|and best regards))?\s*(?:[,.!\n-]+|$)\s*(?:(?-i:[A-Z])[\w.'-]*[ ,|/(]*){0,6}\)?\s*$",
+        lambda m: m[0][0] if m[0][0] in ".?!" else " ",
+        text,
+        flags=re.IGNORECASE,
+    )
 
 
 def _mend(word: str, speller: Speller) -> str:
@@ -101,9 +166,14 @@ def _mend(word: str, speller: Speller) -> str:
 def _shaped(found: Extraction) -> None:
     """What cannot be a word: dates, URLs, units with a suffix, addresses, paths."""
     take_dates(found)
-    found.take(r"\bhttps?://(?:[^\s/@]+@)?([\w.-]+(?::\d{1,5})?)[^\s,;]*", "host", lambda m: m[1].rstrip("."))
+    found.take(r"(?<![\w.:])(?P<keep>0\.0\.0\.0|\[::\]|::|\*):(?P<port>\d{1,5})(?![\w.:])", "port", _port)
+    found.take(
+        r"\b[a-z][a-z0-9+]{1,9}://(?:[^\s/@]+@)?([\w.-]+(?::\d{1,5})?)[^\s,;]*",
+        "host",
+        lambda m: m[1].rstrip("."),
+    )
     found.take(rf"(?<![\w/.])([A-Za-z][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)", "unit", lambda m: m[1])
-    found.take(r"(?<![\w./])((?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?)(?![\w/]|\.\d)", "host", lambda m: m[1])
+    found.take(r"(?<![\w./])((?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?)(?![\w/]|\.\d)", "host", _address)
     found.take(
         (
             r"(?<![\w:])(\[[0-9a-f:]+\](?::\d{1,5})?|(?:[0-9a-f]{1,4}:){2,7}[0-9a-f]{1,4}|"
@@ -124,14 +194,22 @@ def _shaped(found: Extraction) -> None:
         lambda m: m[1].rstrip(".,;:!?") or None,
     )
     found.take(
-        r"\b(?:(?:eth|wlan|bond|tun|tap|wg|veth|virbr)\d+|(?:en|wl)[opsx]\d\w*|br-?\d+|docker0|ppp0)\b",
+        (
+            r"(?<![\w@.-])(?:(?:eth|wlan|bond|tun|tap|wg|veth|virbr)\d+|(?:en|wl)[opsx]\d\w*|"
+            r"br-?\d+|docker0|ppp0)\b"
+        ),
         "interface",
         lambda m: m[0],
     )
 
 
+def _address(match: re.Match[str]) -> str | None:
+    return None if match[1] == "0.0.0.0" else match[1]  # noqa: S104  # a word of the prompt; nothing is bound
+
+
 def _domain(match: re.Match[str]) -> str | None:
-    return None if match[2].lower() in _NOT_DOMAINS else match[1]
+    is_class = re.search(r"[a-z][A-Z]", match[2]) is not None
+    return None if is_class or match[2].lower() in _NOT_DOMAINS else match[1]
 
 
 def _places(found: Extraction) -> None:
@@ -140,6 +218,22 @@ def _places(found: Extraction) -> None:
     found.take(rf"\b({names})\s+(?P<keep>{_PLACES})\b", "path", lambda m: _PARTITIONS[m[1].lower()])
     found.take(
         rf"\b(home|tmp|temp|var|usr|opt|srv)\s+(?P<keep>{_FOLDERS})\b",
+        "path",
+        lambda m: _PARTITIONS[m[1].lower()],
+    )
+    found.take(
+        (
+            r"\b(?P<keep>\d{1,3} ?(?:%|percent)?(?: full| used)? (?:on|in|for|of)) (?:my |the )?(root|"
+            r"home|tmp|var)\b(?! \w+ (?:login|user))"
+        ),
+        "path",
+        lambda m: _PARTITIONS[m[2].lower()],
+    )
+    found.take(
+        (
+            r"\b(root|home|tmp|var)(?= (?:is |now |again |sits |partition |fs )*(?:at |above |over "
+            r")\d{1,3} ?(?:%|percent))"
+        ),
         "path",
         lambda m: _PARTITIONS[m[1].lower()],
     )
@@ -178,11 +272,14 @@ def _numbers(found: Extraction) -> None:
         "pid",
         lambda m: m[1],
     )
+    found.take(
+        r"\b(\d{2,7})(?= doing\b|\W+(?:it |that |this )?(?:is )?(?:a |the )?pid\b)", "pid", lambda m: m[1]
+    )
     found.take(r"(?<=\blsof) -p ?(\d{1,7})\b", "pid", lambda m: m[1])
     found.text = re.sub(r"(?<=\s)--?[A-Za-z][\w-]*(?=$|[\s=])", " <flag> ", found.text)
     found.take(
         (
-            r"\b\d+(?:\.\d+)?\s?(?:%|percent|gb|gib|mb|mib|kb|tb|tib|gigs?|megs?|ghz|cores?|"
+            r"\b\d+(?:\.\d+)?\s?(?:%|percent|gb|gib|mb|mib|kb|tb|tib|g|t|gigs?|megs?|ghz|cores?|"
             r"cpus?|vcpus?)(?=$|\W)"
         ),
         "quantity",
@@ -201,7 +298,7 @@ def _ports(found: Extraction) -> None:
         _port,
     )
     found.take(r"(?<!\w)(?P<port>\d{1,5})[/ ]?(?P<keep>tcp|udp)(?!\w)", "port", _port)
-    found.take(r"(?<![\w:>]):(?P<port>\d{2,5})(?!\w)", "port", _port)
+    found.take(r"(?<![\w>]):(?P<port>\d{2,5})(?!\w)", "port", _port)
     before = (
         r"on|onto|to|using|uses|use|used|holds?|holding|owns?|owning|has|have|having|behind|"
         r"at|is|listen(?:s|ing)?|occup(?:y|ies|ying)|blocks?|blocking|taking|took|grabbed|"
@@ -210,7 +307,7 @@ def _ports(found: Extraction) -> None:
     found.take(
         (
             rf"\b(?P<keep>{before})\s+(?P<port>\d{{2,5}})(?!\w|\.\d)(?!\s+(?:times|days|users|"
-            rf"people|errors|requests|processes|ms|minutes|hours|machines|servers))"
+            rf"people|errors|requests|processes|ms|minutes|hours|machines|servers|percent|%|on|of|in))"
         ),
         "port",
         _port,
@@ -224,7 +321,12 @@ def _ports(found: Extraction) -> None:
 
 def _hosts(found: Extraction, speller: Speller) -> None:
     """Plain names where the words around say that a host is meant."""
-    plain = lambda m: None if speller.knows(m["name"].lower()) or m["name"].lower() in UNITS else m["name"]  # noqa: E731
+
+    def plain(match: re.Match[str]) -> str | None:
+        name = match["name"].lower()
+        is_known = name in UNITS or all(map(speller.knows, re.split(r"[-_]", name)))
+        return None if is_known else match["name"]
+
     found.take(
         (
             rf"\b(?P<keep>ping|pinging|reach|reaching|traceroute(?: to)?|connect(?:ion|"
@@ -256,7 +358,7 @@ def _units(found: Extraction, speller: Speller) -> None:
         if (
             speller.knows(name)
             or _MACHINE.fullmatch(name)
-            or (len(parts) > 1 and all(map(speller.knows, parts)))
+            or (len(parts) > 1 and parts[-1] not in _ROLES and all(map(speller.knows, parts)))
         ):
             return None
         return unit_name(match["name"])
@@ -265,7 +367,7 @@ def _units(found: Extraction, speller: Speller) -> None:
     found.take(
         (
             rf"(?<![\w<:/.@-])(?P<name>(?:{known}|php[\d.]+-fpm|(?:postgresql|wg-quick|openvpn|"
-            rf"openvpn-client|getty|user|mysql|redis)@[\w.-]+))(?![\w:/@>-]|\.\w)"
+            rf"openvpn-client|getty|user|mysql|redis|\w+-[\w-]+)@[\w.-]+))(?![\w/@>-]|[:.]\w)"
         ),
         "unit",
         lambda m: unit_name(m["name"]),
@@ -293,6 +395,13 @@ def _units(found: Extraction, speller: Speller) -> None:
             rf"^(?:the\s+|our\s+|my\s+)?{_ODD_NAME}(?= (?:is|has|keeps?|won't|doesn't|status|logs?|"
             rf"errors?|failed|crashed|down|died|ok|running|not)\b)"
         ),
+        "unit",
+        unknown,
+    )
+    found.take(
+        rf"\b{_NAME}(?=\s+(?:is|are|was|has been|shows as|reports|went|goes|looks|stays|became|"
+        rf"remains)\s+(?:still |again |now )?(?:inactive|"
+        rf"dead|failed|masked|activating|deactivating|flapping|crashlooping|crash-looping)\b)",
         "unit",
         unknown,
     )

@@ -1,33 +1,17 @@
-"""Tells a question about the machine from a request to change something and from talk about something else.
+"""Recognizes what asks to change or to make something, so that no runbook answers it.
 
-Works on the words of a prompt after `arguments.extract`: argument placeholders such as `<unit:nginx>` stand
-among them. Nothing here knows a skill.
+Works clause by clause on the words of a prompt after `arguments.extract`: argument placeholders such as
+`<unit:nginx>` stand among them. Nothing here knows a skill.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from lightagentd.llm.wording import CHANGE_VERBS, OFF_TOPIC, VERB_NOUNS, stem, words
-
-_TOKEN = re.compile(
-    r"<(?P<kind>[a-z]+)(?::(?P<original>[^<>\s]*))?>|(?P<word>[A-Za-z0-9][A-Za-z0-9'_+]*)|"
-    r"(?P<mark>[.,;:!?])"
-)
-_BREAKS = words(
-    """
-    , . ; : ! ? and then but because so or also & plus
-    """
-)
-_QUESTIONS = words(
-    """
-    what who whom whose which why how when where is are was were did does do has have had can any
-    anything anyone anybody check show list tell find look see give display get diagnose inspect verify
-    review examine audit report investigate test status count print summarize analyze scan currently now
-    """
-)
+from lightagentd.llm.tokens import BREAKS, QUESTIONS, Token, clauses_of
+from lightagentd.llm.vocabulary import CHANGE_VERBS, VERB_NOUNS, words
+from lightagentd.llm.wording import stem
 
 
 def _split(text: str) -> list[str]:
@@ -76,7 +60,7 @@ _ADVICE = frozenset(
 )
 _ADVISABLE = words(
     """
-    reboot restart update upgrade patch renew install apply worry
+    reboot restart update upgrade patch renew install apply worry order add extend expand increase replace
     """
 )
 """Whether these should be done is a question about the machine: `do we need to reboot`."""
@@ -93,9 +77,60 @@ _PARTICIPLES = re.compile(
     r"enabled|fixed|cleared|cleaned|renewed|rotated|created|added|reloaded|gone|purged|blocked|"
     r"unblocked|mounted|unmounted|terminated)\b"
 )
+_WANTS_MORE = re.compile(
+    r"^(?:can|could|may) (?:we|i) (?:have|get) (?:more|another|some)\b|"
+    r"^(?:(?:we|i|it|they|you|<unit>|the \w+|this \w+) )?(?:need|needs|want|wants|could use) "
+    r"(?:more|another|additional|extra|bigger|a new|a bigger|a larger)\b"
+)
+_WANTS_DONE = re.compile(
+    r"^(?:i|we) (?:would |'d |really )?(?:like|want|need|wish) (?!to\b)(?!.*\b(?:which|what|who|"
+    r"how|if|whether|list|report|of)\b)"
+    r".*\b(\w+ed)(?: (?:to|on|in|from|at|by|now|please|again|tonight|asap|within|before|after|and)\b.*)?$"
+)
+_WISHING = words("i we get need want please someone somebody <unit> the")
+_IF_THEN = re.compile(
+    r"^(?:if|when|once|as soon as) (?!must|do|does|did|is|was|will|should|can|has)"
+    r".* (\w+) (?:it|them|the|this|that|all|<unit>)\b"
+)
+_TOLD_TO = re.compile(r"^(?:ask|tell|instruct|order|force|cause|allow|get) (?:\S+ ){1,3}to (\w+)")
+_BE_DONE = re.compile(
+    r"\b(?:should|must|shall|has to|have to|needs? to|ought to|wants? to|can|could) be (?:\w+ly )?(\w+)"
+)
 _CHANGES = tuple(
     re.compile(pattern)
     for pattern in (
+        (
+            r"^(?:run|perform|execute|trigger|launch|kick off|initiate) (?:a|an|the|another|some|my|"
+            r"our|full|all) "
+        ),
+        (
+            r"^(?!who|what|which|why|does|do|did)(?:\w+ )?(?:needs?|wants?|requires?|requests?) "
+            r"(?:\S+ ){0,3}(?:access|permissions?|"
+            r"rights?|accounts?|privileges)\b"
+        ),
+        (
+            r"^give (?:me|us) (?:\S+ )?(?:root|sudo|admin) (?:access|rights)|^swap (?:the|a|an|my|"
+            r"our|out|that|this|it)\b"
+        ),
+        (
+            r"^port (?:me|my|our|us|it|this)\b|^(?:take|bring|shut|turn|switch) (?:down|offline|"
+            r"online|off|out)\b|^power cycle (?:the|it|this|that|my|our|<)|^power (?:it|the \w+|"
+            r"this \w+) (?:off|on|down|up)|"
+            r"^route (?:the |all |my |our )?(?:traffic|packets|everything|requests)|^kick (?!s)|"
+            r"^get .* (?:back )?up(?: again)?$"
+        ),
+        (
+            r"^resolve (?:the |this |that |all |my )?(?:\w+ )?(?:incident|issue|problem|ticket|"
+            r"alert|conflict|error)s?$"
+        ),
+        r"^(?:have|make|let) <(?:unit|path|host)> |^get <unit> to\b|^point (?!me|us|out|at)",
+        (
+            r"^get an? (?!list|listing|overview|report|summary|look|idea|status|picture|feel|quick|"
+            r"short|sense|view)"
+        ),
+        r"^reboot (?:if|when|once|after|now|at|it|the|this|that|tonight)\b",
+        r"^give .*\b(?:another|more|extra|additional)\b",
+        r"^let (?!me\b|us\b|s\b|know)\S+ (?!know)",
         (
             r"^(?:do|run|perform|start|execute|make|get) (?:the |an? |all |some |pending |security |"
             r"system |package |software |apt |latest )*(?:updates?|upgrades?|updating|patch(?:es|ing)|"
@@ -117,7 +152,8 @@ _CHANGES = tuple(
             r"start|stop|restart)$"
         ),
         (
-            r"^(?:bring|put|turn|switch|set up|shut down|power off|power down|clean|tidy|fail over|"
+            r"^(?:bring|put|turn|switch|set up|shut down|power off|power down|clean(?! boot| "
+            r"reboot| shutdown| restart)|tidy|fail over|"
             r"failover|tear down|spin up|fire up|roll back)\b"
         ),
         r"^(?:update|upgrade|updating|upgrading)$",
@@ -131,7 +167,8 @@ _CHANGES = tuple(
             r" now| again)?$"
         ),
         (
-            r"\bset (?:up|the)\b.*\b(?:to|for)\b|\bgive \S+ (?:\S+ )?(?:access|permissions?|rights|"
+            r"\bset (?:up|the)\b.*\b(?:to|for)\b|\bgive (?!me |us )(?:\S+ ){1,4}(?:access|"
+            r"permissions?|rights|"
             r"sudo|root)\b|\b(?:alert|notify|page|email|text|remind|call|ping) (?:me|us)\b"
         ),
         (
@@ -151,137 +188,56 @@ _CHANGES = tuple(
         ),
     )
 )
-_OTHER_TALK = tuple(
-    re.compile(pattern)
-    for pattern in (
-        (
-            r"\btake to \w+ an? \b|\bwho (?:is|was) the \w+ of\b|\b(?:alternatives?|introduction|"
-            r"intro|guide) (?:to|for)\b"
-        ),
-        (
-            r"^(?:(?:what|which) is better,? )?\S+ (?:vs|versus) \S+$|\b(?:what|which|who|"
-            r"where) (?:is|are) (?:the )?(?:better|best)\b|\b(?:a|some) good\b|^(?:the )?best\b"
-        ),
-        (
-            r"\bwhy do people\b|\bdo you (?:have an? |log|like|want|remember|sleep|use|store|record|"
-            r"feel|dream|love|know what|think)\b|\bare you (?:ok|okay|there|alive|running|human|"
-            r"real)\b"
-        ),
-        (
-            r"\bhow (?:to|(?:do|does|can|could|should|would) (?:i|we|you|one)) (?!check|see|find|know|"
-            r"tell|list|look|show|view|figure|determine|verify|inspect|diagnose|troubleshoot|debug|"
-            r"identify|investigate|monitor|get\b)"
-        ),
-        (
-            r"\b(?:fastest|cheapest|nearest|coolest|strongest|tallest|richest|"
-            r"safest|funniest|tastiest)\b|"
-            r"\bat work\b|\bis (?:the )?better\b|\blog my\b|\bmy hours\b|\bin town\b|"
-            r"\bnear me\b|\bof you\b|\bfor (?:kids|dummies|beginners|sale|lunch|dinner)\b|"
-            r"\babout (?:love|life|yourself)\b"
-        ),
-        r"\bwhat (?:is|are|was|were) an? (?!the\b)",
-        (
-            r"\bwhat (?:does|do|did) .*\b(?:mean|stand for)\b|\bmeaning of\b|\bdefine\b|"
-            r"\bdefinition\b|\bstands? for\b"
-        ),
-        r"\bdifferences? between\b|\bpros and cons\b|\bcompared? (?:to|with)\b",
-        (
-            r"\bhow (?:does|do) (?:\S+ ){1,3}works?\b|\bhow (?:is|are) \S+ (?:made|invented|"
-            r"calculated|implemented|written)\b"
-        ),
-        r"\b(?:who|when|where) .*\b(?:invented|invent|founded|composed|painted|wrote|discovered|married)\b",
-        (
-            r"\b(?:scripts?|functions?|code|regex|one liner|oneliner|cron job|command|playbook|"
-            r"dockerfile|program) (?:to|that|for|which will)\b"
-        ),
-        (
-            r"\bshould i (?:buy|use|get|learn|choose|pick|eat|wear)\b|\bwhich .* should i\b|"
-            r"\bi (?:forgot|lost) my\b"
-        ),
-        (
-            r"\btell me (?:a|an|something|everything|more)\b|\btell me about (?!the|our|my|this|"
-            r"errors|problems|<pid>|<port>)|\bteach\b"
-        ),
-        (
-            r"\bwhat (?:is|are) <(?:unit|path|quantity)(?::\S*)?> ?(?:for|used for)?$|"
-            r"\bexplain (?:to me )?(?:what|how|the concept|the difference)\b"
-        ),
-        r"\b(?:in|to|into) (?:german|french|english|plain english|spanish|\w+ese)\b",
-        (
-            r"\bhistory of (?:the |linux|unix|computers?|\w+ing\b)|\bmemory (?:lane|card|palace|stick|"
-            r"games?|verse)\b|\bmemor(?:y|ies) of\b|\bby heart\b|\bin memory of\b"
-        ),
-        (
-            r"\bport (?:wine|authority|city|of)\b|\broom service\b|\bcustomer service\b|"
-            r"\bservice (?:dog|charge|fee|center|centre|station|level)\b"
-        ),
-        (
-            r"\b(?:gift|birth|stock|share|savings) certificates?\b|\bcertificates? of (?:birth|"
-            r"deposit|completion|achievement|insurance|death|marriage|attendance|origin)\b"
-        ),
-        (
-            r"\bnetwork (?:marketing|effects?|tv|television)\b|\bsocial networks?\b|"
-            r"\bneural networks?\b|\bupdate (?:me|us) (?:on|about)\b|\bboot ?camps?\b|"
-            r"\bhiking boots?\b|\bdisk golf\b|\bslipped dis[ck]\b"
-        ),
-        (
-            r"\b(?:log|ski|beach) (?:cabin|home|fire|house)s?\b|\bpackage (?:deal|tour|holiday|"
-            r"delivery|tracking)\b|\bmy (?:package|parcel|order|car|phone|bike|knee|back|shoes?|"
-            r"boots?|book|homework|resume|cv)\b"
-        ),
-        (
-            r"\bwork ?load (?:at work|balance)\b|\blife\b|\bload of (?:laundry|bread)\b|\bwashing\b|"
-            r"\blaundry\b|\btruck\b"
-        ),
-    )
+_PROGRAMS = words(
+    """
+    ssh scp sftp curl wget cp mv rm ln tar gzip zip unzip mkdir touch dd mount umount apt dpkg dnf yum
+    zypper rsync kernel systemd sudo su git cat ls bash sh zsh fork java python psql mysql mysqldump sshd
+    cron nginx ping ping6 telnet nc dig host nslookup error fatal warning err e w
+    """
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Token:
-    """A word in lower case, a placeholder (`<port>`) or a mark."""
-
-    text: str
-    original: str = ""
-    """The word that a placeholder stands for, if it was one."""
-
-    @property
-    def word(self) -> str:
-        return self.original or self.text
-
-
-def tokenize(text: str) -> list[Token]:
-    """Words, placeholders and marks, in order; hyphens separate words."""
-    return [
-        Token(text=f"<{found['kind']}>", original=found["original"] or "")
-        if found["kind"]
-        else Token(text=(found["word"] or found["mark"]).lower().strip("'"))
-        for found in _TOKEN.finditer(text)
-    ]
-
-
-def clauses_of(tokens: Sequence[Token]) -> list[list[Token]]:
-    """The tokens in pieces between marks and conjunctions, without these; none is empty."""
-    pieces: list[list[Token]] = [[]]
-    for token in tokens:
-        if token.text in _BREAKS:
-            pieces.append([])
-        else:
-            pieces[-1].append(token)
-    return [piece for piece in pieces if piece]
-
-
-def asks(tokens: Sequence[Token]) -> bool:
-    """Whether the words look like a question or like an order to look at something."""
-    return any(token.text in _QUESTIONS or token.text == "?" for token in tokens)
-
-
-def is_other_talk(tokens: Sequence[Token]) -> bool:
-    """Whether the prompt is about another subject, or about a concept instead of this machine."""
-    if any(token.text in OFF_TOPIC for token in tokens):
-        return True
-    text = " ".join(token.text for token in tokens if token.text not in ",.;:!?")
-    return any(pattern.search(text) for pattern in _OTHER_TALK)
+"""What stands before the colon of a message."""
+_SUBJECT_OF = words(
+    "is are was were says said has had seems looks shows keeps reports went isn't wasn't hasn't"
+)
+"""After one of these words a change verb was a noun: `backup says`, `mount is gone`."""
+_ASKED = re.compile(
+    r"^(?:hi |hey |hello |ok |so |please |and |then )*(?:can|could|would|will) (?:you|u|ya|"
+    r"somebody|someone|anybody|anyone)"
+    r"(?: please| pls| kindly| maybe| perhaps| also| quickly| just| then| possibly| briefly| "
+    r"again| first| now| "
+    r"still| actually| at least| all| by chance)* (?P<verb>[a-z']+)"
+)
+_LOOKING = words(
+    """
+    check show list tell find look see give get report break shed split diagnose investigate inspect
+    verify review examine audit test count print summarize summarise analyze analyse scan explain figure
+    determine identify confirm display describe dig search grep help say know have take do run make
+    provide prepare compile create pull fetch read watch troubleshoot debug trace track spot point walk go
+    reach ping resolve connect be access detect discover evaluate assess estimate measure enumerate query
+    view peek poke try double cross recheck double-check gather collect catch locate pinpoint narrow nail
+    sort work rule shed throw send lookup probe survey validate think remember notice hear recognize
+    interpret clarify judge rate rank map trace crosscheck please me us the what who why if whether which
+    how where when any talk use present generate produce sum mind like care want need spare keep bring let
+    let's handle advise quickly tail head browse skim parse
+    """
+)
+"""What somebody who is asked for something may be asked for without changing anything."""
+_NOUN_VERBS = words(
+    "update upgrade patch reboot restart boot mount lock backup cache block mail power page "
+    "partition release start "
+    "deploy build import export log switch move format swap commit service process shutdown install"
+)
+_DENIALS = words("don't dont without never not")
+_LONG_DENIALS = [["do", "not"], ["no", "need"], ["please", "don't"], ["please", "dont"], ["instead", "of"]]
+"""A clause that begins so forbids a change instead of asking for it."""
+_REPORTS = re.compile(
+    r"^(?:compile|create|generate|make|draw up|write up|build|produce|prepare|run|start|do|send|"
+    r"send me|perform|execute) "
+    r"(?:me |us |up )?(?:an? |the )?(?:\w+ ){0,2}(?:list|listing|report|overview|summary|"
+    r"inventory|breakdown|check|"
+    r"analysis|audit|diagnosis|diagnostics?|scan|test|status|health check)\b(?! script| job| function)"
+)
+"""An order to make one of these changes nothing."""
 
 
 def asks_to_change(tokens: Sequence[Token]) -> bool:
@@ -289,19 +245,43 @@ def asks_to_change(tokens: Sequence[Token]) -> bool:
     texts = {token.text for token in tokens}
     if "busy" in texts and tokens[0].text in ("umount", "unmount"):
         return False  # the message of umount(8), pasted
-    return any(_clause_changes(clause, "?" in texts) for clause in clauses_of(tokens))
+    return any(_clause_changes(clause, "?" in texts) for clause in clauses_of(_without_messages(tokens)))
+
+
+def _without_messages(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without what a program said, pasted: `cp: error writing ...`."""
+    kept = list(tokens)
+    for at in range(len(tokens) - 1, 0, -1):
+        program, mark = tokens[at - 1], tokens[at]
+        if mark.text == ":" and (program.word in _PROGRAMS):
+            end = next((n for n in range(at + 1, len(kept)) if kept[n].text in BREAKS), len(kept))
+            del kept[at - 1 : end]
+    return kept
 
 
 def _clause_changes(clause: Sequence[Token], is_question: bool) -> bool:
     words = [token.text for token in clause]
+    if is_question and words in (["reboot"], ["shutdown"], ["crash"], ["upgrade"], ["update"], ["mount"]):
+        return False
+    if len(words) > 1 and words[1] in ("if", "when", "once", "until") and words[0] in CHANGE_VERBS:
+        return True
     if words[0] in _RAW_COMMANDS and not (len(words) > 1 and words[1] in VERB_NOUNS):
         return not (len(words) > 1 and set(words[1:]) & VERB_NOUNS) or words[0] in ("rm", "dd", "mkfs")
+    if words[0] in _DENIALS or words[:2] in _LONG_DENIALS:
+        return False
+    asked = _ASKED.match(" ".join(words))
+    if asked and asked["verb"] not in _LOOKING and not asked["verb"].endswith("ly"):
+        return True
     rest, advice = _strip_prefixes(words)
     if not rest:
         return words[-1] in ("update", "upgrade") or False
-    if advice and rest[0] in _ADVISABLE and "<unit>" not in rest:
+    if advice and rest[0] in _ADVISABLE and ("<unit>" not in rest or "after" in rest):
         return False
     text = " ".join(rest)
+    if _REPORTS.search(text):
+        return False
+    if rest[0] == "free" and rest != words and words[0] in ("can", "could", "please", "would", "will", "pls"):
+        return True
     if any(pattern.search(text) for pattern in _CHANGES) or any(
         pattern.search(" ".join(words)) for pattern in _CHANGES[-4:]
     ):
@@ -310,20 +290,27 @@ def _clause_changes(clause: Sequence[Token], is_question: bool) -> bool:
         return True
     if rest[0] in CHANGE_VERBS and not _is_noun(rest):
         return True
-    if words[0] in (
-        "i",
-        "we",
-        "get",
-        "need",
-        "want",
-        "please",
-        "someone",
-        "somebody",
-        "<unit>",
-        "the",
-    ) and _PARTICIPLES.search(" ".join(words)):
+    if _wishes(words, rest):
         return True
     return not is_question and _ends_with_order(rest)
+
+
+def _wishes(words: list[str], rest: list[str]) -> bool:
+    """Whether something is wished to be done: `I want it stopped`, `it should be removed`."""
+    text = " ".join(words)
+    if words[0] in _WISHING and _PARTICIPLES.search(text):
+        return True
+    told = _TOLD_TO.search(" ".join(rest)) or _IF_THEN.search(text)
+    if _WANTS_MORE.search(text) or (told is not None and told[1] in CHANGE_VERBS):
+        return True
+    done = _WANTS_DONE.search(text) or (_BE_DONE.search(text) if words[0] not in QUESTIONS else None)
+    if done is not None and stem(done[1]) in _VERB_STEMS:
+        return True
+    return (
+        rest[0] in ("have", "get", "want", "need", "see")
+        and any(word.endswith("ed") and stem(word) in _VERB_STEMS for word in rest[2:])
+        and (rest != words or words[0] != "have")
+    )
 
 
 def _strip_prefixes(words: list[str]) -> tuple[list[str], bool]:
@@ -342,6 +329,12 @@ def _strip_prefixes(words: list[str]) -> tuple[list[str], bool]:
 def _is_noun(words: list[str]) -> bool:
     """Whether a change verb at the start is a noun or an adjective here: `open ports`, `reboot history`."""
     first, after = words[0], words[1:]
+    if first == "start" and after and after[0] in ("operation", "request", "job", "limit", "up", "timeout"):
+        return True
+    if (first in _NOUN_VERBS and _SUBJECT_OF & set(after[:2])) or (
+        first == "partition" and {"full", "usage", "space", "left"} & set(after)
+    ):
+        return True
     if first == "open":
         return (
             bool(after)
@@ -359,6 +352,11 @@ def _is_noun(words: list[str]) -> bool:
                 "listening",
                 "descriptors",
                 "network",
+                "sessions",
+                "session",
+                "logins",
+                "shares",
+                "services",
             )
             and not (after[0] == "port" and "<port>" in after)
         )

@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lightagentd.llm.arguments import extract
-from lightagentd.llm.intent import Token, asks, asks_to_change, clauses_of, is_other_talk, tokenize
-from lightagentd.llm.wording import CHANGE_VERBS, NEUTRAL, OFF_TOPIC, UNITS, Speller, stem, words
+from lightagentd.llm.elsewhere import ANCHORS, ELSEWHERE, HOMONYMS, OFF_TOPIC
+from lightagentd.llm.intent import asks_to_change
+from lightagentd.llm.offtopic import is_foreign, is_other_talk
+from lightagentd.llm.tokens import Token, asks, clauses_of, tokenize
+from lightagentd.llm.vocabulary import CHANGE_VERBS, GROUPS, NEUTRAL, UNITS, words
+from lightagentd.llm.wording import Speller, stem
 from lightagentd.skills import Skill
 
 THRESHOLD = 0.6
@@ -27,14 +31,21 @@ _ALONE = 3.9
 """From this score on, of two equally likely skills the one that is named first in the prompt wins."""
 _DOUBT, _DOUBT_UNASKED, _DOUBT_ELSEWHERE = 2.8, 3.5, 0.7
 """How much an unknown word weighs against a match: in a question, else, and in a clause without evidence."""
+_DOUBT_ANCHORED = 0.6
+"""The same where an administrator's word stands in the prompt."""
 _MOST = 12.0
 """More evidence than this does not outweigh more unknown words."""
+_NO_SKILL = ""
+"""Stands among the skills for what none of them answers."""
 _BARE_ARGUMENT = 3
 """An argument alone, such as a unit, decides only in prompts of so many words that are not fillers."""
 _BEFORE_NAMES = words("user did has by account named is was")
 _BEFORE_DOING = words("what who are keeps been process something anything")
 """After one of these an unknown word is a person's name, or says what something does."""
 _VAGUE = frozenset(("<unit>", "<host>", "<path>"))
+_ANCHORING = frozenset(("<unit>", "<host>", "<path>", "<pid>", "<interface>", "<flag>"))
+_ANCHOR_STEMS = frozenset(stem(word) for word in ANCHORS)
+_HOMONYM_STEMS = frozenset(stem(word) for word in HOMONYMS)
 _FILLERS = words(
     "the a an my our your this that these those is are was were it its of all any some actually "
     "currently now please so very too really just still"
@@ -80,11 +91,12 @@ class SkillIndex:
                 weights[skill.name] = max(weight, weights.get(skill.name, weight), key=abs)
             for example in skill.prompts:
                 self._examples.setdefault(_normal(example), skill.name)
+        self._learn_elsewhere()
         self._learn_texts()
         self._known = {word for phrase in self._phrases for word in phrase} | {stem(word) for word in NEUTRAL}
         self._longest = max((len(phrase) for phrase in self._phrases), default=1)
-        plain = NEUTRAL | CHANGE_VERBS | OFF_TOPIC
-        self._speller = Speller(spelled | CHANGE_VERBS | UNITS | {w for w in NEUTRAL if len(w) > 5}, plain)
+        plain = NEUTRAL | CHANGE_VERBS | OFF_TOPIC | ANCHORS | HOMONYMS | words(" ".join(ELSEWHERE.values()))
+        self._speller = Speller(spelled | CHANGE_VERBS | UNITS, plain)
 
     def match(self, prompt: str, *, now: datetime | None = None) -> Match | None:
         """The runbook for a prompt, or None. `now` is local time, for weekdays and dates."""
@@ -93,13 +105,13 @@ class SkillIndex:
         exact = self._examples.get(_normal(prompt))
         if exact is not None:
             return self._matched(exact, found.values, 1.0)
-        if not tokens or is_other_talk(tokens) or asks_to_change(tokens):
+        if not tokens or is_foreign(found.text) or is_other_talk(tokens) or asks_to_change(tokens):
             return None
         evidence = self._weigh(tokens)
         ranked = sorted(
             evidence.items(), key=lambda item: (-round(item[1].score, 1), min(item[1].at, default=0), item[0])
         )
-        if not ranked or ranked[0][1].score < _ENOUGH:
+        if not ranked or ranked[0][0] == _NO_SKILL or ranked[0][1].score < _ENOUGH:
             return None
         name, best = ranked[0]
         if len(ranked) > 1 and best.score < _ALONE and best.score - ranked[1][1].score < 0.1:
@@ -128,6 +140,19 @@ class SkillIndex:
             for name, weight in weights.items():
                 self._phrases[(word,)].setdefault(name, weight / len(weights))
 
+    def _learn_elsewhere(self) -> None:
+        """Phrases for what no skill answers, but those that a skill names, such as an administrator's own."""
+        named = set(self._phrases)
+        told = [
+            {stem(token.text) for text in (skill.description, *skill.prompts) for token in tokenize(text)}
+            for skill in self._skills.values()
+            if not skill.words
+        ]
+        for weight, phrases in ELSEWHERE.items():
+            for phrase in map(_stems, map(tokenize, phrases.split(","))):
+                if phrase not in named and not any(texts.issuperset(phrase) for texts in told):
+                    self._phrases[phrase][_NO_SKILL] = weight
+
     def _weigh(self, tokens: Sequence[Token]) -> dict[str, _Evidence]:
         evidence: dict[str, _Evidence] = defaultdict(_Evidence)
         positions = [at for at, token in enumerate(tokens) if token.text not in _FILLERS]
@@ -151,9 +176,12 @@ class SkillIndex:
     def _confidence(self, tokens: Sequence[Token], best: _Evidence) -> float:
         doubt = 0.0
         each = _DOUBT if asks(tokens) else _DOUBT_UNASKED
+        elsewhere = _DOUBT_ELSEWHERE
+        if _is_technical(tokens):
+            each, elsewhere = _DOUBT_ANCHORED, _DOUBT_ANCHORED / 2
         proof = {id(tokens[at]) for at in best.at}
         for clause in clauses_of(tokens):
-            weight = each if any(id(token) in proof for token in clause) else _DOUBT_ELSEWHERE
+            weight = each if any(id(token) in proof for token in clause) else elsewhere
             doubt += weight * sum(not self._is_known(clause, at) for at in range(len(clause)))
         score = min(best.score, _MOST)
         return score / (score + doubt)
@@ -207,9 +235,20 @@ def _content(tokens: Sequence[Token]) -> int:
 
 
 def _forms(token: Token) -> tuple[str, ...]:
+    """The word's stem and its groups, or the placeholder and the word in it."""
     if token.text.startswith("<"):
         return (token.text, stem(token.original)) if token.original else (token.text,)
-    return (stem(token.text),)
+    return (stem(token.text), *(group for group, members in GROUPS.items() if token.text in members))
+
+
+def _is_technical(tokens: Sequence[Token]) -> bool:
+    """Whether a word that only administrators use stands there, or two that they use too."""
+    stems = {stem(token.word) for token in tokens}
+    return (
+        any(token.text in _ANCHORING for token in tokens)
+        or bool(stems & _ANCHOR_STEMS)
+        or len(stems & _HOMONYM_STEMS) > 1
+    )
 
 
 def _stems(tokens: Sequence[Token]) -> tuple[str, ...]:

@@ -41,4 +41,6 @@ def _label(kind: str, value: str) -> str:
         return "certfile"
     if kind == "path" and re.search(r"\.log$|^/var/log/(?:syslog|messages|\w+\.log)", value):
         return "varlog"
+    if kind == "path" and "reboot-required" in value:
+        return "rebootrequired"
     return "sinceboot" if kind == "time" and value == "boot" else ""

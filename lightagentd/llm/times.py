@@ -141,6 +141,13 @@ def take_times(found: Extraction, now: datetime) -> None:
 def _take_days(found: Extraction, now: datetime) -> None:
     """Days, weeks, months and dates, each with a clock time where one follows."""
     at = rf"(?:[ ,]+(?:at|around|from|since|after)?\s*{_CLOCK})?"
+    before = rf"\b(?:since|from|after|around|at|about|as of)\s+(?:about\s+|around\s+)?{_CLOCK}"
+    found.take(
+        rf"{before}\s+(?:today|this (?:morning|afternoon|evening)|tonight)\b",
+        "time",
+        lambda m: _at("today", m),
+    )
+    found.take(rf"{before}\s+(?:yesterday|last night)\b", "time", lambda m: _at("yesterday", m))
     found.take(
         (
             rf"\b{_SINCE}(?:yesterday(?:'s)?(?:\s+(?:morning|afternoon|evening|night|noon))?|"

@@ -1,7 +1,7 @@
 """Fixtures with a booted Debian 13 system; the marker `e2e` names the tests that need one.
 
     debian_root   the cached root folder, which nothing may write to
-    machine       one container for the whole session
+    machine       one container for all tests of this folder
     product       the machine with this checkout installed in it; nothing is started
     service       the machine with lightagentd.service active, for one test module
 
@@ -45,14 +45,14 @@ def debian_root() -> Path:
     return ensure_root(cache_folder())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def machine(debian_root: Path) -> Iterator[Machine]:
-    """The session's machine. Tests share it, so a test removes what would surprise the next one."""
+    """The machine of this folder; tests share it, so one removes what would surprise the next."""
     with Machine(debian_root) as booted:
         yield booted
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def product(machine: Machine) -> Machine:
     """The session's machine with this checkout installed, `lightagentd` and `lactl` in /usr/bin."""
     install_product(machine)

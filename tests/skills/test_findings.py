@@ -99,6 +99,23 @@ def test_who_uses_describes_a_process_and_its_files(tmp_path: Path) -> None:
     assert "There is no process 4194303" in finding(report("who-uses", pid="4194303"))
 
 
+def test_who_uses_takes_no_ended_connection_for_a_file_of_a_process(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        caller = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        accepted.close()  # the end that closes first waits in TIME_WAIT
+        caller.close()
+    with (tmp_path / "held").open("w") as held:
+        waiting = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=held)
+    try:
+        text = report("who-uses", pid=str(waiting.pid))
+    finally:
+        waiting.kill()
+        waiting.wait()
+    assert str(tmp_path / "held") in text
+    assert "| 1 | tcp" not in text
+
+
 def test_certificate_expiry_reads_a_file_and_a_folder(tmp_path: Path) -> None:
     certificate(tmp_path / "good.pem", "good.example", 200)
     assert "expires in 200 days" in finding(report("certificate-expiry", path=str(tmp_path / "good.pem")))

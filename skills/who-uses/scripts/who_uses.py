@@ -152,7 +152,8 @@ def about_process(pid: int, report: Report) -> None:
             f"The open files of process {pid}: it belongs to another user, and only root may look into it."
         )
         return
-    sockets = {row.inode: row for row in procfs.sockets()}
+    # A connection that waits for its end (TIME_WAIT) has the inode 0, and no process.
+    sockets = {row.inode: row for row in procfs.sockets() if row.inode}
     lines = []
     for number, target in sorted(targets.items(), key=lambda item: (not item[1].startswith("/"), item[0])):
         inode = int(target[8:-1]) if target.startswith("socket:[") else 0

@@ -6,6 +6,7 @@ history. It needs no network and no key. Where nothing fits it says what can be 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 
@@ -16,6 +17,10 @@ from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
 """The function that runs a skill's script."""
+NO_TOOL = (
+    "I answer from runbooks, and the tool that runs them is not there for this agent. "
+    "`lactl status` and the agent's list of tools say why."
+)
 _LOOKED_AT_CHARS = 2000
 """How much of a prompt is matched: the question comes first, and what was piped in behind it."""
 
@@ -37,24 +42,30 @@ class RunbookClient:
             yield TextDelta(last.content)
             yield Finish(reason="stop")
             return
-        skills = self._offered(request)
-        found = self._index.match(last.content[:_LOOKED_AT_CHARS]) if skills.skills else None
+        if not any(function.name == RUN for function in request.functions):
+            yield TextDelta(NO_TOOL)
+            yield Finish(reason="stop")
+            return
+        catalog = self._catalog()
+        if catalog is not self._indexed:
+            # Off the event loop: it takes as long as many small turns.
+            self._index = await asyncio.to_thread(_index_of, catalog)
+            self._indexed = catalog
+        found = self._index.match(last.content[:_LOOKED_AT_CHARS])
         if found is None:
-            yield TextDelta(abilities(skills.skills.values()))
+            yield TextDelta(abilities(catalog.skills.values()))
             yield Finish(reason="stop")
             return
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
         yield Finish(reason="tool_calls")
 
-    def _offered(self, request: Request) -> SkillCatalog:
-        catalog = self._catalog()
-        if not any(function.name == RUN for function in request.functions):
-            return SkillCatalog(skills={}, broken={})
-        if catalog is not self._indexed:
-            self._index = SkillIndex(skill for skill in catalog.skills.values() if skill.runbook)
-            self._indexed = catalog
-        return catalog
-
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _index_of(catalog: SkillCatalog) -> SkillIndex:
+    """The index of the skills that have a script, warmed up: the first match compiles expressions."""
+    index = SkillIndex(skill for skill in catalog.skills.values() if skill.runbook)
+    index.match("check disk")
+    return index

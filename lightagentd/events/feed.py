@@ -26,9 +26,12 @@ class Feed:
         self._loop = loop
         self._changed = asyncio.Event()
         self._closed = False
+        self._followers = 0
 
     def notify(self) -> None:
-        """Wake the followers: something was stored."""
+        """Wake the followers, if there are any: something was stored."""
+        if not self._followers:
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows any more
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -47,7 +50,16 @@ class Feed:
         """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
         the feed is closed.
         """
-        position = from_seq
+        self._followers += 1
+        try:
+            async for event in self._read(history, wanted, from_seq, last_seq):
+                yield event
+        finally:
+            self._followers -= 1
+
+    async def _read(
+        self, history: History, wanted: Filter, position: int, last_seq: int | None
+    ) -> AsyncGenerator[Event, None]:
         while True:
             changed = self._changed
             found = history.range(position, BATCH)

@@ -21,6 +21,7 @@ from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.paths import Paths
+from lightagentd.worker import sandbox
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -30,6 +31,18 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """Folders of a daemon of this test's own. The runtime folder's path is short, as sockets need."""
     base = tmp_path_factory.mktemp("la")
     return Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+
+
+@pytest.fixture(scope="session")
+def sandboxed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that run shell commands to observe, which policy refuses where no sandbox works."""
+    base = tmp_path_factory.mktemp("sandbox")
+    paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+    backend = asyncio.run(sandbox.choose("auto", paths))
+    if not backend.enforced:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            pytest.fail(f"no sandbox works here: {backend.reason}")
+        pytest.skip(f"no sandbox works here: {backend.reason}")
 
 
 def write(path: Path, text: str) -> Path:

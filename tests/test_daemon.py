@@ -212,6 +212,7 @@ async def test_a_turn_that_does_not_end_in_the_drain_time_is_cancelled(
 # After a crash
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_after_kill_9_the_turn_is_interrupted_and_a_queued_prompt_runs(
     daemon_process: DaemonProcess, model: ScriptedModel
 ) -> None:

@@ -107,6 +107,7 @@ async def test_bad_calls_come_back_as_errors_and_are_not_run(paths: Paths) -> No
         check_conversation(test.conversation(session))
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_calls_of_one_answer_run_in_their_order(paths: Paths) -> None:
     wanted = [("bash_exec", {"command": f"sleep 0.{3 - n}; echo n{n}"}, f"c{n}") for n in range(3)]
     found = await results(paths, *wanted)
@@ -155,6 +156,7 @@ async def test_a_tool_with_a_bug_is_a_result(paths: Paths) -> None:
     assert "a bug" in found[0]["text"]
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_a_call_that_takes_too_long_is_a_result(paths: Paths) -> None:
     found = await results(paths, ("bash_exec", {"command": "sleep 4712", "timeout_s": 0.3}, "c"))
     assert found[0]["result"] == "timeout"
@@ -174,6 +176,7 @@ async def test_tools_that_are_not_on_the_agents_list_are_neither_offered_nor_run
         assert not offered & {"bash_exec", "proc_info", "file_write"}
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_an_effect_that_the_agent_lacks_is_refused_with_a_suggestion(paths: Paths) -> None:
     found = await results(
         paths,
@@ -237,6 +240,7 @@ async def test_a_refused_call_is_stored_with_the_rule_that_refused_it(paths: Pat
         assert refused.data["args"] == {"command": "id"}
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_a_long_output_reaches_the_model_with_its_middle_cut(paths: Paths) -> None:
     toml = "[limits]\nresult_bytes = 1000\n"
     found = await results(paths, ("bash_exec", {"command": "seq 1 9999"}, "a"), toml=toml)

@@ -101,6 +101,7 @@ async def test_the_step_limit_ends_the_turn(paths: Paths) -> None:
         check_conversation(test.conversation(session))
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_a_turn_has_a_time(paths: Paths) -> None:
     front = "limits: {turn_timeout_s: 0.5}"
     async with scripted(paths, [SLOW], front=front) as test:
@@ -126,6 +127,7 @@ async def test_a_cancel_ends_the_model_call_and_closes_its_connection(paths: Pat
         assert (await test.prompt(session))[-1]["text"] == "back"
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_a_cancel_during_a_command_ends_the_command(paths: Paths) -> None:
     async with scripted(paths, [SLOW, say("back")]) as test:
         session = await test.session()
@@ -221,6 +223,7 @@ async def test_a_call_written_as_text_is_run(paths: Paths) -> None:
         check_conversation(test.conversation(session))
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_a_history_that_cannot_store_ends_the_turn(paths: Paths) -> None:
     async with scripted(paths, [SLOW]) as test:
         session = await test.session()

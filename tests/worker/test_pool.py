@@ -308,6 +308,7 @@ for name in ("/run/dbus/system_bus_socket", sys.argv[1], "\\0" + sys.argv[2]):
 """
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_with_a_bus_in_the_sandbox_no_other_socket_can_be_reached(
     own_pool: Pool, own_paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

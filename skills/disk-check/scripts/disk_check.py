@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 from commands import read
 from report import Report, human, options, plural, refuse, run
 
+_SANDBOX = Path("/run/lightagent-scratch")
+"""Exists in the sandbox of a worker, and nowhere else."""
 _MEMORY_TYPES = frozenset(("tmpfs", "devtmpfs", "ramfs"))
 _WITHOUT_BLOCKS = frozenset(
     [
@@ -108,15 +110,16 @@ def mount_table(pid: str) -> list[Entry]:
 def mounts(report: Report) -> list[Mount]:
     """The mounts of the machine that df shows: those with blocks.
 
-    A sandbox has a mount table of its own, with folders covered and the rest read-only. What the machine has
-    is in that of its first process; each filesystem is measured where this process sees it.
+    The sandbox of a worker has a mount table of its own, with folders covered and the rest read-only. What
+    the machine has is in that of its first process; each filesystem is measured where this process sees it.
     """
     own = mount_table("self")
+    machine = mount_table("1") if _SANDBOX.exists() else []
     root = Path("/").stat().st_dev
     # In a chroot, the root of this process is no mount point of its own.
     seen_at = {f"{os.major(root)}:{os.minor(root)}": "/", **{entry.number: entry.folder for entry in own}}
     found = []
-    for entry in mount_table("1") or own:
+    for entry in machine or own:
         folder = seen_at.get(entry.number)
         if folder is None:
             if entry.kind not in _WITHOUT_BLOCKS:

@@ -457,10 +457,20 @@ def _journal_note() -> str:
     return ""
 
 
+_LEVELS = frozenset(str(level).encode() for level in range(8))
+
+
 def _read_journal(unit: str, count: int, since_us: int | None, level: int | None) -> list[str]:
     journal: Any = importlib.import_module("systemd.journal")  # this file has the name of that package
     folder = os.environ.get("LIGHTAGENT_JOURNAL")
     with journal.Reader(path=folder) if folder else journal.Reader() as reader:
+        # The library's other converters raise on values out of range, which any local user can log.
+        reader.converters = {
+            "__REALTIME_TIMESTAMP": lambda us: datetime.fromtimestamp(int(us) / 1e6, tz=UTC),
+            "__MONOTONIC_TIMESTAMP": lambda _: None,
+            "__CURSOR": lambda _: None,
+            "PRIORITY": lambda level: int(level) if level in _LEVELS else None,
+        }
         groups = (
             (f"_SYSTEMD_UNIT={unit}",),
             (f"UNIT={unit}", "_PID=1"),

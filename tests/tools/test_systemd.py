@@ -319,6 +319,8 @@ def journal(address: str, tmp_path: Path) -> None:
     about = {"SYSLOG_IDENTIFIER": "systemd", "UNIT": "broken.service"}
     lines = [
         line(0, "first", _SYSTEMD_UNIT="broken.service", _PID="7"),
+        # Anybody may log such a field; the library's converter for it raises OverflowError.
+        line(1, "hostile", _SYSTEMD_UNIT="hostile.service", COREDUMP_TIMESTAMP="9" * 30),
         line(1, "of another unit", _SYSTEMD_UNIT="web.service"),
         line(2, b"bad \xff\nbyte", _SYSTEMD_UNIT="broken.service", PRIORITY="3"),
         line(3, "exited", _PID="1", **about),
@@ -335,6 +337,11 @@ async def test_logs_show_a_units_lines_and_what_systemd_says_of_it(journal: None
         "    byte",
         "2023-11-14 22:13:23 systemd[1]: exited",
     ]
+
+
+async def test_no_logged_field_can_break_the_reading(journal: None, call: Call) -> None:
+    result = await call("systemd", "logs", unit="hostile")
+    assert result.output.endswith("hostile")
 
 
 async def test_logs_are_the_newest_lines_since_a_time_and_of_a_priority(journal: None, call: Call) -> None:

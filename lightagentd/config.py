@@ -60,6 +60,8 @@ class Worker(_Section):
 
     sandbox: Literal["auto", "bwrap", "none"] = "auto"
     """`auto` takes bwrap where it works. `none` enforces nothing: shell commands then count as change."""
+    web_allow: list[str] = Field(default_factory=list)
+    """Hosts, HOST:PORT or networks that the tool web may reach although their addresses are private."""
     idle_timeout_s: Seconds = 300.0
     max_per_effect: int = Field(default=4, ge=1, le=64)
     """How many calls of one agent and effect run at once."""

@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import socket
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,7 @@ class Pool:
                 tools=content_folders("tools", self._paths),
                 extra=skills,
                 bus=self.bus.path,
-                env={"LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills)},
+                env=self._environment(skills),
             )
         except OSError as err:
             path.unlink(missing_ok=True)
@@ -267,6 +268,17 @@ class Pool:
         )
         lane.workers.append(worker)
         return worker
+
+    def _environment(self, skills: Sequence[Path]) -> dict[str, str]:
+        """What tools are told beside `clean_environment`."""
+        env = {
+            "LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills),
+            "LIGHTAGENT_WEB_ALLOW": ",".join(self._settings.web_allow),
+        }
+        # Where the administrator keeps certificates of his own (ssl(3ssl)).
+        return env | {
+            name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ
+        }
 
     async def _connect(self, process: asyncio.subprocess.Process, path: Path) -> VarlinkConnection:
         """Connect and wait for the first answer; the socket listens before the program runs."""

@@ -1,0 +1,1 @@
+"""What the tool `crypto` is made of: encodings, signatures, certificates, TLS handshakes."""

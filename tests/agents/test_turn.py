@@ -137,7 +137,7 @@ async def test_a_cancel_during_a_command_ends_the_command(paths: Paths) -> None:
         async for event in watcher:
             events.append(event)
             if event["type"] == "tool_output":
-                assert alive(b"sleep\x004711")
+                await until(lambda: alive(b"sleep\x004711"))  # the shell said so before it became sleep
                 test.agent.cancel(session)
                 test.agent.cancel(session)
         assert types(events)[-2:] == ["tool_result", "error"]

@@ -62,6 +62,9 @@ class Worker(_Section):
     """`auto` takes bwrap where it works. `none` enforces nothing: shell commands then count as change."""
     web_allow: list[str] = Field(default_factory=list)
     """Hosts, HOST:PORT or networks that the tool web may reach although their addresses are private."""
+    change_agents: list[str] = Field(default_factory=list)
+    """Agents that get a worker for change, which runs as the daemon's own user, where systemd does not run
+    the workers; where it does, `systemctl enable --now lightagent-change@AGENT.socket` says the same."""
     idle_timeout_s: Seconds = 300.0
     max_per_effect: int = Field(default=4, ge=1, le=64)
     """How many calls of one agent and effect run at once."""
@@ -127,22 +130,36 @@ def load(folder: Path) -> tuple[Config, dict[str, Path]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    return parse_toml(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises ConfigError when it cannot be read, or when it or its folder lies below /etc
+    and can be written by others than root.
+    """
     try:
-        info = path.stat()
-        if path.is_relative_to("/etc") and (info.st_uid != 0 or stat.S_IMODE(info.st_mode) & 0o022):
-            raise ConfigError(
-                f"{path} can be written by others than root.",
-                suggestion=f"chown root {path}; chmod go-w {path}",
-            )
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as err:
-        raise ConfigError(
-            f"{path} is not TOML: {err}", suggestion="Mend the file at the place named."
-        ) from err
+        for place in (path, path.parent):
+            info = place.stat()
+            if place.is_relative_to("/etc") and (info.st_uid != 0 or stat.S_IMODE(info.st_mode) & 0o022):
+                raise ConfigError(
+                    f"{place} can be written by others than root.",
+                    suggestion=f"chown root {place}; chmod go-w {place}",
+                )
+        return path.read_text()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
             f"{path} cannot be read: {err}",
             suggestion="It must be UTF-8 text that the user of lightagentd can read.",
+        ) from err
+
+
+def parse_toml(text: str, name: Path | str) -> dict[str, Any]:
+    """The tables in a text; `name` is what the error calls it. Raises ConfigError."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as err:
+        raise ConfigError(
+            f"{name} is not TOML: {err}", suggestion="Mend the file at the place named."
         ) from err
 
 

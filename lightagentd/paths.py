@@ -38,6 +38,15 @@ class Paths:
         """Where the sockets of workers lie that the daemon starts itself."""
         return self.runtime / "workers"
 
+    def undo(self, agent: str) -> Path:
+        """Where the worker for change keeps what it replaced, when the daemon starts it."""
+        return self.state / "undo" / agent
+
+    @property
+    def keys(self) -> Path:
+        """Where the private keys lie when the daemon starts the worker that holds them."""
+        return self.state / "keys"
+
     @property
     def own_agents(self) -> Path:
         """Agents that were made at run time; the daemon cannot write below /etc."""

@@ -42,6 +42,8 @@ __all__ = [
     "Context",
     "Effect",
     "InvalidArgument",
+    "Place",
+    "Preview",
     "Result",
     "SystemdUnavailable",
     "TimedOut",
@@ -58,6 +60,18 @@ class Effect(StrEnum):
     OBSERVE = "observe"
     REACH = "reach"
     CHANGE = "change"
+
+
+class Place(StrEnum):
+    """Where an action runs when that is not the worker of its effect; none of these runs shell commands."""
+
+    INSPECT = "inspect"
+    """One for the machine, that may see more than the file modes allow (DESIGN section 2). Where there is
+    none, the worker of the effect runs the action, and the result says what it could not see."""
+    KEYS = "keys"
+    """One for the machine, that holds the private keys."""
+    WATCHER = "watcher"
+    """One for each agent, that holds watches between calls and runs several calls at once."""
 
 
 class Args(BaseModel):
@@ -78,13 +92,29 @@ class Result:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a call would do, for the person who is asked for an approval.
+
+    `expected` is what the preview rests on, such as a digest of the file: the approved call gets it back as
+    `ctx.expected`, and must refuse when it does not hold any more.
+    """
+
+    text: str
+    expected: dict[str, Any] = field(default_factory=dict)
+
+
 class Context(Protocol):
     """What the worker lends to a running call, until the call ends."""
 
     call_id: str
     agent: str
     session: str
+    owner: int
+    """The uid on whose behalf the call runs."""
     effect: Effect
+    expected: dict[str, Any]
+    """What the preview of an approved call rested on; empty when nobody was asked."""
     scratch: Path
     """A folder for this call alone, removed when the call ends."""
     timeout_s: float
@@ -98,6 +128,8 @@ class Context(Protocol):
 
 
 ActionMethod = Callable[[Any, Context, Any], Awaitable[Result]]
+Publish = Callable[[str, str, dict[str, Any]], None]
+"""Takes the topic (`tool.<name>...`), the type and the data of an event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +143,9 @@ class Action:
     """None: the call names its effect in the argument `effect`, which defaults to observe."""
     taints: bool
     timeout_s: float
+    place: Place | None
+    host: str
+    """The argument that names the host of a call with the effect reach, or an empty string."""
     args_model: type[Args]
     method: Callable[[Context, Any], Awaitable[Result]]
     """Bound to the tool's instance."""
@@ -126,20 +161,31 @@ class _Mark:
     effect: Effect | None
     taints: bool
     timeout_s: float
+    place: Place | None
+    host: str
 
 
 def action(
-    *, effect: Effect | None = Effect.OBSERVE, taints: bool = False, timeout_s: float = 30.0
+    *,
+    effect: Effect | None = Effect.OBSERVE,
+    taints: bool = False,
+    timeout_s: float = 30.0,
+    place: Place | None = None,
+    host: str = "",
 ) -> Callable[[ActionMethod], ActionMethod]:
     """Mark a method of a tool as an action.
 
     `effect=None` means that the caller chooses: the arguments must then have a field `effect: Effect`.
     `taints=True` says that the output is text from outside (files, logs, the web, commands).
     `timeout_s` is the time a call gets when the caller names none.
+    `place` is where it runs, if not in the worker of its effect.
+    `host` is the argument that names the host, or the URL, that a call with the effect reach goes to.
     """
 
     def mark(method: ActionMethod) -> ActionMethod:
-        method.__dict__["_action"] = _Mark(effect=effect, taints=taints, timeout_s=timeout_s)
+        method.__dict__["_action"] = _Mark(
+            effect=effect, taints=taints, timeout_s=timeout_s, place=place, host=host
+        )
         return method
 
     return mark
@@ -149,6 +195,14 @@ class Tool:
     """Base class of all tools. The class's docstring describes the tool to people and models."""
 
     name: ClassVar[str]
+
+    publish: Publish | None = None
+    """Put an event of the tool's own into the history, outside of any call; the worker sets it. Only what
+    runs in the place WATCHER is heard."""
+
+    async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:  # noqa: ARG002
+        """What a call of `action` would do; runs with observe. None: its arguments say it all."""
+        return None
 
     async def close(self) -> None:
         """Let go of what the tool holds; called once when the worker ends."""
@@ -176,6 +230,8 @@ def actions_of(tool: Tool) -> Iterator[Action]:
             raise TypeError(f"{where} needs a docstring: it is what a model reads")
         if mark.effect is None and "effect" not in model.model_fields:
             raise TypeError(f"{where} lets the caller choose the effect and so needs an argument 'effect'")
+        if mark.host and mark.host not in model.model_fields:
+            raise TypeError(f"{where} has no argument {mark.host!r} that could name its host")
         yield Action(
             tool=tool.name,
             name=name,
@@ -183,6 +239,8 @@ def actions_of(tool: Tool) -> Iterator[Action]:
             effect=mark.effect,
             taints=mark.taints,
             timeout_s=mark.timeout_s,
+            place=mark.place,
+            host=mark.host,
             args_model=model,
             method=getattr(tool, name),
         )

@@ -176,7 +176,7 @@ class Crypto(Tool):
         text, facts = await asyncio.to_thread(explained, certificates(pem), [], {})
         return Result(output=text, metadata=facts)
 
-    @action(effect=Effect.REACH, taints=True)
+    @action(effect=Effect.REACH, taints=True, host="host")
     async def fetch_certificate(self, ctx: Context, args: FetchArgs) -> Result:
         """Do a TLS handshake with a server: its certificates, and whether this machine trusts them."""
         del ctx

@@ -115,7 +115,7 @@ class Net(Tool):
             lines.append("There is no default route: other networks cannot be reached.")
         return Result(output="\n".join(lines), metadata={"routes": found})
 
-    @action(effect=Effect.REACH, timeout_s=240)
+    @action(effect=Effect.REACH, timeout_s=240, host="host")
     async def ping(self, ctx: Context, args: PingArgs) -> Result:
         """Send echo requests to a host; says the loss and the times. A host that is silent is no error."""
         program = shutil.which("ping", path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
@@ -128,7 +128,7 @@ class Net(Tool):
         done = await run([program, *options, "--", args.host], timeout_s=limit_s, env=env)
         return _ping_result(args.host, done)
 
-    @action(effect=Effect.REACH, taints=True)
+    @action(effect=Effect.REACH, taints=True, host="name")
     async def resolve(self, ctx: Context, args: ResolveArgs) -> Result:
         """Look up a name: its addresses (A, AAAA), mail servers (MX) or TXT records; PTR names an address."""
         del ctx

@@ -67,12 +67,12 @@ class Web(Tool):
 
     name = "web"
 
-    @action(effect=Effect.REACH, taints=True, timeout_s=130)
+    @action(effect=Effect.REACH, taints=True, timeout_s=130, host="url")
     async def get(self, ctx: Context, args: GetArgs) -> Result:
         """Ask for a URL (GET) and show status, headers and body; every status is a result, not an error."""
         return await _exchange(ctx, args, "HEAD" if args.head else "GET", None)
 
-    @action(effect=Effect.REACH, taints=True, timeout_s=130)
+    @action(effect=Effect.REACH, taints=True, timeout_s=130, host="url")
     async def post(self, ctx: Context, args: PostArgs) -> Result:
         """Send a body to a URL (POST) and show the answer; set the header Content-Type for other types."""
         return await _exchange(ctx, args, "POST", _content(args.body))

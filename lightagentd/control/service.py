@@ -94,7 +94,7 @@ class Service:
             workers=[
                 api.WorkerStatus(
                     agent=worker.agent,
-                    effect=worker.effect.value,
+                    effect=worker.where.value,
                     backend=worker.backend.name,
                     enforced=worker.backend.enforced,
                     pid=worker.process.pid,

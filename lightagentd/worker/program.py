@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 from pydantic import ValidationError
 
 from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError, ToolNotFound
-from lightagentd.tool import Action, Args, Effect, Result
+from lightagentd.tool import Action, Args, Effect, Preview, Result
 from lightagentd.varlink import Peer, VarlinkServer, error_reply
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, load_tools
@@ -46,6 +47,9 @@ METADATA_LIMIT_CHARS = 1 << 20
 _PROGRESS_LIMIT = 256
 """Pieces of live output that may wait for a slow daemon; beyond it pieces are left out, and it is said."""
 _PIECE_CHARS = 64 << 10
+_PUBLISHED_LIMIT = 4096
+"""Events outside of calls that may wait for the daemon."""
+PREVIEW_LIMIT_S = 10.0
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast it is looked after processes that were killed: they take a moment to go."""
@@ -58,9 +62,11 @@ class CallContext:
     call_id: str
     agent: str
     session: str
+    owner: int
     effect: Effect
     scratch: Path
     timeout_s: float
+    expected: dict[str, Any] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=deque)
     """What waits to be sent; at most `_PROGRESS_LIMIT`."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,9 +101,35 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         return [describe(loaded) for loaded in self._worker.tools.values()]
 
     @varlinkmethod(allow_foreign=True)
-    async def Settle(self) -> None:
-        """Answer when no call runs any more: after a hang-up, when what it ended is gone."""
-        await self._worker.settle()
+    async def Settle(self, *, call_id: str) -> None:
+        """Answer when this call runs no more: after a hang-up, when what it ended is gone."""
+        await self._worker.settle(call_id)
+
+    @varlinkmethod(return_parameter="checked", allow_foreign=True)
+    async def Check(
+        self, *, tool: str, action: str, args: Any, agent: str, session: str, owner: int, preview: bool
+    ) -> Any:
+        """The arguments as the action would get them, and, when asked for, what the call would do."""
+        try:
+            found = self._worker.find(tool, action)
+            checked = check_args(found, args)
+            seen = await self._worker.preview(found, checked, agent, session, owner) if preview else None
+        except LightagentError as err:
+            raise error_reply(err) from err
+        return {
+            "args": checked.model_dump(mode="json"),
+            "preview": seen.text if seen else "",
+            "expected": seen.expected if seen else {},
+        }
+
+    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
+    async def Follow(self) -> AsyncIterator[Any]:
+        """What tools publish outside of calls, as it comes and without an end.
+
+        Objects {kind: event, topic, type, data}, and {kind: lost, count} where the daemon was too slow.
+        """
+        async for event in self._worker.follow():
+            yield event
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Call(
@@ -109,8 +141,10 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         args: Any,
         agent: str,
         session: str,
+        owner: int,
         effect: str,
         timeout_s: float,
+        expected: Any,
     ) -> AsyncIterator[Any]:
         """Run one call. Streams objects whose kind is output or event; the last one's kind is result."""
         try:
@@ -120,9 +154,11 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 call_id=call_id,
                 agent=agent,
                 session=session,
+                owner=owner,
                 effect=Effect(effect),
                 scratch=self._worker.make_scratch(call_id),
                 timeout_s=timeout_s,
+                expected=expected,
             )
             async for event in self._worker.run(found, checked, context):
                 if event["kind"] == "result":
@@ -156,6 +192,8 @@ def _describe_action(action: Action) -> dict[str, Any]:
         "effect": action.effect.value if action.effect else "",
         "taints": action.taints,
         "timeout_s": action.timeout_s,
+        "place": action.place.value if action.place else "",
+        "host": action.host,
         "schema": action.args_model.model_json_schema(),
     }
 
@@ -183,9 +221,21 @@ class Worker:
         self._own_scratch = scratch is not None
         self._scratch = scratch or Path(tempfile.gettempdir())
         self._ends = ends
-        self.running = 0
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._calls: dict[str, asyncio.Event] = {}
+        """The calls that run, and what is set when each is over."""
+        self._published: deque[dict[str, Any]] = deque()
+        """What waits for the daemon; at most `_PUBLISHED_LIMIT`."""
+        self._publishing = asyncio.Event()
+        self._lost = 0
+        self._previews = itertools.count(1)
+        for loaded in tools.values():
+            if loaded.tool is not None:
+                loaded.tool.publish = self.publish
+
+    @property
+    def running(self) -> int:
+        """How many calls run."""
+        return len(self._calls)
 
     def find(self, tool: str, action: str) -> Action:
         loaded = self.tools.get(tool)
@@ -198,13 +248,62 @@ class Worker:
             raise ToolNotFound(f"The tool {tool} has no action {action!r}.")
         return found
 
+    def publish(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
+        """Keep an event of a tool's for the daemon; beyond the limit it is counted and left out."""
+        json.dumps(data, allow_nan=False)
+        if len(self._published) >= _PUBLISHED_LIMIT:
+            self._lost += 1
+        else:
+            self._published.append({"kind": "event", "topic": topic, "type": event_type, "data": data})
+        self._publishing.set()
+
+    async def follow(self) -> AsyncIterator[dict[str, Any]]:
+        """What tools publish, as it comes."""
+        while True:
+            self._publishing.clear()
+            while self._published:
+                yield self._published.popleft()
+            if self._lost:
+                lost, self._lost = self._lost, 0
+                yield {"kind": "lost", "count": lost}
+            if not self._published:
+                await self._publishing.wait()
+
+    async def preview(
+        self, action: Action, args: Args, agent: str, session: str, owner: int
+    ) -> Preview | None:
+        """What a call would do, as its tool says it. Raises what the tool raises."""
+        owning = self.tools[action.tool].tool
+        assert owning is not None
+        call_id = f"preview-{next(self._previews)}"
+        context = CallContext(
+            call_id=call_id,
+            agent=agent,
+            session=session,
+            owner=owner,
+            effect=Effect.OBSERVE,
+            scratch=self.make_scratch(call_id),
+            timeout_s=PREVIEW_LIMIT_S,
+        )
+        try:
+            async with asyncio.timeout(PREVIEW_LIMIT_S):
+                return await owning.preview(context, action.name, args)
+        except TimeoutError as err:
+            raise TimedOut(f"{action.tool}.{action.name} could not say in time what it would do.") from err
+        except LightagentError:
+            raise
+        except (Exception, SystemExit) as err:
+            _log.exception("the preview of %s.%s failed", action.tool, action.name)
+            raise ToolError(f"The preview of {action.tool}.{action.name} failed: {err}") from err
+        finally:
+            _remove(context.scratch)
+
     def make_scratch(self, call_id: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"lightagent-{call_id}-", dir=self._scratch))
 
     async def run(self, action: Action, args: Args, context: CallContext) -> AsyncIterator[dict[str, Any]]:
         """The call's output and events as they come, then its result. Raises what the action raised."""
-        self.running += 1
-        self._settled.clear()
+        over = self._calls.setdefault(context.call_id, asyncio.Event())
         task = asyncio.create_task(_bounded(action, args, context))
         task.add_done_callback(lambda _: context.news.set())
         try:
@@ -222,16 +321,17 @@ class Worker:
             task.cancel()
             await asyncio.wait([task])
             await self._end_leftovers()
-            self.running -= 1
+            self._calls.pop(context.call_id, None)
             self._clear_scratch(context.scratch)
-            if not self.running:
-                self._settled.set()
+            over.set()
 
-    async def settle(self) -> None:
-        """Wait until no call runs."""
+    async def settle(self, call_id: str) -> None:
+        """Wait until this call does not run."""
         for _ in range(2):
             await asyncio.sleep(0)  # a call that came before on another connection begins in this time
-        await self._settled.wait()
+        over = self._calls.get(call_id)
+        if over is not None:
+            await over.wait()
 
     def _clear_scratch(self, used: Path) -> None:
         """Remove a call's folder, and where the folder above it is the worker's alone, everything in that."""

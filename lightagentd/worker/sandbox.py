@@ -6,7 +6,8 @@ domain keeps signals and traces inside; where the kernel cannot do that (before 
 namespace, and `Backend.limits` says what that takes away. `none` starts the worker without bwrap: it enforces
 nothing, says so, and policy then counts shell commands as `change`. A worker for change is never in bwrap.
 
-As root, every worker becomes the user `nobody` with the groups `adm` and `systemd-journal`.
+As root, confined workers become the user `nobody` with the groups `adm` and `systemd-journal`. A worker for
+change, which exists only where an administrator named its agent, stays what the daemon is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightagentd.errors import WorkerUnavailable
 from lightagentd.paths import PACKAGE_FOLDER, Paths
-from lightagentd.tool import Effect
+from lightagentd.tool import Effect, Place
 from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
 from lightagentd.worker.leftovers import Ends
@@ -305,8 +307,10 @@ def worker_argv(
         keeper += ["--confined", "--landlock", str(backend.landlock_abi)]
     for folder in tools:
         keeper += ["--tools", str(folder)]
-    if backend.name != "bwrap" or not confined:
-        if confined and os.geteuid() == 0:
+    if not confined:
+        return [*_first_to_go(), *keeper]
+    if backend.name != "bwrap":
+        if os.geteuid() == 0:
             keeper += ["--limit-processes", str(PROCESSES)]
         return [*_first_to_go(), *switch_user_argv(), *keeper]
     needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools, *extra]
@@ -349,7 +353,7 @@ class Child:
 
 
 async def spawn(
-    effect: Effect,
+    where: Effect | Place,
     backend: Backend,
     paths: Paths,
     *,
@@ -359,7 +363,13 @@ async def spawn(
     env: Mapping[str, str],
     bus: Path | None = None,
 ) -> Child:
-    """Start a worker that serves on `listen_fd`; see `worker_argv` and `bwrap_argv`. Raises OSError."""
+    """Start a worker that serves on `listen_fd`; see `worker_argv` and `bwrap_argv`. Raises OSError.
+
+    A watcher's sandbox is that of observe.
+    """
+    if where in (Place.KEYS, Place.INSPECT):
+        raise WorkerUnavailable(f"There is no {where} on this machine.")
+    effect = where if isinstance(where, Effect) else Effect.OBSERVE
     held_end, lifeline = os.pipe()
     try:
         with Filter(effect, bus=bus is not None) as held:

@@ -29,8 +29,10 @@ class CallContext:
     call_id: str = "call_0123456789abcdef"
     agent: str = "ops"
     session: str = "ses_0123456789abcdef"
+    owner: int = 1000
     effect: Effect = Effect.OBSERVE
     timeout_s: float = 30.0
+    expected: dict[str, Any] = field(default_factory=dict)
     shown: list[tuple[str, str]] = field(default_factory=list)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 

@@ -247,7 +247,7 @@ async def test_secrets_cannot_be_read(pool: Pool, pool_paths: Paths, victims: Pa
 
 
 def _worker(pool: Pool, effect: Effect) -> WorkerProcess:
-    (found,) = [one for one in pool.workers() if one.effect is effect]
+    (found,) = [one for one in pool.workers() if one.where is effect]
     return found
 
 

@@ -8,9 +8,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import footprint, sessions, step
+from tests.bench import calls, footprint, sessions, step
 
-BENCHMARKS = {"step": step.run, "sessions": sessions.run, "footprint": footprint.run}
+BENCHMARKS = {"step": step.run, "calls": calls.run, "sessions": sessions.run, "footprint": footprint.run}
 
 
 def machine() -> str:

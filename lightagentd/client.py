@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator
 from typing import Any, Self
@@ -30,12 +31,11 @@ from lightagentd.errors import (
     TimedOut,
     from_varlink,
 )
+from lightagentd.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
 
 SYSTEM_SOCKET = "/run/lightagentd/control.sock"
-MAX_MESSAGE_BYTES = 16 << 20
-"""The largest message in either direction, as in `config`, which is too heavy to import here."""
 
 CHUNK_BYTES = 1 << 16
 """How much is read from the socket at once."""
@@ -110,6 +110,16 @@ class Client:
         self._send(method, parameters, more=True)
         return self._replies()
 
+    def quiet_until(self, fd: int) -> bool:
+        """Wait, in the middle of a stream, until another descriptor can be read; False when the daemon has
+        sent something before that.
+        """
+        sock = self._connection()
+        if self._wire.has_bytes:
+            return False
+        ready, _, _ = select.select([fd, sock.fileno()], [], [])
+        return sock.fileno() not in ready
+
     def _replies(self) -> Iterator[dict[str, Any]]:
         try:
             continues = True
@@ -171,6 +181,11 @@ class Wire:
         data = _encode_call(method, parameters, more=more)
         self.expecting, self._more = True, more
         return data
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether something came in that `reply` has not given yet."""
+        return bool(self._buffer)
 
     def feed(self, chunk: bytes) -> None:
         """Take what came in; an empty chunk is the end. Raises DaemonUnreachable."""

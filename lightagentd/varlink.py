@@ -22,8 +22,8 @@ from asyncvarlink import VarlinkInterface, VarlinkInterfaceRegistry
 from asyncvarlink.serviceinterface import VarlinkServiceInterface
 
 from lightagentd import __version__
-from lightagentd.config import MAX_MESSAGE_BYTES
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
+from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink_serving import Connection, HangupWatch, Transport
 from lightagentd.varlink_wire import encode_message, error_reply, reply_of
 
@@ -162,6 +162,11 @@ class VarlinkConnection:
     async def connect(path: Path) -> VarlinkConnection:
         """Raises OSError."""
         return VarlinkConnection(*await asyncio.open_unix_connection(path, limit=MAX_MESSAGE_BYTES))
+
+    @property
+    def closed(self) -> bool:
+        """Whether one of the two ends has hung up, as far as the event loop has noticed."""
+        return self._reader.at_eof() or self._writer.is_closing()
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One call with one reply. Raises the error of the reply, Unavailable when the peer is gone."""

@@ -26,8 +26,8 @@ from asyncvarlink import (
 from asyncvarlink.protocol import VarlinkBaseProtocol
 from asyncvarlink.types import FileDescriptorArray
 
-from lightagentd.config import MAX_MESSAGE_BYTES
 from lightagentd.errors import LightagentError, MessageTooLarge
+from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink_wire import call_of, decode_message, encode_message, error_reply, parameters_of
 
 _log = logging.getLogger(__name__)

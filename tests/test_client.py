@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lightagentd import client as client_module
-from lightagentd import config, errors
+from lightagentd import errors
 from lightagentd.aclient import AsyncClient
-from lightagentd.client import MAX_MESSAGE_BYTES, SYSTEM_SOCKET, Client, socket_path
+from lightagentd.client import SYSTEM_SOCKET, Client, socket_path
 from tests.scripted_daemon import Connection, ScriptedDaemon
 
 
@@ -24,10 +24,6 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedDaemon]:
     server.start()
     yield server
     server.stop()
-
-
-def test_message_limit_is_that_of_the_daemon() -> None:
-    assert MAX_MESSAGE_BYTES == config.MAX_MESSAGE_BYTES
 
 
 class TestSocketPath:

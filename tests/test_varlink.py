@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.config import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge, SkillNotFound, Unavailable
+from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink import Peer, VarlinkConnection, VarlinkServer
 from tests.raw_varlink import Raw, code, message
 from tests.varlink_echo import Echo, EchoInterface
@@ -58,7 +58,7 @@ class serving:  # noqa: N801 - reads as a verb
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another task of this test brings about."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -1,5 +1,8 @@
 """Finds and loads tool files, by path; only the worker does this, never the daemon.
 
+A file is loaded when it is asked for: most workers run one or two tools in their life, and loading all of
+them takes half of the time that a worker needs to start.
+
 A tool file is looked for in each folder of the search path; the first file of a name wins. A file that
 does not load is reported beside the others and stops nothing else, even one that wants to exit or that does
 not come to an end.
@@ -15,7 +18,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,14 +44,33 @@ class LoadedTool:
     error: str = ""
 
 
-def load_tools(folders: Sequence[Path]) -> dict[str, LoadedTool]:
-    """All tools of the search path by name, broken ones included (their `tool` is None)."""
-    found: dict[str, LoadedTool] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*.py")):
-            if path.stem not in found and not path.name.startswith("_"):
-                found[path.stem] = load_tool(path)
-    return found
+class ToolFiles(Mapping[str, LoadedTool]):
+    """The tools of a search path by name, each loaded when it is looked up, once; broken ones included (their
+    `tool` is None). `ready` gets each one that was loaded.
+    """
+
+    def __init__(self, folders: Sequence[Path], ready: Callable[[Tool], None] | None = None) -> None:
+        self._paths: dict[str, Path] = {}
+        self.loaded: dict[str, LoadedTool] = {}
+        self.ready = ready
+        for folder in folders:
+            for path in sorted(folder.glob("*.py")):
+                if not path.name.startswith("_"):
+                    self._paths.setdefault(path.stem, path)
+
+    def __getitem__(self, name: str) -> LoadedTool:
+        if name not in self.loaded:
+            found = load_tool(self._paths[name])
+            if found.tool is not None and self.ready is not None:
+                self.ready(found.tool)
+            self.loaded[name] = found
+        return self.loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def load_tool(path: Path) -> LoadedTool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.worker import loader
-from lightagentd.worker.loader import load_tool, load_tools
+from lightagentd.worker.loader import ToolFiles, load_tool
 
 GOOD = '''
 from lightagentd.tool import Args, Context, Effect, Result, Tool, action
@@ -77,7 +77,7 @@ def test_a_broken_file_disables_that_one_tool(
     write(tmp_path, "after")
     write(tmp_path, "before")
     (tmp_path / "broken.py").write_bytes(text.encode(errors="surrogateescape"))
-    found = load_tools([tmp_path])
+    found = ToolFiles([tmp_path])
     assert set(found) == {"after", "before", "broken"}
     assert found["broken"].tool is None
     assert found["broken"].actions == {}
@@ -95,7 +95,7 @@ def test_what_is_not_a_readable_file_is_a_problem_of_its_own(tmp_path: Path) -> 
     write(tmp_path, "a" * 62)
     (tmp_path / "notes.txt").write_text("not a tool")
     write(tmp_path, "_helper")
-    found = load_tools([tmp_path, tmp_path / "missing"])
+    found = ToolFiles([tmp_path, tmp_path / "missing"])
     assert set(found) == {"fine", "folder", "lost", "has-dash", "a" * 62}
     assert [name for name, tool in found.items() if not tool.error] == ["fine"]
 
@@ -105,7 +105,7 @@ def test_the_first_file_of_a_name_wins_even_when_it_is_broken(tmp_path: Path) ->
     write(tmp_path / "etc", "two", "raise ValueError('mine')")
     write(tmp_path / "share", "one")
     write(tmp_path / "share", "two")
-    found = load_tools([tmp_path / "etc", tmp_path / "share"])
+    found = ToolFiles([tmp_path / "etc", tmp_path / "share"])
     assert found["one"].path == tmp_path / "etc/one.py"
     assert found["two"].error == "ValueError: mine"
 
@@ -128,7 +128,21 @@ def test_a_file_of_another_user_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_file_is_loaded_when_it_is_looked_up_and_only_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        ran = f"with open({str(tmp_path / 'ran')!r}, 'a') as ran: ran.write('{name} ')"
+        write(tmp_path, name, ran + GOOD.format(cls="Found", name=name, doc="A tool."))
+    ready: list[str] = []
+    found = ToolFiles([tmp_path], lambda tool: ready.append(tool.name))
+    assert set(found) == {"one", "two"}
+    assert not (tmp_path / "ran").exists()
+    assert found["two"].tool is found["two"].tool
+    assert (tmp_path / "ran").read_text() == "two "
+    assert (ready, list(found.loaded)) == (["two"], ["two"])
+    assert found.get("three") is None
+
+
 def test_every_shipped_tool_loads() -> None:
-    found = load_tools([Path(__file__).resolve().parents[2] / "tools"])
+    found = ToolFiles([Path(__file__).resolve().parents[2] / "tools"])
     assert found
     assert {name: tool.error for name, tool in found.items() if tool.error} == {}

@@ -1,68 +1,110 @@
 """The choke point that every tool call passes, whoever asked for it.
 
-The defaults by effect: `observe` and `reach` are allowed to an agent that has the effect, `change` is asked
-for. A shell command is only as harmless as its sandbox: where nothing enforces `observe`, a command that
-claims it counts as `change`. The scripts of installed skills that nobody else can write are the exception.
+In this order, and the first that refuses decides:
+
+1. What the agent does not have (tools, skills, effects) is denied, and no rule can grant it. A shell command
+   is only as harmless as its sandbox: where nothing enforces `observe`, a command that claims it counts as
+   `change`, for everything that follows. The scripts of installed skills that nobody else can write are the
+   exception.
+2. A change by an agent that has no worker for change is denied.
+3. The rules of policy.d: of those that match, the strictest decides (deny, then ask, then allow). Where none
+   matches, `observe` and `reach` are allowed, and `change` is asked for.
+4. Taint: when text from outside is in the session, each change, and each reach to a host that the session did
+   not know before, is asked for even when it was allowed, unless the rule says `even_if_tainted`.
+5. Without a person to ask, ask becomes deny.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from lightagentd.errors import ApprovalRequired, LightagentError, PolicyDenied
+from lightagentd.errors import ApprovalRequired, ChangeNotEnabled, LightagentError, PolicyDenied
+from lightagentd.policy.call import PERSON, Decision, PolicyCall, Ruling
+from lightagentd.policy.rulefiles import RuleSet
+from lightagentd.policy.rules import LoadedRule
 from lightagentd.tool import Effect
+
+__all__ = ["PERSON", "Decision", "Explanation", "Policy", "PolicyCall", "Ruling"]
 
 SHELLS = frozenset({("bash", "exec")})
 """Actions that run whatever the caller writes."""
 SCRIPTS = frozenset({("skill", "run")})
 """Actions that run a file of the administrator's."""
 
-
-class Decision(StrEnum):
-    """What policy says to a call."""
-
-    ALLOW = "allow"
-    ASK = "ask"
-    DENY = "deny"
+_STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
+_ASK_SUGGESTION = "Say what you would do, and let the user do it or approve it."
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyCall:
-    """What policy looks at."""
+class Explanation:
+    """A ruling and how it came about."""
 
-    agent: str
-    tool: str
-    action: str
-    args: dict[str, Any]
+    ruling: Ruling
     effect: Effect
-    agent_effects: tuple[Effect, ...]
-    offered: bool
-    """Whether the action is on the agent's own list of tools."""
-    agent_skills: tuple[str, ...] | None = None
-    """The skills that the agent may use; None means all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ruling:
-    """A decision, the rule that made it, and the error that a refused call gets."""
-
-    decision: Decision
-    rule: str
-    error: LightagentError | None = None
+    """The effect in force, which the rules saw."""
+    decided: LoadedRule | None
+    """The rule of policy.d that decided, if one did."""
+    matched: tuple[LoadedRule, ...]
+    """All rules of policy.d that are about the call."""
+    notes: tuple[str, ...]
+    """What else had a part in it, as sentences."""
 
 
 class Policy:
-    """`enforced` says whether the workers' sandbox holds, `trusted_skill` whether a skill's files do."""
+    """`enforced` says whether the workers' sandbox holds, `trusted_skill` whether a skill's files do.
 
-    def __init__(self, *, enforced: Callable[[], bool], trusted_skill: Callable[[str], bool]) -> None:
+    `rules` are those of policy.d that are in force; they are replaced as a whole. `problem` says why newer
+    ones could not be taken, if so, and `doubts` which of them can match nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        enforced: Callable[[], bool],
+        trusted_skill: Callable[[str], bool],
+        rules: RuleSet | None = None,
+    ) -> None:
         self._enforced = enforced
         self._trusted_skill = trusted_skill
+        self.rules = rules or RuleSet()
+        self.problem = ""
+        self.doubts: tuple[str, ...] = ()
 
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""
+        return self.explain(call).ruling
+
+    def explain(self, call: PolicyCall) -> Explanation:
+        """The ruling on one call, with what led to it. Never raises."""
+        effect, unenforced = self.effect_in_force(call)
+        notes = []
+        if unenforced:
+            notes.append(f"No sandbox enforces {call.effect} on this machine, so the call counts as change.")
+        seen = replace(call, effect=effect)
+        matched = self.rules.matching(seen)
+        missing = self._not_had(call, effect, unenforced)
+        if missing is not None:
+            if matched:
+                notes.append("The agent may not make this call at all, so no rule decided.")
+            return _explanation(missing, effect, None, matched, notes)
+        decided = _strictest(matched)
+        ruling = _by_rule(decided, seen) if decided else _by_default(seen)
+        if unenforced and ruling.decision is Decision.ASK:  # who is asked reads the effect that it claims
+            ruling = replace(ruling, reason=f"{notes[0]} {ruling.reason}")
+        if ruling.decision is Decision.ALLOW and (taint := _taint_rule(seen)):
+            if decided is not None and decided.rule.even_if_tainted:
+                notes.append("The session is tainted, and the rule allows the call even so.")
+            else:
+                notes.append(f"The session is tainted: {ruling.rule} alone would allow the call.")
+                ruling, decided = _by_taint(taint, seen), None
+        if ruling.decision is Decision.ASK and call.trigger != PERSON:
+            notes.append(f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn.")
+            ruling = _unattended(ruling, seen)
+        return _explanation(ruling, effect, decided, matched, notes)
+
+    def _not_had(self, call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
+        """The refusal of what the agent does not have."""
         name = f"{call.tool}.{call.action}"
         if not call.offered:
             return _deny("agent-tools", f"The agent {call.agent} may not use {name}.", "Use another tool.")
@@ -74,28 +116,34 @@ class Policy:
             and skill not in call.agent_skills
         ):
             return _deny("agent-skills", f"The agent {call.agent} may not use the skill {skill[:100]}.", "")
-        effect, rule = self._effect_in_force(call)
         if effect not in call.agent_effects:
             has = ", ".join(call.agent_effects)
             return _deny(
-                "agent-effects" if effect is call.effect else rule,
+                unenforced or "agent-effects",
                 f"{name} has the effect {effect}, and the agent {call.agent} has only: {has}.",
-                "Ask for less, or ask an administrator to allow the effect."
-                if effect is call.effect
-                else "No sandbox enforces observe on this machine: lactl status says why.",
+                "No sandbox enforces observe on this machine: lactl status says why."
+                if unenforced
+                else "Ask for less, or ask an administrator to allow the effect.",
             )
-        if effect is Effect.CHANGE:
-            return Ruling(
-                decision=Decision.ASK,
-                rule="default-change",
-                error=ApprovalRequired(
-                    f"{name} would change the system, and nobody has approved it.",
-                    suggestion="Say what you would change, and let the user do it.",
-                ),
+        if effect is Effect.CHANGE and not call.change_enabled:
+            message = f"{name} would change the system, and the agent {call.agent} has no worker for change."
+            unit = f"lightagent-change@{call.agent}.socket"
+            hint = (
+                f"An administrator can enable it: systemctl enable --now {unit}"
+                " (without systemd: [worker] change_agents in lightagentd.toml)"
             )
-        return Ruling(decision=Decision.ALLOW, rule=f"default-{effect}")
+            if unenforced:
+                message = (
+                    f"No sandbox enforces {call.effect} on this machine, so {name} counts as change, and the"
+                    f" agent {call.agent} has no worker for that."
+                )
+                hint = f"lactl status says why. {hint}"
+            refused = ChangeNotEnabled(message, suggestion=hint)
+            return _refusal(Decision.DENY, unenforced or "no-change-worker", message, refused)
+        return None
 
-    def _effect_in_force(self, call: PolicyCall) -> tuple[Effect, str]:
+    def effect_in_force(self, call: PolicyCall) -> tuple[Effect, str]:
+        """The effect that counts, and the rule that made it another than the call's, if one did."""
         if self._enforced() or call.effect is Effect.CHANGE:
             return call.effect, ""
         key = (call.tool, call.action)
@@ -106,5 +154,87 @@ class Policy:
         return call.effect, ""
 
 
+def _explanation(
+    ruling: Ruling,
+    effect: Effect,
+    decided: LoadedRule | None,
+    matched: Sequence[LoadedRule],
+    notes: Sequence[str],
+) -> Explanation:
+    return Explanation(
+        ruling=ruling, effect=effect, decided=decided, matched=tuple(matched), notes=tuple(notes)
+    )
+
+
+def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:
+    """The rule that decides; of several that allow, one that does so even in a tainted session."""
+    return min(
+        rules,
+        key=lambda one: (_STRICTEST_FIRST.index(one.rule.decision), not one.rule.even_if_tainted),
+        default=None,
+    )
+
+
+def _by_rule(decided: LoadedRule, call: PolicyCall) -> Ruling:
+    name, reason = f"{call.tool}.{call.action}", decided.rule.reason
+    because = f": {reason.rstrip('.')}" if reason else ""
+    if decided.rule.decision is Decision.ALLOW:
+        return Ruling(decision=Decision.ALLOW, rule=decided.label, reason=reason)
+    if decided.rule.decision is Decision.ASK:
+        message = f"The rule {decided.label} asks for a person's approval of {name}{because}."
+        return _refusal(Decision.ASK, decided.label, reason or message, _asked(message))
+    message = f"The rule {decided.label} denies {name}{because}."
+    suggestion = "Do without it, and tell the user which rule forbids it."
+    return _refusal(
+        Decision.DENY, decided.label, reason or message, PolicyDenied(message, suggestion=suggestion)
+    )
+
+
+def _by_default(call: PolicyCall) -> Ruling:
+    rule = f"default-{call.effect}"
+    if call.effect is not Effect.CHANGE:
+        return Ruling(decision=Decision.ALLOW, rule=rule)
+    message = f"{call.tool}.{call.action} would change the system, and nobody has approved it."
+    return _refusal(Decision.ASK, rule, "A change needs the approval of a person.", _asked(message))
+
+
+def _taint_rule(call: PolicyCall) -> str:
+    """The rule by which a tainted session has to ask for a call; empty when it need not."""
+    if not call.tainted:
+        return ""
+    if call.effect is Effect.CHANGE:
+        return "tainted-change"
+    known = call.known_host and call.host
+    return "tainted-reach" if call.effect is Effect.REACH and not known else ""
+
+
+def _by_taint(rule: str, call: PolicyCall) -> Ruling:
+    if call.effect is Effect.CHANGE:
+        what = "would change the system"
+    else:
+        where = call.host[:100] or "a host that cannot be told from the call"
+        what = f"would reach {where}, which the session has not reached before"
+    reason = f"Text from outside is in this session, and {call.tool}.{call.action} {what}."
+    return _refusal(Decision.ASK, rule, reason, _asked(f"{reason} Nobody has approved it."))
+
+
+def _unattended(ruling: Ruling, call: PolicyCall) -> Ruling:
+    assert ruling.error is not None
+    nobody = f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn."
+    error = PolicyDenied(
+        f"{ruling.error.message} {nobody}",
+        suggestion="Say in the answer what a person has to do or to allow.",
+    )
+    return _refusal(Decision.DENY, ruling.rule, f"{ruling.reason} {nobody}", error)
+
+
+def _asked(message: str) -> ApprovalRequired:
+    return ApprovalRequired(message, suggestion=_ASK_SUGGESTION)
+
+
 def _deny(rule: str, message: str, suggestion: str) -> Ruling:
-    return Ruling(decision=Decision.DENY, rule=rule, error=PolicyDenied(message, suggestion=suggestion))
+    return _refusal(Decision.DENY, rule, message, PolicyDenied(message, suggestion=suggestion))
+
+
+def _refusal(decision: Decision, rule: str, reason: str, error: LightagentError) -> Ruling:
+    return Ruling(decision=decision, rule=rule, reason=reason, error=error)

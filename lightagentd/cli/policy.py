@@ -1,0 +1,211 @@
+"""`lactl policy`: the rules that say which calls run, which are asked for and which are refused.
+
+`check` reads files itself and needs no daemon. `replay` reads them, too, and sends the daemon their text, so
+that the daemon opens no file that a client names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
+from lightagentd.cli.output import dump, fields, print_json, print_json_line, say, table, warn
+from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
+from lightagentd.cli.tools import call_parameters
+from lightagentd.cli.when import FORMS, local, since_time
+
+_COLOURS = {"allow": GREEN, "ask": YELLOW, "deny": RED}
+
+
+@click.group("policy", cls=Group)
+def command() -> None:
+    """Check, list, explain and try the rules of policy.d."""
+
+
+@command.command("check")
+@click.argument("places", metavar="[DIR|FILE]...", nargs=-1)
+@click.pass_obj
+def check(settings: Settings, places: tuple[str, ...]) -> None:
+    """Check files of rules, those of the daemon if none are named.
+
+    The examples of each rule are tried. The exit status is 78 when the daemon would refuse the files. The
+    daemon need not run.
+    """
+    from lightagentd.policy.rulefiles import load_texts
+
+    texts = _read(places)
+    rules = load_texts(texts).rules
+    examples = sum(len(one.rule.match) + len(one.rule.not_match) for one in rules)
+    found: dict[str, Any] = {"files": list(texts), "rules": len(rules), "examples": examples}
+    if settings.json:
+        print_json({"ok": True, **found})
+    else:
+        found["files"] = found["files"] or "none: the defaults apply"
+        fields([*found.items(), ("result", "ok")])
+
+
+@command.command("list")
+@click.pass_obj
+def list_rules(settings: Settings) -> None:
+    """List the rules in force.
+
+    The columns: name, decision, conditions, origin, reason. Where no rule matches a call, observe and reach
+    are allowed and change is asked for.
+    """
+    rules = settings.call("Policy.List")
+    if settings.json:
+        print_json(rules)
+        return
+    table(
+        ("NAME", "DECISION", "CONDITIONS", "ORIGIN", "REASON"),
+        ((one["name"], _decision(one), _conditions(one), one["origin"], one["reason"]) for one in rules),
+        empty="There are no rules: observe and reach are allowed, change is asked for.",
+    )
+
+
+@command.command("explain")
+@agent_argument
+@click.argument("action", metavar="TOOL.ACTION")
+@click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
+@click.option("--trigger", metavar="WORD", help="What began the turn, such as timer; person if not given.")
+@click.option(
+    "--tainted", is_flag=True, help="As in a session with text from outside; its host is a new one."
+)
+@click.option("--caller", metavar="USER", help="Whose session it is, a name or a uid; yours if not given.")
+@click.pass_obj
+def explain(
+    settings: Settings,
+    agent: str,
+    action: str,
+    arguments: tuple[str, ...],
+    whole: str | None,
+    trigger: str | None,
+    tainted: bool,
+    caller: str | None,
+) -> None:
+    """Say what policy decides on a call, and by which rule.
+
+    Nothing is called. The arguments are written as for 'lactl tools call':
+
+    \b
+      lactl policy explain ops file.write path=/etc/hosts content=x
+      lactl policy explain ops bash.exec command='df -h' --tainted
+    """
+    parameters = {
+        "agent": agent,
+        **call_parameters(settings, action, arguments, whole),
+        "trigger": trigger,
+        "tainted": tainted,
+        "caller": _uid(caller),
+    }
+    found = settings.call("Policy.Explain", **parameters)
+    if settings.json:
+        print_json(found)
+        return
+    fields(
+        [
+            ("decision", found["decision"]),
+            ("rule", found["rule"]),
+            ("origin", found["origin"] or "built in"),
+            ("effect", found["effect"]),
+            *((name, found[name]) for name in ("reason", "message", "suggestion") if found[name]),
+            *(("note", text) for text in found["notes"]),
+            *(("also matches", _one_line(one)) for one in found["matched"] if not _decides(found, one)),
+        ]
+    )
+
+
+@command.command("replay")
+@click.argument("places", metavar="DIR|FILE...", nargs=-1, required=True)
+@click.option("--since", metavar="TIME", callback=since_time, help=f"Not before {FORMS}.")
+@click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only calls of this agent.")
+@click.pass_obj
+def replay(settings: Settings, places: tuple[str, ...], since: int | None, agent: str | None) -> None:
+    """Judge past calls by other rules, and list those whose decision would change.
+
+    The rules of the files named take the place of those in force. The columns: number, time, agent, call,
+    decision then and now, rule then and now. The count goes to standard error. What the history does not
+    say about a call is taken to be as in an ordinary prompt. It needs an administrator: root, or the daemon's
+    own user.
+    """
+    parameters = {"files": _read(places), "since_us": since, "agent": agent}
+    last: dict[str, Any] = {}
+    with settings.client() as client:
+        for reply in client.stream("Policy.Replay", **parameters):
+            last = reply["replay"]
+            if settings.json:
+                print_json_line(last)
+            elif last["change"]:
+                _print_change(last["change"])
+    if not settings.json:
+        left = f"; {last['skipped']} were refused before policy saw them" if last["skipped"] else ""
+        warn(f"{last['changed']} of {last['judged']} calls would be decided otherwise{left}.")
+
+
+def _print_change(change: dict[str, Any]) -> None:
+    call = f"{change['tool']}.{change['action']} {dump(change['args'])}"
+    cells = (change["seq"], local(change["time_us"]), change["agent"], call)
+    decisions = f"{change['before']} -> {change['after']}"
+    rules = f"{change['before_rule']} -> {change['after_rule']}"
+    if not is_terminal():
+        table((), [(*cells, decisions, rules)])
+        return
+    before, after = (style(change[key], _COLOURS[change[key]]) for key in ("before", "after"))
+    say(
+        f"{change['seq']:>6}  {local(change['time_us'])}  {change['agent']}  ",
+        before,
+        " -> ",
+        after,
+        f"  {call}",
+    )
+    say(f"        {rules}")
+
+
+def _read(places: Iterable[str]) -> dict[str, str]:
+    """The texts of the files, and of those in the folders, by their paths. Raises ConfigError."""
+    from lightagentd.paths import default_paths
+    from lightagentd.policy.rulefiles import POLICY_FOLDER, read_files, rule_files
+
+    found = [Path(place) for place in places] or [default_paths().config / POLICY_FOLDER]
+    files: list[Path] = []
+    for place in found:
+        files += [place] if place.is_file() or (places and not place.exists()) else rule_files(place)
+    return read_files(files)
+
+
+def _uid(caller: str | None) -> int | None:
+    if caller is None or caller.isdecimal():
+        return None if caller is None else int(caller)
+    import pwd
+
+    try:
+        return pwd.getpwnam(caller).pw_uid
+    except KeyError:
+        raise click.BadParameter(f"there is no user {caller!r}.", param_hint="--caller") from None
+
+
+def _decision(rule: dict[str, Any]) -> str:
+    return f"{rule['decision']}{' even if tainted' if rule['even_if_tainted'] else ''}"
+
+
+def _conditions(rule: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in rule["conditions"].items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return ",".join(str(item) for item in value)
+    return dump(value)
+
+
+def _one_line(rule: dict[str, Any]) -> str:
+    return f"{rule['name']} ({_decision(rule)}, {rule['origin']})"
+
+
+def _decides(found: dict[str, Any], rule: dict[str, Any]) -> bool:
+    return bool(found["origin"]) and (found["rule"], found["origin"]) == (rule["name"], rule["origin"])

@@ -1,0 +1,80 @@
+"""What policy looks at, and what it says: the words that rules and decisions share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from lightagentd.errors import LightagentError
+from lightagentd.tool import Effect
+
+PERSON = "person"
+"""The trigger of a call behind which a person waits who can be asked."""
+
+BUILT_IN_RULES = frozenset(
+    {
+        "agent-tools",
+        "agent-skills",
+        "agent-effects",
+        "unenforced-shell",
+        "unenforced-script",
+        "no-change-worker",
+        "default-observe",
+        "default-reach",
+        "default-change",
+        "tainted-change",
+        "tainted-reach",
+    }
+)
+"""The names of rules that no file may give to its own."""
+
+
+class Decision(StrEnum):
+    """What policy says to a call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyCall:
+    """What policy looks at. Nothing here has a default: what is left out would be a restriction less."""
+
+    agent: str
+    tool: str
+    action: str
+    args: dict[str, Any]
+    effect: Effect
+    """The effect that the call asks for; rules see the one in force (`Policy`)."""
+    agent_effects: tuple[Effect, ...]
+    offered: bool
+    """Whether the action is on the agent's own list of tools."""
+    agent_skills: tuple[str, ...] | None
+    """The skills that the agent may use; None means all."""
+    caller: int | None
+    """The uid that owns the session or made the call; None when it is not known."""
+    trigger: str
+    """What started the turn: `person`, `timer`, `event`, ...; others have nobody behind them to ask."""
+    tainted: bool
+    """Whether text from outside is in the session."""
+    host: str
+    """The host that a reach call names; empty when it names none that can be known."""
+    known_host: bool
+    """Whether the session reached `host` before it was tainted, or a person approved it."""
+    change_enabled: bool
+    """Whether the agent has a worker for change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """A decision, the rule that made it, why, and the error that a refused call gets.
+
+    `rule` is the name of a built-in rule, or `NAME (FILE)` for one of policy.d.
+    """
+
+    decision: Decision
+    rule: str
+    reason: str = ""
+    error: LightagentError | None = None

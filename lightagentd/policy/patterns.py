@@ -1,0 +1,126 @@
+"""Patterns on text, as rules of policy.d write them.
+
+    "nginx.service"     this text
+    "nginx*"            a shell-style glob over the whole text: * any text, ? one character, [ab] one of these
+    "re:[a-z]{1,8}"     a regular expression (Python's) over the whole text
+    true, 5             this value
+
+The texts come from the model, so no pattern may take long on any of them: what runs within `bounded` is
+stopped after CPU_S of processor time. For that, and for a text that is too long (None), whether it matches is
+not known, and who asks has to fail closed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+TEXT_MAX_CHARS = 1 << 20
+REGEX_TEXT_MAX_CHARS = 4096
+CPU_S = 0.1
+PATTERN_MAX_CHARS = 1000
+REGEX_PREFIX = "re:"
+GLOB_CHARACTERS = frozenset("*?[")
+
+PatternValue = bool | int | float | str
+"""What a pattern is in a file."""
+
+
+class TakesTooLongError(Exception):
+    """Matching has used up its time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """One pattern. `value` is what stands in the file, `text` its text without `re:`."""
+
+    value: PatternValue
+    text: str
+    is_regex: bool
+    strict: bool
+    """Of a rule that allows: there `.` in a regular expression does not match a newline."""
+    compiled: re.Pattern[str]
+
+    @property
+    def literal(self) -> bool:
+        """Whether it matches exactly its own text."""
+        return not self.is_regex and GLOB_CHARACTERS.isdisjoint(self.text)
+
+    def matches(self, text: str) -> bool | None:
+        """Whether it matches the whole text; None when the text is too long to say. Call it in `bounded`."""
+        if len(text) > (REGEX_TEXT_MAX_CHARS if self.is_regex else TEXT_MAX_CHARS):
+            return None
+        return self.compiled.fullmatch(text) is not None
+
+
+def parse_pattern(value: PatternValue, *, strict: bool) -> Pattern:
+    """The pattern that a file holds. Raises ValueError with what is wrong."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if not text:
+        raise ValueError("a pattern is empty")
+    if len(text) > PATTERN_MAX_CHARS:
+        raise ValueError(f"a pattern is longer than {PATTERN_MAX_CHARS} characters")
+    if not text.startswith(REGEX_PREFIX):
+        compiled = re.compile(fnmatch.translate(text))
+        return Pattern(value=value, text=text, is_regex=False, strict=strict, compiled=compiled)
+    text = text.removeprefix(REGEX_PREFIX)
+    try:
+        compiled = re.compile(text, 0 if strict else re.DOTALL)
+    except (re.error, RecursionError, OverflowError) as err:
+        raise ValueError(f"{text!r} is not a regular expression: {err}") from err
+    return Pattern(value=value, text=text, is_regex=True, strict=strict, compiled=compiled)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Stop what runs within after CPU_S: it raises TakesTooLongError.
+
+    Python's regular expressions look for signals while they match, and only in the main thread; elsewhere
+    nothing can be bounded, so nothing is matched.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise TakesTooLongError
+    if signal.getsignal(signal.SIGVTALRM) is not _stop:
+        signal.signal(signal.SIGVTALRM, _stop)  # and stays: without a handler a late one would end the daemon
+    _alarm.armed = True
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+        yield
+    finally:
+        _alarm.armed = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+class _Alarm:
+    """Whether something runs that is to be stopped. No lock: a signal's handler may not wait for one."""
+
+    armed = False
+
+
+_alarm = _Alarm()
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    if _alarm.armed:
+        _alarm.armed = False
+        raise TakesTooLongError
+
+
+def value_text(value: object) -> str | None:
+    """A value as the text that patterns see: text as it is, anything else as compact JSON with sorted keys.
+
+    None when it has no such text: too deeply nested, or a number that is too long.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (RecursionError, ValueError, TypeError):
+        return None

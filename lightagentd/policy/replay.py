@@ -1,0 +1,86 @@
+"""Judges stored calls again, with other rules than those of then.
+
+A stored call is the data of an event `agent.tool_dispatch`. Only what rules decide is judged again: a call
+that the agent was refused because it does not have the tool, skill, effect or worker stays as it was. What
+the event does not say (whether the session was tainted, whether a person was there) is taken from the name of
+the built-in rule that decided then, and otherwise to be as in an ordinary prompt. Secrets were taken out of
+the stored arguments, so a pattern that is about one does not find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightagentd.policy.call import BUILT_IN_RULES, PERSON, Decision, PolicyCall, Ruling
+from lightagentd.policy.decide import Policy
+from lightagentd.policy.rulefiles import RuleSet
+from lightagentd.tool import Effect
+
+_BY_EFFECT = frozenset(
+    {"default-observe", "default-reach", "default-change", "tainted-change", "tainted-reach"}
+)
+"""Built-in rules that decide where no file does; their names end with the effect that was in force."""
+_UNATTENDED = "unattended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What was said then, and what the other rules say."""
+
+    call: PolicyCall
+    before: Decision
+    before_rule: str
+    after: Ruling
+
+    @property
+    def changed(self) -> bool:
+        return self.before is not self.after.decision
+
+
+class Replay:
+    """Judges calls with `rules`; `now` is the policy in force, which knows this machine's sandbox."""
+
+    def __init__(self, rules: RuleSet, now: Policy) -> None:
+        self._now = now
+        # The effect in force is found out before, as far as it can be, so nothing here is unenforced.
+        self._candidate = Policy(enforced=lambda: True, trusted_skill=lambda _name: True, rules=rules)
+
+    def judge(self, agent: str, owner: int | None, data: Mapping[str, Any]) -> Judged | None:
+        """The call in the data of an event; None when it is none that policy decided."""
+        try:
+            before = Decision(data["decision"])
+            rule = str(data["rule"])
+            call = _call(agent, owner, data, before, rule)
+        except (KeyError, ValueError, TypeError):
+            return None
+        if rule in BUILT_IN_RULES - _BY_EFFECT:
+            same = Ruling(decision=before, rule=rule)
+            return Judged(call=call, before=before, before_rule=rule, after=same)
+        if rule not in _BY_EFFECT:
+            call = replace(call, effect=self._now.effect_in_force(call)[0])
+        return Judged(call=call, before=before, before_rule=rule, after=self._candidate.decide(call))
+
+
+def _call(agent: str, owner: int | None, data: Mapping[str, Any], before: Decision, rule: str) -> PolicyCall:
+    """Raises KeyError, ValueError, TypeError."""
+    by_effect = rule in _BY_EFFECT
+    effect = Effect(rule.partition("-")[2] if by_effect else data["effect"])
+    asked_nobody = by_effect and before is Decision.DENY
+    return PolicyCall(
+        agent=agent,
+        tool=str(data["tool"]),
+        action=str(data["action"]),
+        args=dict(data["args"]),
+        effect=effect,
+        agent_effects=tuple(Effect),
+        offered=True,
+        agent_skills=None,
+        caller=owner,
+        trigger=str(data.get("trigger") or (_UNATTENDED if asked_nobody else PERSON)),
+        tainted=bool(data.get("tainted", rule.startswith("tainted-"))),
+        host=str(data.get("host", "")),
+        known_host=data.get("known_host") is True,
+        change_enabled=True,
+    )

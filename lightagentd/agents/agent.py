@@ -14,13 +14,16 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 
 from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.recovery import recover, unfinished_turns
+from lightagentd.agents.recovery import end_stored_turns, recover, unfinished_turns
 from lightagentd.agents.session import Session, SessionRecord
 from lightagentd.agents.turn import Step, Turn, final_error
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.agents.watches import Watches
 from lightagentd.errors import AgentNotRunning, LightagentError, TimedOut
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import within
+from lightagentd.panic import Panic
+from lightagentd.policy.approvals import Approvals, Suspended
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +33,10 @@ _STILL_QUEUED = AgentNotRunning(
     "The agent stopped before this prompt's turn came.",
     suggestion="The prompt stays queued for its next start.",
 )
+_STILL_WAITING = AgentNotRunning(
+    "The agent stopped while this turn waits for an approval.",
+    suggestion="The turn goes on at its next start; lactl approvals shows the question.",
+)
 _LOADED_SESSIONS = 256
 """Idle sessions beyond this number do not keep their messages in memory."""
 
@@ -37,15 +44,28 @@ _LOADED_SESSIONS = 256
 class Agent:
     """One agent. `state` is stopped, running or failed; while failed it waits to be started again."""
 
-    def __init__(self, name: str, make_parts: Callable[[], AgentParts], history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        make_parts: Callable[[], AgentParts],
+        history: History,
+        approvals: Approvals,
+        panic: Panic | None = None,
+    ) -> None:
         self.name = name
+        self._panic = panic or Panic()
         self.state = "stopped"
         self.problem = ""
         self.restarts = 0
         self.sessions: dict[str, Session] = {}
         self.parts: AgentParts | None = None
+        self.calls: set[asyncio.Task[None]] = set()
+        """The calls that people make just now, without a turn; each belongs to its caller."""
+        self.watches: Watches | None = None
+        """Is told when this agent starts and stops."""
         self._make_parts = make_parts
         self._history = history
+        self._approvals = approvals
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
         """Held by a start or a stop, which may be asked for from several sides at once."""
@@ -55,8 +75,18 @@ class Agent:
         self._draining = False
 
     @property
+    def panic(self) -> Panic:
+        """The daemon's emergency stop."""
+        return self._panic
+
+    @property
     def turns_running(self) -> int:
         return sum(1 for session in self.sessions.values() if session.running)
+
+    @property
+    def turns_waiting(self) -> int:
+        """How many of the running turns wait for a person's answer."""
+        return sum(1 for session in self.sessions.values() if session.waiting)
 
     @property
     def turns_queued(self) -> int:
@@ -69,20 +99,38 @@ class Agent:
                 await uninterrupted(self._start())
 
     async def stop(self) -> None:
-        """Cancel the running turns and stop. Queued prompts stay stored, for the next start."""
+        """Cancel the running turns and stop. Queued prompts stay stored, for the next start; so do turns that
+        wait for an approval, when the whole daemon stops.
+        """
         async with self._changing:
             if self.state != "stopped":
                 await uninterrupted(self._stop())
 
     async def drain(self) -> None:
-        """Wait until no turn runs, and begin none; what is queued stays stored."""
+        """Wait until no turn runs, and begin none; what is queued stays stored. Turns that wait for an
+        approval have been told already to leave off (`Approvals.suspend`).
+        """
         self._draining = True
         while self._runners:
             await asyncio.wait(list(self._runners.values()))
 
-    async def prompt(self, session: Session, text: str, correlation_id: str = "") -> Turn:
-        """Store a prompt, and run its turn when those before it are done."""
-        return await self._prompt(session, text, correlation_id, stepwise=False)
+    async def prompt(
+        self,
+        session: Session,
+        text: str,
+        correlation_id: str = "",
+        *,
+        unattended: bool = False,
+        outside: bool = False,
+    ) -> Turn:
+        """Store a prompt, and run its turn when those before it are done.
+
+        `unattended` says that nobody is there to be asked: what policy would ask about is refused. `outside`
+        says that the prompt holds text from outside, which taints the session.
+        """
+        return await self._prompt(
+            session, text, correlation_id, stepwise=False, unattended=unattended, outside=outside
+        )
 
     async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
         """Prompt, and drive the turn: no step begins before the one before it was taken.
@@ -110,6 +158,38 @@ class Agent:
         self._run_session(session)
         return len(turns)
 
+    def cancel_running(self, why: LightagentError) -> int:
+        """Cancel the running turns and calls; the turns end with `why`. Says how many there were; waits for
+        nothing.
+        """
+        running = [session.running for session in self.sessions.values() if session.running]
+        for turn in running:
+            turn.cancel(why)
+        for call in self.calls:
+            call.cancel()
+        return len(running) + len(self.calls)
+
+    async def end_all_turns(self) -> None:
+        """During an emergency stop: wait until every turn is ended, those that were queued too.
+
+        Raises StorageError when that cannot be stored; the turns are ended all the same.
+        """
+        async with self._changing:
+            while self._runners:
+                await asyncio.wait(list(self._runners.values()))
+            if self.state == "failed":
+                await uninterrupted(self._start())  # which takes up what waits, and that ends at once
+            while self._runners:
+                await asyncio.wait(list(self._runners.values()))
+            await uninterrupted(self._end_stored_turns())
+
+    async def _end_stored_turns(self) -> None:
+        """End what would run at the next start: the prompts of an agent that is stopped, and turns whose end
+        could not be stored.
+        """
+        why = self._panic.error()
+        await end_stored_turns(self._history, self._approvals, why, agent=self.name, sessions=self.sessions)
+
     def adopt(self, session: Session) -> Session:
         """Take a session that was just stored into memory."""
         session.driver = self.run
@@ -124,11 +204,26 @@ class Agent:
             )
         return self.parts
 
-    async def _prompt(self, session: Session, text: str, correlation_id: str, *, stepwise: bool) -> Turn:
+    async def _prompt(
+        self,
+        session: Session,
+        text: str,
+        correlation_id: str,
+        *,
+        stepwise: bool,
+        unattended: bool = False,
+        outside: bool = False,
+    ) -> Turn:
+        self._panic.check()
         max_queue = self.running_parts().max_queue
         try:
             turn = await session.enqueue(
-                text, correlation_id=correlation_id, max_queue=max_queue, stepwise=stepwise
+                text,
+                correlation_id=correlation_id,
+                max_queue=max_queue,
+                stepwise=stepwise,
+                unattended=unattended,
+                outside=outside,
             )
         finally:
             self._run_session(session)  # also when the caller went away: what is stored is run
@@ -150,12 +245,16 @@ class Agent:
             raise
         self._supervisor = asyncio.create_task(self._supervise(), name=f"agent-{self.name}")
         await self._event("started")
+        if self.watches is not None:
+            self.watches.agent_started(self.name)
 
     async def _stop(self) -> None:
         self.state, self.problem = "stopped", ""
         await self._cancel_supervisor()
         await self._end()
         self._release_queues()
+        if self.watches is not None:
+            await self.watches.agent_stopped(self.name)
         await self._event("stopped")
 
     async def _begin(self) -> None:
@@ -163,14 +262,16 @@ class Agent:
         parts = self._make_parts()
         for value in self._history.state("sessions").values():
             if value["agent"] == self.name:
-                session = self.adopt(Session(SessionRecord(**value), self._history))
+                session = self.adopt(Session(SessionRecord.from_dict(value), self._history))
                 session.forget_messages()
         for session_id, unfinished in unfinished_turns(self._history).items():
             if session_id in self.sessions:
                 session = self.sessions[session_id]
                 waiting = {turn.trace_id for turn in session.queue} | session.storing
                 left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
-                session.queue.extend((await recover(session, left)).requeued)
+                found = await recover(session, left)
+                session.queue.extend(found.requeued)
+                session.queue.extendleft(reversed(found.taken_up))
         self.parts, self.state, self.problem = parts, "running", ""
         for session in self.sessions.values():
             self._run_session(session)
@@ -270,10 +371,11 @@ class Agent:
         error: BaseException | None = None
         with session.context(turn):
             try:
+                self._panic.check()
                 if turn.cancelled:
                     raise asyncio.CancelledError
                 await self._take_steps(session, turn, parts)
-            except LightagentError as err:
+            except (LightagentError, Suspended) as err:
                 error = err
             except asyncio.CancelledError as err:
                 error = err
@@ -282,16 +384,36 @@ class Agent:
                 error = err
                 self._fail(err)
             finally:
-                await uninterrupted(self._end_turn(session, turn, error))
+                if isinstance(error, Suspended) and turn.handed is not None:
+                    error = asyncio.CancelledError()  # who drives the turn goes, and it with him
+                if self._stays(turn, error, parts):
+                    session.forget_messages()
+                    turn.finish(_STILL_WAITING, {"steps": turn.steps_done, "duration_ms": turn.duration_ms})
+                else:
+                    await uninterrupted(self._end_turn(session, turn, error, parts))
+
+    def _stays(self, turn: Turn, error: BaseException | None, parts: AgentParts) -> bool:
+        """Whether a turn that was stopped stays stored as it is, with the question that it waits for."""
+        approvals = parts.dispatcher.approvals
+        return (
+            isinstance(error, Suspended | asyncio.CancelledError)
+            and not turn.cancelled
+            and turn.handed is None
+            and approvals.is_open(turn.approval)
+            and (approvals.suspended or self.state == "failed")
+        )
 
     async def _take_steps(self, session: Session, turn: Turn, parts: AgentParts) -> None:
-        await session.begin(turn)
+        if turn.taken_up is None:
+            await session.begin(turn)
+        left_s = parts.turn_timeout_s if turn.taken_up is None else turn.taken_up.left_s
         turn.stream.event("started", model=parts.clients[0].name)
         try:
             async with (
-                asyncio.timeout(parts.turn_timeout_s) as timer,
+                asyncio.timeout(left_s) as timer,
                 contextlib.aclosing(turn.steps(parts)) as steps,
             ):
+                turn.timer = timer
                 async for step in steps:
                     await turn.hand_over(step)
         except TimeoutError:
@@ -299,17 +421,22 @@ class Agent:
                 raise
             raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
 
-    async def _end_turn(self, session: Session, turn: Turn, error: BaseException | None) -> None:
+    async def _end_turn(
+        self, session: Session, turn: Turn, error: BaseException | None, parts: AgentParts
+    ) -> None:
         """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
         figures = {"steps": turn.steps_done, "duration_ms": turn.duration_ms}
         failure = None if error is None else final_error(error, cancelled=turn.cancelled)
+        if turn.cancelled_because is not None and isinstance(error, asyncio.CancelledError):
+            failure = turn.cancelled_because
         if failure is None:
             outcome = NewEvent(topic="session.turn", type="done", data=figures, source="agent")
         else:
             data = {**failure.to_dict(), **figures}
             outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
         try:
-            await session.end(turn, outcome)
+            lapsed = parts.dispatcher.approvals.lapse(turn.approval, "Its turn ended.")
+            await session.end(turn, outcome, lapsed=lapsed)
         except LightagentError as err:
             failure = err
         except BaseException as err:

@@ -9,7 +9,7 @@ The front matter's keys, all optional, others are refused by name:
     base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
     tools: [names of tools, or tool.action]; all when missing
     skills: [names of skills]; all when missing
-    effects: [observe, reach, change]; observe and reach when missing
+    effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     parallel: true when calls that observe may run at once
     limits: {max_steps, turn_timeout_s, max_queue}
 """
@@ -56,7 +56,7 @@ class AgentFrontMatter(BaseModel):
     api_key_file: Path | None = None
     tools: list[str] | None = None
     skills: list[str] | None = None
-    effects: list[Effect] = Field(default_factory=lambda: [Effect.OBSERVE, Effect.REACH])
+    effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     parallel: bool = False
     limits: AgentLimits = Field(default_factory=AgentLimits)
 

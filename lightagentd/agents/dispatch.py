@@ -1,84 +1,54 @@
-"""One tool call from the model's words to a stored result: check, decide, store the intent, run, store.
+"""One tool call from the model's words to a stored result: check, decide, ask, store the intent, run, store.
 
-What is refused, invalid or failed becomes a result that the model reads; only a history that cannot store
-and a cancel end the turn. No call runs before its intent is on disk.
+The worker that has the tool checks the arguments first. What it gives back is what policy judges, what a
+person is asked about, what is stored and what runs. What is refused, invalid or failed becomes a result that
+the model reads; only a history that cannot store and a cancel end the turn. No call runs before its intent is
+on disk, and an approval is used up with the intent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.calls import Ready, answered, parse_call, requested, taken_up, whole
+from lightagentd.agents.origin import Origin, host_of
+from lightagentd.agents.results import (
+    INVOCATION,
+    Outcome,
+    Results,
+    cap_text,
+    error_text,
+    message_event,
+)
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import ActionInfo, Toolbox
 from lightagentd.config import Limits
 from lightagentd.errors import (
+    ApprovalRequired,
     Cancelled,
     InvalidArgument,
     LightagentError,
     OutcomeUnknown,
+    PermissionDenied,
+    PolicyDenied,
     StorageError,
+    TimedOut,
     ToolError,
 )
-from lightagentd.events.history import History, NewEvent
-from lightagentd.events.model import Event, new_id
-from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.policy.decide import Decision, Policy, PolicyCall, Ruling
-from lightagentd.worker.pool import Call, Pool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a call ended. `result` is `ok` or an error's code, `text` what the model reads."""
-
-    call: ToolCall
-    result: str
-    text: str
-    metadata: dict[str, Any] = field(default_factory=dict)
-    duration_ms: int = 0
-    function: str = ""
-
-    def message(self) -> Message:
-        return Message(role="tool", content=self.text, tool_call_id=self.call.id, name=self.function)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stored:
-    """A result on its way to the disk, and what the watchers hear once it is there."""
-
-    done: asyncio.Future[list[Event]]
-    event: dict[str, Any]
-
-
-class Results:
-    """The results of a turn's calls that are being stored.
-
-    A result is handed to the model while it is written, so that the disk and the model work at once. Nothing
-    that comes of it is told or run before `settle` has returned.
-    """
-
-    def __init__(self, stream: TurnStream) -> None:
-        self._stream = stream
-        self._waiting: deque[_Stored] = deque()
-
-    def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:
-        self._waiting.append(_Stored(done=done, event=event))
-
-    async def settle(self) -> None:
-        """Wait until each result is on disk, and tell the watchers of it. Raises StorageError."""
-        while self._waiting:
-            stored = self._waiting[0]
-            if not stored.done.done():
-                await asyncio.wait([stored.done])
-            self._waiting.popleft()
-            stored.done.result()
-            self._stream.event("tool_result", **stored.event)
+from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.model import current_context, new_id
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.policy.approval import Approval, State
+from lightagentd.policy.approvals import Approvals, Suspended
+from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling
+from lightagentd.tool import Effect
+from lightagentd.worker.lanes import Call, Checked
+from lightagentd.worker.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +57,7 @@ class Dispatcher:
 
     history: History
     policy: Policy
+    approvals: Approvals
     pool: Pool
     limits: Limits
 
@@ -94,62 +65,207 @@ class Dispatcher:
         self,
         call: ToolCall,
         *,
-        agent: AgentDefinition,
+        origin: Origin,
         toolbox: Toolbox,
-        session: str,
         stream: TurnStream,
         results: Results,
         before: list[NewEvent],
+        approval: str = "",
     ) -> Outcome:
         """Run one call; its result goes to `results`, which the caller settles.
 
-        `before` are events that must be stored no later than the intent; the list is emptied. Raises
-        StorageError, and CancelledError after the cancelled call's result went to `results`.
+        `before` are events that must be stored no later than the intent; the list is emptied. `approval` is
+        one that the call waits for already, since an earlier run of the daemon. Raises StorageError,
+        Suspended, and CancelledError after the cancelled call's result went to `results`.
         """
         await results.settle()
-        call_id = new_id("call")
-        what: dict[str, Any] = {"call_id": call_id, "function": call.name}
+        asked = self.approvals.find(approval) if approval else None
+        what: dict[str, Any] = {
+            "call_id": asked.call_id if asked else new_id("call"),
+            "function": call.name,
+            **({} if origin.trigger == PERSON else {"trigger": origin.trigger}),
+        }
+        granted: Approval | None = None
         try:
-            action, args = parse_call(call, toolbox)
-            effect = action.effect_of(args)
-            what |= {"tool": action.tool, "action": action.name, "effect": effect.value, "args": args}
-            ruling = self.policy.decide(
-                PolicyCall(
-                    agent=agent.name,
-                    tool=action.tool,
-                    action=action.name,
-                    args=args,
-                    effect=effect,
-                    agent_effects=tuple(agent.front.effects),
-                    offered=agent.offers(action.tool, action.name),
-                    agent_skills=None if agent.front.skills is None else tuple(agent.front.skills),
+            if approval:
+                ready = taken_up(call, self.approvals.get(approval), toolbox, what)
+                granted = await self._answer(approval, origin, stream)
+                ruling = self._decide(ready, origin)
+            else:
+                ready = await self._check(call, toolbox, origin, what)
+                ruling = self._decide(ready, origin)
+                what |= {"decision": ruling.decision.value, "rule": ruling.rule, **_grounds(ready, origin)}
+                if ruling.decision is Decision.ASK:
+                    asked = await self._question(ready, ruling, origin)
+                    what["approval"] = approval = asked.id
+                    await self._request(asked, origin, before)
+                    granted = await self._answer(approval, origin, stream)
+                    ruling = self._decide(ready, origin)  # it may have changed while a person was asked
+            if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and granted is None):
+                raise ruling.error or PolicyDenied(f"Policy refuses {ready.action.tool}.{ready.action.name}.")
+            intent = NewEvent(topic="agent.tool_dispatch", type="intent", data=what, source="agent")
+            if granted is None:
+                await self._store(before, intent)
+            else:
+                await self.approvals.use(
+                    granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
                 )
-            )
-            what |= {"decision": ruling.decision.value, "rule": ruling.rule}
-            _raise_refusal(ruling)
+        except StorageError:
+            raise
         except LightagentError as err:
-            return await self._refuse(call, what, err, stream, before)
-        intent = NewEvent(topic="agent.tool_dispatch", type="intent", data=what, source="agent")
-        await self._store(before, intent)
-        stream.event(
-            "tool_call",
-            **{key: what[key] for key in ("call_id", "tool", "action", "effect", "decision", "args")},
+            return await self._refuse(call, what, err, origin, stream, before, approval)
+        except (asyncio.CancelledError, Suspended):
+            if origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
+                self._abandon(approval)
+            raise
+        stream.event("tool_call", call_id=ready.call_id, decision=what["decision"], **ready.what)
+        return await self._execute(ready, granted, origin, stream, results)
+
+    async def _check(self, call: ToolCall, toolbox: Toolbox, origin: Origin, what: dict[str, Any]) -> Ready:
+        """The call with the arguments that its action will get. Fills in `what` as far as it comes.
+
+        What the agent does not have at all is not checked, because policy denies it as it is, and no worker
+        is started for it.
+        """
+        agent = origin.agent
+        action, args = parse_call(call, toolbox)
+        effect = action.effect_of(args)
+        ready = Ready(call=call, call_id=what["call_id"], action=action, args=args, effect=effect)
+        what |= ready.what
+        if not agent.offers(action.tool, action.name) or effect not in agent.front.effects:
+            if self._decide(ready, origin).decision is not Decision.DENY:
+                raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
+            return ready
+        ready = await self._checked(ready, origin)
+        what |= ready.what
+        return ready
+
+    async def _checked(self, ready: Ready, origin: Origin) -> Ready:
+        checked = await self._ask_worker(ready, origin, preview=False)
+        args = whole(checked, ready)
+        effect = ready.action.effect_of(args)
+        host = host_of(args.get(ready.action.host)) if ready.action.host else ""
+        return replace(ready, args=args, effect=effect, host=host)
+
+    async def _ask_worker(self, ready: Ready, origin: Origin, *, preview: bool) -> Checked:
+        return await self.pool.check(
+            origin.agent.name,
+            ready.effect,
+            ready.action.tool,
+            ready.action.name,
+            ready.args,
+            session=origin.session_id,
+            owner=origin.worker_owner,
+            place=ready.action.place,
+            preview=preview,
         )
-        wanted = Call(
-            call_id=call_id,
-            tool=action.tool,
-            action=action.name,
-            args=args,
-            agent=agent.name,
-            session=session,
-            effect=effect,
-            timeout_s=action.timeout_of(args, self.limits.call_timeout_s),
+
+    def _decide(self, ready: Ready, origin: Origin) -> Ruling:
+        agent = origin.agent
+        return self.policy.decide(
+            PolicyCall(
+                agent=agent.name,
+                tool=ready.action.tool,
+                action=ready.action.name,
+                args=ready.args,
+                effect=ready.effect,
+                agent_effects=tuple(agent.front.effects),
+                offered=agent.offers(ready.action.tool, ready.action.name),
+                agent_skills=None if agent.front.skills is None else tuple(agent.front.skills),
+                caller=origin.owner,
+                trigger=origin.trigger,
+                tainted=origin.tainted,
+                host=ready.host,
+                known_host=origin.knows(ready.host),
+                change_enabled=self.pool.has_change(agent.name),
+            )
         )
-        return await self._execute(call, wanted, action, stream, results)
+
+    async def _question(self, ready: Ready, ruling: Ruling, origin: Origin) -> Approval:
+        """What a person is to be asked. Raises ApprovalRequired when nobody is there."""
+        name = f"{ready.action.tool}.{ready.action.name}"
+        if origin.trigger != PERSON:
+            raise ApprovalRequired(
+                f"{name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
+                suggestion="Say what you would have done.",
+            )
+        preview, expected = await self._preview(ready, origin)
+        return self.approvals.new(
+            ready.bound(origin),
+            owner=origin.owner,
+            trace_id=current_context().trace_id,
+            call_id=ready.call_id,
+            preview=preview,
+            expected=expected,
+            rule=ruling.rule,
+            reason=ruling.reason,
+            hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
+            granted=origin.approver is not None,
+        )
+
+    async def _request(self, asked: Approval, origin: Origin, before: list[NewEvent]) -> None:
+        """Store the question and that the turn waits; a person's own call is answered with it."""
+        waits: tuple[Change, ...] = ()
+        if origin.turn is not None:
+            origin.turn.approval = asked.id
+            waits = (origin.turn.change("waiting", asked.id),)
+        events = (*before,)
+        before.clear()
+        await self.approvals.request(asked, *events, changes=waits, granted_by=origin.approver)
+
+    async def _preview(self, ready: Ready, origin: Origin) -> tuple[str, dict[str, Any]]:
+        """What the call would do, and what that rests on. Where a tool cannot say, the arguments must do."""
+        try:
+            checked = await self._ask_worker(ready, origin, preview=True)
+        except (ToolError, TimedOut, PermissionDenied) as err:
+            return f"There is no preview: {err.message}", {}
+        if whole(checked, ready) != ready.args:
+            raise InvalidArgument(f"The arguments of {ready.action.function} do not stay what they are.")
+        return checked.preview, checked.expected
+
+    async def _answer(self, approval_id: str, origin: Origin, stream: TurnStream) -> Approval:
+        """Wait for the answer. Raises what `Approvals.wait` raises."""
+        asked = self.approvals.get(approval_id)
+        waited = asked.state is State.WAITING
+        if waited:
+            stream.event("approval_requested", **requested(asked))
+        try:
+            with origin.waiting(approval_id):
+                return await self.approvals.wait(approval_id)
+        finally:
+            if waited and (now := self.approvals.find(approval_id)) and now.state is not State.WAITING:
+                stream.event("approval_answered", **answered(now))
+
+    def _abandon(self, approval: str) -> None:
+        events, changes = self.approvals.lapse(approval, "Its caller went away.")
+        if events:
+            self.history.append(*events, changes=changes)
 
     async def _execute(
-        self, call: ToolCall, wanted: Call, action: ActionInfo, stream: TurnStream, results: Results
+        self,
+        ready: Ready,
+        granted: Approval | None,
+        origin: Origin,
+        stream: TurnStream,
+        results: Results,
     ) -> Outcome:
+        call, action = ready.call, ready.action
+        wanted = Call(
+            call_id=ready.call_id,
+            tool=action.tool,
+            action=action.name,
+            args=ready.args,
+            agent=origin.agent.name,
+            session=origin.session_id,
+            effect=ready.effect,
+            timeout_s=action.timeout_of(ready.args, self.limits.call_timeout_s),
+            owner=origin.worker_owner,
+            place=action.place,
+            expected=granted.expected if granted is not None else {},
+        )
+        may_know = ready.effect is Effect.REACH and (granted is not None or not origin.tainted)
+        host = ready.host if may_know else ""
+        taints = action.taints
         started = time.monotonic()
         try:
             output, metadata = await self._work(wanted, stream)
@@ -157,14 +273,19 @@ class Dispatcher:
         except StorageError:
             raise
         except LightagentError as err:
-            result, text, metadata = err.code, error_text(err), {}
+            result, text, metadata = err.code, cap_text(error_text(err), self.limits.result_bytes), {}
+            # A tool says in it what it likes, such as the last log lines of a unit that did not start.
+            taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(call, action, stopped.code, error_text(stopped), {}, started)
-            self._store_result(wanted, action, outcome, results)
+            changes = origin.after_call(wanted.call_id, taints=action.taints, host="")
+            self._store_result(wanted, action, outcome, results, changes)
             raise
         outcome = self._outcome(call, action, result, text, metadata, started)
-        self._store_result(wanted, action, outcome, results)
+        # A call that failed may say what it read all the same, so it taints too.
+        changes = origin.after_call(wanted.call_id, taints=taints, host=host if result == "ok" else "")
+        self._store_result(wanted, action, outcome, results, changes)
         return outcome
 
     async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
@@ -199,7 +320,14 @@ class Dispatcher:
             function=action.function,
         )
 
-    def _store_result(self, wanted: Call, action: ActionInfo, outcome: Outcome, results: Results) -> None:
+    def _store_result(
+        self,
+        wanted: Call,
+        action: ActionInfo,
+        outcome: Outcome,
+        results: Results,
+        changes: Sequence[Change],
+    ) -> None:
         data = {
             "call_id": wanted.call_id,
             "tool": wanted.tool,
@@ -212,8 +340,9 @@ class Dispatcher:
             "metadata": outcome.metadata,
         }
         stored = self.history.append(
-            NewEvent(topic=f"tool.{wanted.tool}", type="invocation", data=data, source="worker"),
+            NewEvent(topic=f"tool.{wanted.tool}", type=INVOCATION, data=data, source="worker"),
             message_event(outcome.message()),
+            changes=changes,
         )
         results.add(
             stored,
@@ -231,14 +360,21 @@ class Dispatcher:
         call: ToolCall,
         what: dict[str, Any],
         err: LightagentError,
+        origin: Origin,
         stream: TurnStream,
         before: list[NewEvent],
+        approval: str,
     ) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
-        outcome = Outcome(call=call, result=err.code, text=error_text(err), function=call.name[:100])
-        data = {**what, "result": err.code, "message": err.message}
+        text = cap_text(error_text(err), self.limits.result_bytes)
+        outcome = Outcome(call=call, result=err.code, text=text, function=call.name[:100])
+        message = cap_text(err.message, self.limits.result_bytes)
+        data = {**what, "function": call.name[:100], "result": err.code, "message": message}
         refused = NewEvent(topic="agent.tool_dispatch", type="refused", data=data, source="agent")
-        await self._store(before, refused, message_event(outcome.message()))
+        lapsed, changes = self.approvals.lapse(approval, err.message) if approval else ([], [])
+        running = origin.running() if approval else ()
+        told = message_event(outcome.message())
+        await self._store(before, *lapsed, refused, told, changes=(*changes, *running))
         stream.event(
             "tool_result",
             call_id=what["call_id"],
@@ -251,80 +387,29 @@ class Dispatcher:
         )
         return outcome
 
-    async def _store(self, before: list[NewEvent], *events: NewEvent) -> None:
+    async def _store(self, before: list[NewEvent], *events: NewEvent, changes: Sequence[Change] = ()) -> None:
         waiting = (*before, *events)
         before.clear()
-        await self.history.append(*waiting)
+        await self.history.append(*waiting, changes=changes)
 
 
-def _raise_refusal(ruling: Ruling) -> None:
-    if ruling.decision is not Decision.ALLOW:
-        assert ruling.error is not None
-        raise ruling.error
-
-
-def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, Any]]:
-    """The action that a model named, and its arguments. Raises ToolNotFound, InvalidArgument.
-
-    The arguments are checked in full by the worker, against the action's own model.
-    """
-    action = toolbox.by_function(call.name)
-    try:
-        args = json.loads(call.arguments or "{}", parse_constant=_no_constant)
-    except (ValueError, RecursionError) as err:
-        raise InvalidArgument(
-            f"The arguments of {call.name} are not JSON: {err}.", suggestion="Write one JSON object."
-        ) from err
-    if not isinstance(args, dict):
-        raise InvalidArgument(
-            f"The arguments of {call.name} are not an object.", suggestion="Write one JSON object."
-        )
-    known = action.schema.get("properties", {})
-    for name in args:
-        if name not in known:
-            raise InvalidArgument(
-                f"{call.name} has no argument {name[:100]!r}.",
-                field=name[:100],
-                suggestion=f"The arguments are: {', '.join(known) or 'none'}.",
-            )
-    for name in action.schema.get("required", ()):
-        if name not in args:
-            raise InvalidArgument(f"{call.name} needs the argument {name!r}.", field=name)
-    return action, args
-
-
-def _no_constant(name: str) -> float:
-    """NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def message_event(message: Message) -> NewEvent:
-    """The event that keeps a message of the conversation."""
-    return NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
-
-
-def error_text(err: LightagentError) -> str:
-    """What a model reads of a call that failed."""
-    return f"Error ({err.code}): {err.message}{f' {err.suggestion}' if err.suggestion else ''}"
-
-
-def cap_text(text: str, limit_bytes: int) -> str:
-    """The text within a number of UTF-8 bytes, its head and tail kept."""
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= limit_bytes:
-        return text
-    half = limit_bytes // 2
-    head, tail = raw[:half].decode(errors="ignore"), raw[-half:].decode(errors="ignore")
-    return f"{head}\n[... {len(raw) - 2 * half} bytes left out ...]\n{tail}"
+def _grounds(ready: Ready, origin: Origin) -> dict[str, Any]:
+    """What a decision on a call rested on beside the call, where that is not as in an ordinary prompt."""
+    found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
+    if ready.effect is Effect.REACH and ready.host:
+        found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
+    return found
 
 
 def _tool_event(wanted: Call, event: dict[str, Any]) -> NewEvent:
     """An event that a tool emitted; it may only speak under its own name. Raises ToolError."""
-    topic = str(event["topic"])
+    topic, kind = str(event["topic"]), str(event["type"])
     if topic != f"tool.{wanted.tool}" and not topic.startswith(f"tool.{wanted.tool}."):
         raise ToolError(f"The tool {wanted.tool} emitted an event of the topic {topic[:100]!r}.")
-    data = {"call_id": wanted.call_id, **event["data"]}
+    if kind == INVOCATION:
+        raise ToolError(f"The tool {wanted.tool} emitted an event that only the daemon makes: {kind}.")
+    data = {**event["data"], "call_id": wanted.call_id}
     try:
-        return NewEvent(topic=topic, type=str(event["type"]), data=data, source="tool")
+        return NewEvent(topic=topic, type=kind, data=data, source="tool")
     except ValueError as err:
         raise ToolError(f"The tool {wanted.tool} emitted an event that cannot be stored: {err}.") from err

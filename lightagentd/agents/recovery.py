@@ -1,20 +1,23 @@
 """What a start finds of turns that the last run of the daemon did not end.
 
-A turn that waited goes back into its session's queue. A turn that ran is ended: calls whose intent was
-stored and whose result was not become `outcome unknown` and are never run again by themselves, and the
-session says so.
+A turn that was queued goes back into its session's queue. A turn that waited for an approval goes on waiting,
+before those: what it had done is in the conversation, and the call that was asked about is the first of its
+calls without a result. A turn that ran is ended: calls whose intent was stored and whose result was not
+become `outcome unknown` and are never run again by themselves, and the session says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightagentd.agents.session import Session, result_event
-from lightagentd.agents.turn import Turn, unanswered
-from lightagentd.errors import OutcomeUnknown
+from lightagentd.agents.session import Session, SessionRecord, result_event
+from lightagentd.agents.turn import TakenUp, Turn, unanswered
+from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.queries import Filter
+from lightagentd.policy.approvals import Approvals
 
 UNKNOWN = (
     "Error (outcome_unknown): The daemon stopped while this call ran. Whether it took effect is not known; "
@@ -28,6 +31,7 @@ class Found:
     """What one session's unfinished turns came to."""
 
     requeued: list[Turn] = field(default_factory=list)
+    taken_up: list[Turn] = field(default_factory=list)
     interrupted: int = 0
     unknown_calls: int = 0
 
@@ -39,13 +43,36 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
         events = session.history.select(Filter(trace=trace_id), limit=100_000)
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
         text = str(prompt.data["text"]) if prompt is not None and prompt.data else ""
-        turn = Turn(session, text, trace_id=trace_id, correlation_id=str(state.get("correlation_id", "")))
+        waited = _taken_up(state) if state["state"] == "waiting" else None
+        turn = Turn(
+            session,
+            text,
+            trace_id=trace_id,
+            correlation_id=str(state.get("correlation_id", "")),
+            unattended=bool(state.get("unattended", False)),
+            taken_up=waited,
+        )
         if state["state"] == "queued" and text:
             found.requeued.append(turn)
+            continue
+        if waited is not None:
+            found.taken_up.append(turn)
             continue
         found.interrupted += 1
         found.unknown_calls += await _end(session, turn, _open_intents(events))
     return found
+
+
+def _taken_up(state: dict[str, Any]) -> TakenUp | None:
+    """Where a turn waited; None for one that somebody drove who is gone now."""
+    if not state.get("approval"):
+        return None
+    return TakenUp(
+        approval=str(state["approval"]),
+        steps=int(state["steps"]),
+        left_s=float(state["left_s"]),
+        request_id=str(state["request_id"]),
+    )
 
 
 def _open_intents(events: list[Any]) -> set[str]:
@@ -78,6 +105,40 @@ async def _end(session: Session, turn: Turn, open_functions: set[str]) -> int:
         )
     session.forget_messages()
     return unknown
+
+
+async def end_stored_turns(
+    history: History,
+    approvals: Approvals,
+    why: LightagentError,
+    *,
+    agent: str,
+    sessions: Mapping[str, Session],
+) -> None:
+    """End what the next start of an agent would find and run, and lapse the questions that wait for it.
+
+    `sessions` are those that are in memory; turns in their queues are left to their agent. Raises
+    StorageError.
+    """
+    records = history.state("sessions")
+    for session_id, unfinished in unfinished_turns(history).items():
+        if records.get(session_id, {}).get("agent") != agent:
+            continue
+        session = sessions.get(session_id) or Session(SessionRecord.from_dict(records[session_id]), history)
+        known = {turn.trace_id for turn in session.queue} | session.storing
+        found = await recover(session, {key: unfinished[key] for key in unfinished if key not in known})
+        for turn in [*found.taken_up, *found.requeued]:
+            with session.context(turn):
+                data = {**why.to_dict(), "steps": turn.steps_done, "duration_ms": 0}
+                ended = NewEvent(topic="agent.error", type=why.code, data=data, source="agent")
+                await session.end(turn, ended, lapsed=approvals.lapse(turn.approval, why.message))
+
+
+def agents_with_turns(history: History) -> set[str]:
+    """The names of the agents, running or not, of which unfinished turns are stored."""
+    sessions = {str(turn["session"]) for turn in history.state("turns").values()}
+    records = history.state("sessions")
+    return {str(records[session]["agent"]) for session in sessions if session in records}
 
 
 def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:

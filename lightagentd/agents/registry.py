@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.definition import (
@@ -25,9 +26,11 @@ from lightagentd.agents.definition import (
 )
 from lightagentd.agents.dispatch import Dispatcher
 from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.recovery import agents_with_turns, end_stored_turns
 from lightagentd.agents.session import Session
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.agents.watches import Watches
 from lightagentd.config import Config
 from lightagentd.errors import (
     AgentBroken,
@@ -40,9 +43,15 @@ from lightagentd.errors import (
 from lightagentd.events.history import History
 from lightagentd.llm.factory import make_client
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.panic import Panic
 from lightagentd.paths import Paths, content_folders
-from lightagentd.policy.decide import Policy
+from lightagentd.policy.approvals import Approvals
+from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
+from lightagentd.policy.doubts import Actions
+from lightagentd.policy.inforce import retake_rules, take_rules
+from lightagentd.policy.rulefiles import POLICY_FOLDER
 from lightagentd.skills import SkillCatalog, load_skills
+from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -51,7 +60,9 @@ _log = logging.getLogger(__name__)
 class Registry:
     """Start with `start()`, end with `close()`."""
 
-    def __init__(self, config: Config, paths: Paths, history: History, pool: Pool) -> None:
+    def __init__(
+        self, config: Config, paths: Paths, history: History, pool: Pool, panic: Panic | None = None
+    ) -> None:
         self.config = config
         self.paths = paths
         self.history = history
@@ -60,6 +71,13 @@ class Registry:
             enforced=lambda: pool.backend.enforced,
             trusted_skill=lambda name: name in self.skills.skills and self.skills.skills[name].trusted(),
         )
+        self.approvals = Approvals(
+            history,
+            timeout_s=config.limits.approval_timeout_s,
+            key_file=paths.state / "approvals.key",
+        )
+        self.panic = panic or Panic()
+        self.watches = Watches(history, pool, self._may_watch)
         self.agents: dict[str, Agent] = {}
         self.definitions = Definitions()
         self.skills = SkillCatalog()
@@ -70,21 +88,39 @@ class Registry:
         self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
 
     async def start(self) -> None:
-        """Read everything and start every agent. Raises StorageError."""
+        """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d."""
+        await self.approvals.load()
+        self.watches.start()
         await self.read_content()
+        await take_rules(self.policy, self.paths.config / POLICY_FOLDER, self.history, self._actions())
         for name in self.definitions.agents:
             await self._try_start(name)
 
     async def close(self) -> None:
         """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
+        self.approvals.suspend()
+        await self.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
         for agent, failure in zip(agents, stopped, strict=True):
             if failure is not None:
                 _log.error("the agent %s did not stop as it should: %s", agent.name, failure)
 
+    async def end_all_turns(self) -> None:
+        """During an emergency stop: wait until no turn is left, running or queued. Raises StorageError."""
+        ended = await asyncio.gather(
+            *(agent.end_all_turns() for agent in list(self.agents.values())), return_exceptions=True
+        )
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                raise failure
+        for name in agents_with_turns(self.history) - self.agents.keys():  # removed, or its files are broken
+            why = self.panic.error()
+            await end_stored_turns(self.history, self.approvals, why, agent=name, sessions={})
+
     async def drain(self) -> None:
-        """Wait until no turn runs."""
+        """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
+        self.approvals.suspend()
         await asyncio.gather(*(agent.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:
@@ -98,6 +134,11 @@ class Registry:
         except LightagentError as err:
             self.toolbox_problem = f"The tools could not be described: {err.message}"
             _log.error("%s", self.toolbox_problem)
+
+    def _actions(self) -> Actions:
+        """The names of the arguments of every action, which rules are compared with."""
+        known = self.toolbox.functions.values()
+        return {(one.tool, one.name): set(one.schema.get("properties", {})) for one in known}
 
     def problems(self) -> list[str]:
         """What is wrong with the files that were read and with the agents, as sentences."""
@@ -115,7 +156,10 @@ class Registry:
         ]
         if self.toolbox_problem:
             found.append(self.toolbox_problem)
-        return found
+        if self.policy.problem:
+            found.append(self.policy.problem)
+        found += self.policy.doubts
+        return found + self.watches.problems()
 
     def get(self, name: str) -> Agent:
         """Raises AgentNotFound, AgentBroken."""
@@ -184,7 +228,8 @@ class Registry:
         self.definitions.paths.pop(name)
 
     async def sync(self) -> list[str]:
-        """After `read_content`: start new agents, stop those whose definition is gone, restart changed ones.
+        """After `read_content`: take the rules of policy.d, start new agents, stop those whose definition is
+        gone, restart changed ones.
 
         Says what was done, in words for the administrator.
         """
@@ -192,7 +237,8 @@ class Registry:
             return await self._sync()
 
     async def _sync(self) -> list[str]:
-        done: list[str] = []
+        folder = self.paths.config / POLICY_FOLDER
+        done = await retake_rules(self.policy, folder, self.history, self._actions())
         for name in [name for name in self.agents if name not in self.definitions.agents]:
             await self.agents.pop(name).stop()
             done.append(f"stopped agent {name}")
@@ -213,12 +259,38 @@ class Registry:
     async def _try_start(self, name: str) -> None:
         agent = self.agents.get(name)
         if agent is None:
-            agent = self.agents[name] = Agent(name, self._parts_of(name), self.history)
+            agent = Agent(name, self._parts_of(name), self.history, self.approvals, self.panic)
+            self.agents[name] = agent
+            agent.watches = self.watches
         try:
             await agent.start()
         except LightagentError as err:
             agent.problem = err.message
             _log.error("the agent %s does not start: %s", name, err.message)
+
+    def _may_watch(self, name: str, owner: int, args: Mapping[str, Any]) -> bool:
+        """Whether a watch that was lost may be made again: as it might be made anew, without a question."""
+        definition = self.definitions.agents.get(name)
+        if definition is None:
+            return False
+        front = definition.front
+        call = PolicyCall(
+            agent=name,
+            tool="inotify",
+            action="watch",
+            args=dict(args),
+            effect=Effect.OBSERVE,
+            agent_effects=tuple(front.effects),
+            offered=definition.offers("inotify", "watch"),
+            agent_skills=None if front.skills is None else tuple(front.skills),
+            caller=owner,
+            trigger=PERSON,
+            tainted=False,
+            host="",
+            known_host=False,
+            change_enabled=self.pool.has_change(name),
+        )
+        return self.policy.decide(call).decision is Decision.ALLOW
 
     def _parts_of(self, name: str) -> Callable[[], AgentParts]:
         def make() -> AgentParts:
@@ -229,7 +301,11 @@ class Registry:
                 definition=definition,
                 clients=self._clients_of(definition),
                 dispatcher=Dispatcher(
-                    history=self.history, policy=self.policy, pool=self.pool, limits=self.config.limits
+                    history=self.history,
+                    policy=self.policy,
+                    approvals=self.approvals,
+                    pool=self.pool,
+                    limits=self.config.limits,
                 ),
                 history=self.history,
                 limits=self.config.limits,

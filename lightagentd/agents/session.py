@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,10 @@ from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import Message
 
 TITLE_CHARS = 60
+MAX_HOSTS = 500
+"""More hosts a session does not remember: the record is stored again with each of them."""
+
+Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,17 @@ class SessionRecord:
     created_us: int
     updated_us: int
     turns: int = 0
+    tainted: bool = False
+    """Whether text from outside is in the conversation. It stays there, so a session never loses this."""
+    tainted_by: str = ""
+    """The call whose result tainted it, or the turn (`trace_...`) whose prompt did."""
+    hosts: tuple[str, ...] = ()
+    """The hosts that it reached before it was tainted, or with an approval."""
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
+        """The record that was stored; those of older versions have no taint and no hosts."""
+        return cls(**{**value, "hosts": tuple(value.get("hosts", ()))})
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,6 +59,9 @@ class SessionRecord:
             "created_us": self.created_us,
             "updated_us": self.updated_us,
             "turns": self.turns,
+            "tainted": self.tainted,
+            "tainted_by": self.tainted_by,
+            "hosts": list(self.hosts),
         }
 
     def change(self) -> Change:
@@ -84,6 +102,11 @@ class Session:
             self._messages = [Message.from_dict(event.data) for event in events if event.data]
         return self._messages
 
+    @property
+    def waiting(self) -> bool:
+        """Whether its turn waits for a person's answer."""
+        return self.running is not None and self.running.is_waiting
+
     def forget_messages(self) -> None:
         self._messages = None
 
@@ -98,6 +121,21 @@ class Session:
             request_id="",
         )
 
+    def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
+        """Note what a call's result means for the calls after it; the changes go with that result.
+
+        `host` is one that it reached and that may be reached again without a question, if any.
+        """
+        record = self.record
+        if host and host not in record.hosts and len(record.hosts) < MAX_HOSTS:
+            record = replace(record, hosts=(*record.hosts, host))
+        if taints and not record.tainted:
+            record = replace(record, tainted=True, tainted_by=call_id)
+        if record is self.record:
+            return ()
+        self.record = record
+        return (record.change(),)
+
     def run(self, text: str) -> AsyncGenerator[Step, None]:
         """Prompt, and drive the turn: `async for step in session.run("check disk")`; see `Agent.run`."""
         if self.driver is None:
@@ -105,9 +143,18 @@ class Session:
         return self.driver(self, text)
 
     async def enqueue(
-        self, text: str, *, correlation_id: str, max_queue: int, stepwise: bool = False
+        self,
+        text: str,
+        *,
+        correlation_id: str,
+        max_queue: int,
+        stepwise: bool = False,
+        unattended: bool = False,
+        outside: bool = False,
     ) -> Turn:
         """Store a prompt and put its turn into the queue. Raises QueueFull, StorageError.
+
+        With `outside` the prompt holds text from outside: it taints the session, from now on.
 
         When the caller is cancelled meanwhile, the prompt is stored and stays in the queue all the same.
         """
@@ -117,21 +164,30 @@ class Session:
                 f"{waiting} prompts wait in this session already.",
                 suggestion="Wait for their answers, or cancel them.",
             )
-        turn = Turn(self, text, trace_id=new_id("trace"), correlation_id=correlation_id, stepwise=stepwise)
+        turn = Turn(
+            self,
+            text,
+            trace_id=new_id("trace"),
+            correlation_id=correlation_id,
+            stepwise=stepwise,
+            unattended=unattended,
+        )
         self.storing.add(turn.trace_id)
         try:
-            await uninterrupted(self._store_prompt(turn))
+            await uninterrupted(self._store_prompt(turn, outside=outside))
         except asyncio.CancelledError:
             if stepwise:
                 turn.cancel()  # nobody will take its steps
             raise
         return turn
 
-    async def _store_prompt(self, turn: Turn) -> None:
+    async def _store_prompt(self, turn: Turn, *, outside: bool) -> None:
         """Appends keep their order, so the queue has the turns in the order of their prompts."""
         title = self.record.title or " ".join(turn.text.split())[:TITLE_CHARS]
         now = time.time_ns() // 1000
         self.record = replace(self.record, title=title, updated_us=now, turns=self.record.turns + 1)
+        if outside and not self.record.tainted:
+            self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
         data = {"text": turn.text}
         with self.context(turn):
             prompt = NewEvent(topic="agent.prompt", type="prompt", data=data, source="agent")
@@ -154,8 +210,11 @@ class Session:
         else:
             messages.append(message)
 
-    async def end(self, turn: Turn, outcome: NewEvent) -> None:
-        """Store how a turn ended; after an error, with a result for each call that got none."""
+    async def end(self, turn: Turn, outcome: NewEvent, *, lapsed: Lapsed = ((), ())) -> None:
+        """Store how a turn ended; after an error, with a result for each call that got none.
+
+        `lapsed` is what to store for the approval that the turn waited for.
+        """
         missing: list[NewEvent] = []
         if outcome.topic == "agent.error":
             # Appends keep their order: after an empty one, what a cancel did not wait for is stored too.
@@ -163,7 +222,8 @@ class Session:
             self.forget_messages()
             missing = self._missing_results()
         ended = Change(state="turns", key=turn.trace_id, value=None)
-        await self.history.append(*missing, outcome, changes=(ended,))
+        events, changes = lapsed
+        await self.history.append(*missing, *events, outcome, changes=(*changes, ended))
         if missing:
             self.forget_messages()
 
@@ -177,11 +237,7 @@ class Session:
 
 def turn_change(turn: Turn, state: str) -> Change:
     """The change of state that keeps an unfinished turn findable after a crash."""
-    return Change(
-        state="turns",
-        key=turn.trace_id,
-        value={"session": turn.session.id, "state": state, "correlation_id": turn.correlation_id},
-    )
+    return turn.change(state)
 
 
 def result_event(call_id: str, name: str, text: str) -> NewEvent:

@@ -3,7 +3,8 @@
 Text that arrives within 20 ms goes out as one event. A watcher that reads slowly delays nobody and costs a
 bounded amount of memory: its waiting text is joined, and beyond `_MAX_WAITING` events or `_MAX_OUTPUT_CHARS`
 its live output is left out (the result has it all the same). No other event is ever left out. A watcher that
-comes right after the prompt was queued or the turn was started, or after its end, still hears of that.
+comes right after the prompt was queued or the turn was started, while it waits for an approval, or after its
+end, still hears of that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, cast
 from lightagentd.api import LAST_EVENTS, TurnEvent
 
 COALESCE_S = 0.02
+_TOLD_AGAIN = ("queued", "started", "approval_requested", *LAST_EVENTS)
+"""The types of event that a watcher still hears of who comes right after them."""
 _MAX_WAITING = 1000
 _MAX_OUTPUT_CHARS = 4 << 20
 
@@ -75,7 +78,7 @@ class TurnStream:
         """A new watcher; whoever makes it must read its `events()`."""
         watcher = Watcher(self._unwatch)
         self._watchers.append(watcher)
-        if self._latest is not None and self._latest["type"] in ("queued", "started", *LAST_EVENTS):
+        if self._latest is not None and self._latest["type"] in _TOLD_AGAIN:
             watcher.put(self._latest)
         return watcher
 

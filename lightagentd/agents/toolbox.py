@@ -11,7 +11,11 @@ from typing import Any
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.errors import InvalidArgument, ToolNotFound
 from lightagentd.llm.protocol import Function
-from lightagentd.tool import Effect
+from lightagentd.tool import Effect, Place
+
+_MAX_DEPTH = 50
+_VALUES = ("default", "examples", "enum", "const")
+"""The keywords of JSON Schema whose value is a value, and no schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +29,20 @@ class ActionInfo:
     taints: bool
     timeout_s: float
     schema: dict[str, Any]
+    place: Place | None = None
+    host: str = ""
+    """The argument that names the host of a call with the effect reach; empty when none does."""
 
     @property
     def function(self) -> str:
         return f"{self.tool}_{self.name}"
+
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """The arguments that are for the tool alone (`writeOnly` in JSON Schema): they are never stored."""
+        definitions = self.schema.get("$defs", {})
+        properties = self.schema.get("properties", {})
+        return tuple(name for name, described in properties.items() if _write_only(described, definitions))
 
     def effect_of(self, args: dict[str, Any]) -> Effect:
         """The effect of a call with these arguments. Raises InvalidArgument for one that does not exist."""
@@ -39,7 +53,7 @@ class ActionInfo:
             return Effect(asked)
         except ValueError:
             raise InvalidArgument(
-                f"{self.tool}.{self.name}: {asked!r} is not an effect.",
+                f"{self.tool}.{self.name}: {str(asked)[:60]!r} is not an effect.",
                 field="effect",
                 suggestion="Use observe, reach or change.",
             ) from None
@@ -47,8 +61,8 @@ class ActionInfo:
     def timeout_of(self, args: dict[str, Any], longest_s: float) -> float:
         """How long a call with these arguments may take."""
         asked = args.get("timeout_s")
-        wanted = float(asked) if isinstance(asked, int | float) and asked > 0 else self.timeout_s
-        return min(wanted, longest_s)
+        wanted = asked if isinstance(asked, int | float) and asked > 0 else self.timeout_s
+        return float(min(wanted, longest_s))  # in this order: an integer may be larger than any float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +101,34 @@ class Toolbox:
             raise _not_found(function, self.functions)
         return found
 
-    def offered(self, agent: AgentDefinition) -> list[Function]:
-        """The functions that an agent's model gets to see."""
+    def offered(self, agent: AgentDefinition, *, change: bool) -> list[Function]:
+        """The functions that an agent's model gets to see; `change` says whether it has a worker for that."""
+        effects = {effect for effect in agent.front.effects if change or effect is not Effect.CHANGE}
         return [
             Function(name=action.function, description=action.description, parameters=action.schema)
             for action in self.functions.values()
             if agent.offers(action.tool, action.name)
-            and (action.effect is None or action.effect in agent.front.effects)
+            and (action.effect is None or action.effect in effects)
         ]
+
+
+def _write_only(described: Any, definitions: dict[str, Any], depth: int = 0) -> bool:
+    """Whether a property, or any part of it, is for writing alone; what is nested too deep counts as such."""
+    if depth > _MAX_DEPTH:
+        return True
+    if isinstance(described, list):
+        return any(_write_only(each, definitions, depth + 1) for each in described)
+    if not isinstance(described, dict):
+        return False
+    if described.get("writeOnly") is True:
+        return True
+    if isinstance(reference := described.get("$ref"), str):
+        name = reference.rpartition("/")[2]
+        others = {key: value for key, value in definitions.items() if key != name}
+        if _write_only(definitions.get(name, {}), others, depth + 1):
+            return True
+    nested = [value for key, value in described.items() if key not in _VALUES]
+    return _write_only(nested, definitions, depth + 1)
 
 
 def _not_found(name: str, known: Iterable[str]) -> ToolNotFound:
@@ -118,6 +152,8 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
                 taints=action["taints"],
                 timeout_s=action["timeout_s"],
                 schema=action["schema"],
+                place=Place(action["place"]) if action.get("place") else None,
+                host=action.get("host", ""),
             )
             for action in tool["actions"]
         )

@@ -21,10 +21,17 @@ _FENCE = re.compile(r"^\s*(`{3,})", re.MULTILINE)
 @click.argument("text", nargs=-1)
 @click.option("--new", is_flag=True, help="Begin a new session instead of going on with the latest one.")
 @click.option("--session", metavar="ID", help="Go on with this session.")
+@click.option("--unattended", is_flag=True, help="Nobody is asked to allow a call: it is refused.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the final answer and nothing else.")
 @click.pass_obj
 def command(
-    settings: Settings, agent: str, text: tuple[str, ...], new: bool, session: str | None, quiet: bool
+    settings: Settings,
+    agent: str,
+    text: tuple[str, ...],
+    new: bool,
+    session: str | None,
+    unattended: bool,
+    quiet: bool,
 ) -> None:
     """Ask AGENT something and watch it work.
 
@@ -34,15 +41,32 @@ def command(
     On a terminal the text is streamed, and each tool call is a dim line with its effect and duration. In a
     pipe only the final answer is printed; with --json, every event of the turn as one line. Ctrl-C cancels
     the turn.
+
+    What came from standard input counts as text from outside: from then on the session asks before it
+    changes anything or goes to a new host.
+
+    A call that needs to be allowed is shown, and asked about on the terminal if you may allow it; else the
+    turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
     """
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")
-    parameters = {"agent": agent, "text": _prompt(text), "session": session, "new": new or None}
+    prompt, outside = _prompt(text)
+    parameters = {
+        "agent": agent,
+        "text": prompt,
+        "outside": outside or None,
+        "session": session,
+        "new": new or None,
+        "unattended": unattended or None,
+    }
     watch(settings, "Sessions.Prompt", parameters, quiet=quiet)
 
 
-def _prompt(words: tuple[str, ...]) -> str:
-    """The prompt from the arguments and standard input. Raises InvalidArgument or MessageTooLarge."""
+def _prompt(words: tuple[str, ...]) -> tuple[str, bool]:
+    """The prompt from the arguments and standard input, and whether the latter is in it.
+
+    Raises InvalidArgument or MessageTooLarge.
+    """
     text = _text(" ".join(words).encode("utf-8", "surrogateescape"), "The text").strip()
     attached = _text(_standard_input(), "Standard input").rstrip()
     if not attached:
@@ -59,7 +83,7 @@ def _prompt(words: tuple[str, ...]) -> str:
             suggestion='Write it after the name of the agent, as in: lactl prompt ops "check disk"',
             field="text",
         )
-    return prompt
+    return prompt, bool(attached)
 
 
 def _standard_input() -> bytes:

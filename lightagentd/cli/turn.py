@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 from lightagentd import errors
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, warn
+from lightagentd.cli.question import ask, how_to_answer, may_ask, show_question, visible
 from lightagentd.cli.terminal import DIM, RED, Cleaner, Styled, is_terminal, style
 from lightagentd.cli.when import duration
 from lightagentd.errors import DaemonUnreachable, LightagentError
@@ -46,6 +47,12 @@ class AnswerView:
             say((event.get("text") or "").rstrip("\n"))
         elif event["type"] == "notice" and not self._quiet:
             warn(str(event.get("message") or ""))
+        elif event["type"] == "approval_requested":  # with --quiet, too: else it would hang without a word
+            call, approval = f"{event['tool']}.{event['action']}", event["approval"]
+            warn(
+                f"The turn waits until somebody allows {visible(call)} ({visible(approval)}).",
+                f"Look: lactl approvals show {visible(approval)}. {how_to_answer(approval)}",
+            )
 
 
 class TerminalView:
@@ -73,6 +80,14 @@ class TerminalView:
                 self._note(_result_line(event), DIM if event.get("result") in ("ok", None) else RED)
             case "notice":
                 self._note(str(event.get("message") or ""))
+            case "approval_requested":
+                self._passage = ""
+                self._end_line()
+                show_question(event)
+                if not may_ask(event):
+                    say(how_to_answer(event["approval"]))
+            case "approval_answered":
+                self._note(_answer_line(event), DIM if event.get("state") == "granted" else RED)
             case "done":
                 answer = event.get("text") or ""
                 if answer.strip() != self._passage.strip():
@@ -113,6 +128,13 @@ def _call_line(event: dict[str, Any]) -> str:
         "" if decision in ("allow", None) else str(decision),
     )
     return " ".join(word for word in words if word)
+
+
+def _answer_line(event: dict[str, Any]) -> str:
+    by = event.get("answered_by")
+    who = "" if by is None else f" by uid {by}"
+    note = cell(visible(event.get("note") or ""))
+    return f"{event.get('approval')} {event.get('state')}{who}{'' if note == '-' else f': {note}'}"
 
 
 def _result_line(event: dict[str, Any]) -> str:
@@ -183,6 +205,7 @@ def watch(
         view = AnswerView(quiet=quiet)
     else:
         view = TerminalView()
+    asks = isinstance(view, TerminalView)
     session = ""
     failure: LightagentError | None = None
     try:
@@ -192,6 +215,8 @@ def watch(
                 session = event.get("session") or session
                 interrupt.saw(event)
                 view.show(event)
+                if event["type"] == "approval_requested" and asks and may_ask(event):
+                    ask(settings, client, event["approval"])
                 if event["type"] == "error":
                     failure = _error(event)
             if interrupt.asked and failure is None:

@@ -78,7 +78,7 @@ async def watch(turn: Turn) -> list[TurnEvent]:
     return [event async for event in turn.stream.watch().events()]
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """Wait until something is so; the time is only there to end a test that fails."""
     async with asyncio.timeout(timeout_s):
         while not condition():

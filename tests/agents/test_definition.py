@@ -58,7 +58,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     front = load_definition(define(tmp_path, "")).front
     assert front.role == "default"
     assert (front.tools, front.skills) == (None, None)
-    assert front.effects == [Effect.OBSERVE, Effect.REACH]
+    assert front.effects == [Effect.OBSERVE, Effect.REACH, Effect.CHANGE]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_role_that_does_not_exist_disables_the_agent(tmp_path: Path) -> None:
 def test_the_shipped_agent_is_usable() -> None:
     found = load_definitions([REPOSITORY / "agent"])
     assert not found.broken
-    assert Effect.CHANGE not in found.agents["ops"].front.effects
+    assert found.agents["ops"].front.effects == [*Effect]  # so that enabling its worker for change is enough
 
 
 @pytest.mark.parametrize(

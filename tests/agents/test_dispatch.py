@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.dispatch import cap_text, parse_call
+from lightagentd.agents.calls import parse_call
+from lightagentd.agents.results import cap_text
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
@@ -16,6 +17,7 @@ from lightagentd.paths import Paths
 from tests.agents.scripted import check_conversation, scripted
 from tests.conftest import write
 from tests.scripted_model import call, calls, say
+from tests.worker import running
 
 BARE = '[worker]\nsandbox = "none"\n'
 
@@ -100,10 +102,9 @@ async def test_bad_calls_come_back_as_errors_and_are_not_run(paths: Paths) -> No
         assert [message["tool_call_id"] for message in told] == [f"c{number}" for number in range(10)]
         assert all("Error (" in message["content"] for message in told[:9])
         invocations = test.stored(topic="tool.proc")
-        # Of the bad ones only c4 reached a worker, whose pydantic model refused it.
-        assert [event.data["result"] for event in invocations if event.data] == ["invalid_argument", "ok"]
+        assert [event.data["result"] for event in invocations if event.data] == ["ok"]
         refused = [event for event in test.stored() if event.type == "refused"]
-        assert len(refused) == 8
+        assert len(refused) == 9
         check_conversation(test.conversation(session))
 
 
@@ -114,12 +115,13 @@ async def test_calls_of_one_answer_run_in_their_order(paths: Paths) -> None:
     assert [event["text"] for event in found] == ["n0\n", "n1\n", "n2\n"]
 
 
-async def test_the_intent_is_stored_before_the_worker_runs_the_call(paths: Paths) -> None:
+async def test_the_intent_is_stored_before_the_worker_runs_the_call() -> None:
     # Without a sandbox, which would hide the daemon's state from the tool.
-    write(paths.config / "tools" / "probe.py", PROBE)
-    _make_history_readable(paths)
-    history = str(paths.history / "data.mdb")
-    found = await results(paths, ("probe_look", {"history": history}, "c"), toml=BARE)
+    with running.folders() as paths:
+        write(paths.config / "tools" / "probe.py", PROBE)
+        _make_history_readable(paths)
+        history = str(paths.history / "data.mdb")
+        found = await results(paths, ("probe_look", {"history": history}, "c"), toml=BARE)
     assert found[0]["text"] == "intent stored: True"
 
 
@@ -129,9 +131,8 @@ def _make_history_readable(paths: Paths) -> None:
     data = paths.history / "data.mdb"
     data.touch()
     data.chmod(0o644)
-    for folder in (paths.history, *paths.history.parents):
-        if folder.stat().st_mode & 0o001 == 0:
-            folder.chmod(0o755)
+    for folder in (paths.history, paths.state):
+        folder.chmod(0o755)
 
 
 async def test_a_tool_may_emit_events_under_its_own_name_only(paths: Paths) -> None:
@@ -190,13 +191,13 @@ async def test_an_effect_that_the_agent_lacks_is_refused_with_a_suggestion(paths
     assert "administrator" in found[0]["text"]
 
 
-async def test_a_change_needs_an_approval(paths: Paths) -> None:
+async def test_a_change_needs_a_worker_for_it(paths: Paths) -> None:
     found = await results(
         paths,
         ("bash_exec", {"command": "true", "effect": "change"}, "a"),
         front="effects: [observe, change]",
     )
-    assert found[0]["result"] == "approval_required"
+    assert found[0]["result"] == "change_not_enabled"
 
 
 async def test_skills_that_are_not_on_the_agents_list_are_refused(paths: Paths) -> None:
@@ -217,7 +218,7 @@ async def test_without_a_sandbox_commands_count_as_change_and_trusted_skills_run
         ("proc_info", {"pid": 1}, "c"),
     ]
     found = await results(paths, *wanted, toml=BARE)
-    assert [event["result"] for event in found] == ["policy_denied", "ok", "ok"]
+    assert [event["result"] for event in found] == ["change_not_enabled", "ok", "ok"]
     assert "sandbox" in found[0]["text"]
 
 
@@ -227,7 +228,7 @@ async def test_without_a_sandbox_a_skill_that_others_can_write_does_not_run(path
     script = write(folder / "scripts" / "run.py", "print('ran')\n")
     script.chmod(0o666)
     found = await results(paths, ("skill_run", {"name": "loose"}, "a"), toml=BARE)
-    assert found[0]["result"] == "policy_denied"
+    assert found[0]["result"] == "change_not_enabled"
 
 
 async def test_a_refused_call_is_stored_with_the_rule_that_refused_it(paths: Paths) -> None:
@@ -237,7 +238,8 @@ async def test_a_refused_call_is_stored_with_the_rule_that_refused_it(paths: Pat
         assert refused.data is not None
         assert refused.data["decision"] == "deny"
         assert refused.data["rule"] == "unenforced-shell"
-        assert refused.data["args"] == {"command": "id"}
+        assert refused.data["args"]["command"] == "id"
+        assert refused.data["args"]["cwd"] == "/", "the arguments are stored with their defaults"
 
 
 @pytest.mark.usefixtures("sandboxed")
@@ -246,7 +248,7 @@ async def test_a_long_output_reaches_the_model_with_its_middle_cut(paths: Paths)
     found = await results(paths, ("bash_exec", {"command": "seq 1 9999"}, "a"), toml=toml)
     assert len(found[0]["text"].encode()) < 1100
     assert found[0]["text"].startswith("1\n2\n")
-    assert found[0]["text"].endswith("9999\n")
+    assert "9999\n" in found[0]["text"]
     assert "bytes left out" in found[0]["text"]
 
 
@@ -280,6 +282,7 @@ def _toolbox() -> Toolbox:
         "7",
         '"pid"',
         '{"pid": Infinity}',
+        '{"pid": 1e999}',
         '{"pid": ' + "9" * 5000 + "}",
         "[" * 100_000,
         '{"p": 1}',

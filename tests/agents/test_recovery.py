@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lightagentd.agents.dispatch import message_event
+from lightagentd.agents.results import message_event
 from lightagentd.agents.session import Session, new_record, turn_change
 from lightagentd.agents.turn import Turn
 from lightagentd.events.history import History, NewEvent

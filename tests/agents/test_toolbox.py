@@ -73,10 +73,11 @@ def test_an_action_is_found_exactly_and_never_another_tools() -> None:
 
 
 def test_an_agent_is_offered_what_its_tools_and_effects_allow() -> None:
-    def names(**front: Any) -> set[str]:
-        return {function.name for function in box().offered(agent(**front))}
+    def names(*, change: bool = True, **front: Any) -> set[str]:
+        return {function.name for function in box().offered(agent(**front), change=change)}
 
-    assert names(tools=["proc", "net"]) == {"proc_list", "proc_info", "net_ping"}
+    assert names(tools=["proc", "net"]) == {"proc_list", "proc_info", "proc_signal", "net_ping"}
+    assert names(tools=["proc", "net"], change=False) == {"proc_list", "proc_info", "net_ping"}
     assert names(tools=["proc", "net"], effects=["observe"]) == {"proc_list", "proc_info"}
     assert names(tools=["proc.signal", "bash"], effects=["observe", "change"]) == {"proc_signal", "bash_exec"}
     assert names(tools=[]) == set()

@@ -1,0 +1,97 @@
+"""Where calls come from: a turn of a session, or a person who calls a tool himself.
+
+It says on whose behalf they run, whether somebody can be asked, and what the session has seen so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from lightagentd.agents.definition import AgentDefinition
+from lightagentd.events.history import Change
+from lightagentd.policy.decide import PERSON
+
+if TYPE_CHECKING:
+    from lightagentd.agents.session import Session
+    from lightagentd.agents.turn import Turn
+
+UNATTENDED = "unattended"
+"""The trigger of a turn whose caller said that nobody is there to be asked."""
+
+_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,253}[a-z0-9_])?|[0-9a-f:.]{2,45}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What makes calls. `turn` is None for a person's own call, which belongs to no session."""
+
+    agent: AgentDefinition
+    owner: int
+    turn: Turn | None = None
+    approver: int | None = None
+    """The uid of a person who may approve, and whose own call this is: his asking is his approval."""
+    for_owner: int | None = None
+    """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
+
+    @property
+    def worker_owner(self) -> int:
+        return self.owner if self.for_owner is None else self.for_owner
+
+    @property
+    def session(self) -> Session | None:
+        return self.turn.session if self.turn is not None else None
+
+    @property
+    def session_id(self) -> str:
+        return self.session.id if self.session is not None else ""
+
+    @property
+    def trigger(self) -> str:
+        return UNATTENDED if self.turn is not None and self.turn.unattended else PERSON
+
+    @property
+    def tainted(self) -> bool:
+        return self.session is not None and self.session.record.tainted
+
+    def knows(self, host: str) -> bool:
+        """Whether the session may be taken to know a host: it went there untainted, or a person let it."""
+        return bool(host) and self.session is not None and host in self.session.record.hosts
+
+    def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
+        """As `Session.after_call`; without a session there is nothing to remember."""
+        return () if self.session is None else self.session.after_call(call_id, taints=taints, host=host)
+
+    def running(self) -> tuple[Change, ...]:
+        """The change of state with which a turn stops waiting for an approval."""
+        return () if self.turn is None else (self.turn.change("running"),)
+
+    @contextlib.contextmanager
+    def waiting(self, approval_id: str) -> Iterator[None]:
+        """While a person is asked: the turn shows as waiting, and its time stands still."""
+        if self.turn is None:
+            yield
+            return
+        with self.turn.waiting(approval_id):
+            yield
+
+
+def host_of(value: Any) -> str:
+    """The host in an argument that is a host or a URL: in lower case, without port; empty when in doubt.
+
+    What a URL library and a tool could read in two ways is no host that can be known.
+    """
+    if not isinstance(value, str) or not value.isascii() or re.search(r"[\s\\@%\x00-\x1f\x7f]", value):
+        return ""
+    if value.count(":") > 1 and "/" not in value and "[" not in value:
+        return value.lower() if _HOST.fullmatch(value.lower()) else ""
+    try:
+        found = urlsplit(value if "://" in value else f"//{value}").hostname or ""
+    except ValueError:
+        return ""
+    found = found.lower().removesuffix(".")
+    return found if _HOST.fullmatch(found) else ""

@@ -1,0 +1,85 @@
+"""How calls ended: what the model reads of each, and the results of a turn on their way to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightagentd.agents.stream import TurnStream
+from lightagentd.errors import LightagentError
+from lightagentd.events.history import NewEvent
+from lightagentd.events.model import Event
+from lightagentd.llm.protocol import Message, ToolCall
+
+INVOCATION = "invocation"
+"""The type of the event with which a call ended; recovery and undo go by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a call ended. `result` is `ok` or an error's code, `text` what the model reads."""
+
+    call: ToolCall
+    result: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    duration_ms: int = 0
+    function: str = ""
+
+    def message(self) -> Message:
+        return Message(role="tool", content=self.text, tool_call_id=self.call.id, name=self.function)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """A result on its way to the disk, and what the watchers hear once it is there."""
+
+    done: asyncio.Future[list[Event]]
+    event: dict[str, Any]
+
+
+class Results:
+    """The results of a turn's calls that are being stored.
+
+    A result is handed to the model while it is written, so that the disk and the model work at once. Nothing
+    that comes of it is told or run before `settle` has returned.
+    """
+
+    def __init__(self, stream: TurnStream) -> None:
+        self._stream = stream
+        self._waiting: deque[_Stored] = deque()
+
+    def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:
+        self._waiting.append(_Stored(done=done, event=event))
+
+    async def settle(self) -> None:
+        """Wait until each result is on disk, and tell the watchers of it. Raises StorageError."""
+        while self._waiting:
+            stored = self._waiting[0]
+            if not stored.done.done():
+                await asyncio.wait([stored.done])
+            self._waiting.popleft()
+            stored.done.result()
+            self._stream.event("tool_result", **stored.event)
+
+
+def message_event(message: Message) -> NewEvent:
+    """The event that keeps a message of the conversation."""
+    return NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
+
+
+def error_text(err: LightagentError) -> str:
+    """What a model reads of a call that failed."""
+    return f"Error ({err.code}): {err.message}{f' {err.suggestion}' if err.suggestion else ''}"
+
+
+def cap_text(text: str, limit_bytes: int) -> str:
+    """The text within a number of UTF-8 bytes, its head and tail kept."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit_bytes:
+        return text
+    half = limit_bytes // 2
+    head, tail = raw[:half].decode(errors="ignore"), raw[-half:].decode(errors="ignore")
+    return f"{head}\n[... {len(raw) - 2 * half} bytes left out ...]\n{tail}"

@@ -1,0 +1,154 @@
+"""How a question about a call is shown to the person who decides, and asked on a terminal.
+
+What he reads must be what would run. So nothing is taken out of it, as it is elsewhere: a character that a
+terminal would act on, or not show, is written as an escape such as \\x1b or \\u202e, and a value of several
+lines has a bar before each, so that no value can look like one of our own lines. Letters that are written
+from right to left are escapes, too, because a terminal would show what is beside them in another order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import unicodedata
+from typing import Any
+
+from lightagentd.cli.options import Settings
+from lightagentd.cli.output import dump, say, warn
+from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, is_terminal, style
+from lightagentd.cli.when import local
+from lightagentd.client import Client
+from lightagentd.errors import LightagentError
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+"""Categories of Unicode whose characters act on a terminal, or are not seen there."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that are not seen either (Default_Ignorable_Code_Point, and an empty braille cell)."""
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+"""Bidirectional classes whose characters have a terminal show what stands around them in another order."""
+LONG_LINES, LONG_CHARS = 20, 1500
+"""A text with more than that may have its most important part out of sight when the question comes."""
+_MANY_BLANKS = 40
+
+
+def visible(text: str) -> str:
+    """The text with everything in it visible; line breaks and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    seen = unicodedata.category(char) not in _UNSEEN and not _BLANK.match(char)
+    if char in " \n\t" or (seen and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT):
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def show_question(found: dict[str, Any]) -> None:
+    """Print a question: an `api.Approval`, or a turn event that asks for one."""
+    call = visible(f"{found['tool']}.{found['action']}")
+    say(style(call, BOLD), f"  [{visible(found['effect'])}]")
+    if found.get("cwd"):
+        _value("in the folder", found["cwd"])
+    arguments = found["args"] if isinstance(found["args"], dict) else {"arguments": found["args"]}
+    for name, value in arguments.items():
+        if name != "cwd":
+            _value(visible(name), value)
+    if found["preview"]:
+        say(style("what it would do:", DIM))
+        # Nothing but a line feed ends a line, as splitlines() would have it: the rest are escapes by now.
+        for line in visible(found["preview"]).removesuffix("\n").split("\n"):
+            say("  ", _diff_line(line))
+    rule, reason = visible(found["rule"]), visible(found["reason"])
+    say(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
+    say(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
+    for warning in warnings(arguments):
+        say(style(warning, YELLOW))
+    if found["volatile"]:
+        say(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", YELLOW))
+
+
+def warnings(arguments: dict[str, Any]) -> list[str]:
+    """What a person could overlook in the arguments, as sentences; they come last, next to the question."""
+    found = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else dump(value)
+        shown, lines = visible(name), text.count("\n") + 1
+        if lines > LONG_LINES or len(text) > LONG_CHARS:
+            found.append(f"Read all of it: {shown} has {lines} lines and {len(text)} characters.")
+        if re.search(rf"[ \t]{{{_MANY_BLANKS}}}|(?:\n[ \t]*){{10}}", text):
+            found.append(f"Look closely: in {shown} something stands behind many blanks or empty lines.")
+        if mixed := [word for word in re.findall(r"\w+", text) if _mixes_scripts(word)]:
+            letters = sorted({char for word in mixed for char in word if not _is_latin(char)})
+            names = ", ".join(f"U+{ord(char):04X} {unicodedata.name(char, '')}" for char in letters[:5])
+            found.append(f"Look closely: in {shown} a word has letters that only look like others: {names}.")
+    return found
+
+
+def _mixes_scripts(word: str) -> bool:
+    letters = [char for char in word if char.isalpha()]
+    return any(char.isascii() for char in letters) and not all(_is_latin(char) for char in letters)
+
+
+def _is_latin(char: str) -> bool:
+    return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")
+
+
+def how_to_answer(approval: str) -> str:
+    """The commands that answer."""
+    return f"Allow it with: lactl approve {visible(approval)}; refuse it with: lactl deny {visible(approval)}"
+
+
+def _value(name: str, value: Any) -> None:
+    text = visible(value if isinstance(value, str) else dump(value))
+    first, *rest = text.split("\n")
+    if not rest:
+        say(style(f"  {name}: ", DIM), first)
+        return
+    say(style(f"  {name}:", DIM))
+    for line in (first, *rest):
+        say(style("    | ", DIM), line)
+
+
+def _diff_line(line: str) -> Styled | str:
+    """A line of a unified diff in its colour."""
+    code = {"+": GREEN, "-": RED, "@": DIM}.get(line[:1])
+    return style(line, code) if code else line
+
+
+def may_ask(event: dict[str, Any]) -> bool:
+    """Whether the question of a turn event can be asked here: on a terminal, of somebody who may approve."""
+    return bool(event.get("may_answer")) and is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(settings: Settings, client: Client, approval: str) -> None:
+    """Ask y or N and send the answer, unless the daemon says something before, such as another's answer."""
+    _forget_what_was_typed()
+    say("Allow it, once? [y/N] ", end="")
+    sys.stdout.flush()
+    if not client.quiet_until(sys.stdin.fileno()):
+        say()
+        return
+    answer = sys.stdin.readline()
+    if not answer:
+        say()
+        warn("The turn goes on waiting.", how_to_answer(approval))
+        return
+    method = "Approvals.Approve" if answer.strip().lower() in ("y", "yes") else "Approvals.Deny"
+    try:
+        settings.call(method, approval=approval)
+    except LightagentError as err:
+        warn(err.message, err.suggestion)
+
+
+def _forget_what_was_typed() -> None:
+    """A line that was typed before the question was shown is no answer to it."""
+    import termios
+
+    with contextlib.suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)

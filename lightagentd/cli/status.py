@@ -19,7 +19,19 @@ def command(settings: Settings) -> None:
     if settings.json:
         print_json(status)
     else:
-        fields([*_daemon(status), *_workers(status), *(("problem", text) for text in status["problems"])])
+        problems = [("problem", text) for text in status["problems"]]
+        fields([*_panic(status), *_daemon(status), *_workers(status), *problems])
+
+
+def _panic(status: dict[str, Any]) -> list[tuple[str, object]]:
+    """The emergency stop, which comes before everything else."""
+    panic = status["panic"]
+    if panic is None:
+        return []
+    who = "a signal" if panic["by"] is None else f"uid {panic['by']}"
+    why = f": {panic['reason']}" if panic["reason"] else ""
+    text = f"everything is stopped since {local(panic['since_us'])} by {who}{why}"
+    return [("panic", f"{text}; it ends with: lactl panic --off")]
 
 
 def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
@@ -32,7 +44,11 @@ def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("agents", f"{status['agents_running']} of {status['agents_total']} running"),
         ("model", status["model"]),
         ("sessions", status["sessions"]),
-        ("turns", f"{status['turns_running']} running, {status['turns_queued']} queued"),
+        (
+            "turns",
+            f"{status['turns_running']} running, {status['turns_queued']} queued, "
+            f"{status['turns_waiting']} waiting for an approval",
+        ),
         ("sandbox", status["sandbox"]),
         ("history", f"{history['events']} events, {size(history['size_bytes'])}, {history['path']}"),
         ("disk", "low: changes are refused" if history["disk_low"] else "ok"),

@@ -25,7 +25,7 @@ from lightagentd.events.model import Event
 SCHEMA_VERSION = 1
 EVENTS = "events"
 INDEXES = ("by_session", "by_agent", "by_topic", "by_time", "by_trace")
-STATES = ("sessions", "turns", "agents", "approvals", "undo")
+STATES = ("sessions", "turns", "agents", "approvals", "undo", "watches")
 META = "meta"
 INITIAL_MAP_BYTES = 64 << 20
 RESERVE_BYTES = 16 << 20

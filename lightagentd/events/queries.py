@@ -136,6 +136,29 @@ class Queries:
 
         return list(bounded(islice(rows(), limit)))
 
+    def of_topic(self, topic: str, wanted: Filter, limit: int) -> list[Event]:
+        """The newest events of exactly this topic that fit, newest first."""
+        return list(islice(filter(wanted.wants, self._topic_backwards(topic)), limit))
+
+    def find_in_topic(self, topic: str, fits: Callable[[Event], bool]) -> Event | None:
+        """The newest event of exactly this topic that fits, however old it is."""
+        return next(filter(fits, self._topic_backwards(topic)), None)
+
+    def _topic_backwards(self, topic: str) -> Iterator[Event]:
+        prefix = index_prefix(topic)
+        upper = prefix + b"\xff" * 8
+        while True:
+            with (
+                self.environment.reading() as txn,
+                txn.cursor(self.environment.db["by_topic"]) as cursor,
+            ):
+                placed = cursor.prev() if cursor.set_range(upper) else cursor.last()
+                rows = self._batch(txn, cursor, prefix, placed, cursor.prev, BATCH)
+            yield from (decode_stored(record) for _, record in rows)
+            if not rows:
+                return
+            upper = rows[-1][0]
+
     def messages(self, session: str) -> list[Event]:
         """The `agent.message` events of a session, oldest first: its conversation."""
         prefix = index_prefix(session)

@@ -12,7 +12,7 @@ from tests.raw_varlink import Raw, code
 
 FROZEN = Path(__file__).resolve().parents[2] / "packaging" / "varlink"
 METHOD = re.compile(r"^method (\w+)\((.*?)\) -> ", re.MULTILINE)
-STREAMS = {"Sessions.Prompt", "Events.Subscribe", "Tools.Call"}
+STREAMS = {"Sessions.Prompt", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"}
 
 WRONG: dict[str, list[object]] = {
     "string": [7, True, 1.5, [], {}],
@@ -131,6 +131,8 @@ async def test_a_nasty_value_of_the_right_type_is_never_an_internal_error(daemon
                     assert got not in ("internal", "storage_failed"), (method, name, str(value)[:50], reply)
                     if got.islower() and got != "ok":
                         assert reply["parameters"]["message"].endswith("."), reply
+                    if daemon.panic.on:  # or everything after it would only be refused
+                        assert code(await raw.call("Manager.EndPanic")) == "ok"
         assert code(await raw.call("Manager.GetStatus")) == "ok"
     assert daemon.history.verify().ok
 

@@ -1,0 +1,176 @@
+"""Taking back what a call changed, a part of `Service`: which calls that can be, and what about the others.
+
+Only changes of files can be taken back, by the action `undo` of the tool file, in the worker that made them.
+It is a `change` like any other: through policy, with the caller's own approval, and itself taken back in the
+same way. What was called is read from the history's index of topics, so nothing is stored for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lightagentd import api
+from lightagentd.agents.toolcall import call_as_person
+from lightagentd.control.approval_operations import for_caller, may_approve
+from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.errors import Conflict, NotFound
+from lightagentd.events.model import Event
+from lightagentd.events.queries import Filter
+
+if TYPE_CHECKING:
+    from lightagentd.daemon import Daemon
+
+LISTED = 200
+"""How many of the newest changes of files are looked at."""
+_OPPOSITE = {"start": "stop", "stop": "start", "enable": "disable", "disable": "enable"}
+_ROOT = 0
+"""To the worker an administrator is root, who may take back what anybody changed."""
+_DISPATCH = "agent.tool_dispatch"
+
+
+class UndoOperations:
+    """List what can be taken back, and take it back."""
+
+    _daemon: Daemon
+
+    async def list_undoable(self, caller: Caller, agent: str) -> list[api.Change]:
+        """The newest changes of files that were kept, newest first: the caller's, or everybody's for an
+        administrator.
+        """
+        check(caller, Operation.INSPECT)
+        return await asyncio.to_thread(self._changes, caller, agent)
+
+    async def undo(self, caller: Caller, call_id: str, agent: str) -> AsyncGenerator[api.TurnEvent, None]:
+        """Take back one call, or without `call_id` the newest change of the caller's own that still stands.
+
+        Raises NotFound; Conflict for a call that cannot be taken back, with what to do instead.
+        """
+        check(caller, Operation.PROMPT)
+        self._daemon.panic.check()
+        wanted = await asyncio.to_thread(self._find, caller, call_id, agent)
+        running = self._daemon.registry.get(wanted.agent)
+        called = call_as_person(
+            running,
+            caller.uid,
+            "file",
+            "undo",
+            {"call_id": wanted.call_id},
+            may_approve=may_approve(caller),
+            for_owner=_ROOT if caller.viewer is None else None,
+        )
+        async with aclosing(called) as events:
+            async for event in events:
+                yield for_caller(event, caller)
+
+    def _find(self, caller: Caller, call_id: str, agent: str) -> api.Change:
+        """In a thread."""
+        changes = self._changes(caller, agent)
+        if call_id:
+            found = next((one for one in changes if one.call_id == call_id), None)
+            if found is None and (event := self._event_of("tool.file", caller, call_id)) is not None:
+                found = _change(event, {})  # an old one; what it left tells whether it still stands
+            if found is None:
+                raise self._why_not(caller, call_id)
+        else:
+            own = [one for one in changes if one.owner == caller.uid and one.action != "undo"]
+            found = next((one for one in own if not one.undone_by), None)
+            if found is None:
+                where = f" with the agent {agent[:60]}" if agent else ""
+                raise NotFound(
+                    f"You have changed no file{where} that could be taken back.",
+                    suggestion="lactl undo --list shows what there is.",
+                )
+        if found.undone_by:
+            raise Conflict(
+                f"The call {found.call_id} was taken back already, by {found.undone_by}.",
+                suggestion=f"Make the change again with: lactl undo {found.undone_by}",
+            )
+        return found
+
+    def _changes(self, caller: Caller, agent: str) -> list[api.Change]:
+        """The newest changes of files first, with what took each back."""
+        wanted = Filter(topic="tool.file", agent=agent, viewer=caller.viewer)
+        events = self._daemon.history.of_topic("tool.file", replace(wanted, topic=""), LISTED)
+        undone: dict[str, str] = {}
+        found: list[api.Change] = []
+        for event in events:  # newest first: an undo is seen before what it took back
+            change = _change(event, undone)
+            if change is not None:
+                found.append(change)
+                if change.action == "undo" and not change.undone_by:
+                    undone[str((event.data or {})["metadata"].get("undone", ""))] = change.call_id
+        return found
+
+    def _why_not(self, caller: Caller, call_id: str) -> NotFound | Conflict:
+        """What became of a call that cannot be taken back, and what to do about it."""
+        intent = self._event_of(_DISPATCH, caller, call_id)
+        data: dict[str, Any] = (intent.data or {}) if intent is not None else {}
+        if not data.get("tool"):
+            return NotFound(
+                f"There is no call {call_id[:60]!r}.", suggestion="lactl undo --list shows what there is."
+            )
+        assert intent is not None
+        name = f"{data['tool']}.{data.get('action', '')}"
+        if intent.type == "refused":
+            return Conflict(f"The call {call_id} of {name} was refused, so it changed nothing.")
+        if data.get("effect") != "change":
+            return Conflict(
+                f"The call {call_id} of {name} only looked ({data.get('effect')}): it changed nothing."
+            )
+        ended = self._event_of(f"tool.{data['tool']}", caller, call_id)
+        outcome = (ended.data or {}) if ended is not None else {}
+        result = outcome.get("result") or "unknown"
+        what = f"{name} {_shown(data.get('args') or {})}".strip()
+        if data["tool"] == "file":
+            if result != "ok":
+                return Conflict(
+                    f"The call {call_id} did not end well ({result}): {what}. Nothing is kept of it."
+                )
+            why = str((outcome.get("metadata") or {}).get("previous_note") or "it changed nothing")
+            return Conflict(f"Nothing is kept of the call {call_id}: {what}. {why.rstrip('.')}.")
+        return Conflict(
+            f"What the call {call_id} did cannot be taken back: {what} (result: {result}).",
+            suggestion=_instead(intent.agent, data),
+        )
+
+    def _event_of(self, topic: str, caller: Caller, call_id: str) -> Event | None:
+        wanted = Filter(viewer=caller.viewer)
+        return self._daemon.history.find_in_topic(
+            topic, lambda event: wanted.wants(event) and (event.data or {}).get("call_id") == call_id
+        )
+
+
+def _change(event: Event, undone: dict[str, str]) -> api.Change | None:
+    """The change of a file that an event is about; None when it kept nothing."""
+    data = event.data or {}
+    metadata = data.get("metadata") or {}
+    if data.get("result") != "ok" or not metadata.get("previous_kept"):
+        return None
+    return api.Change(
+        call_id=str(data["call_id"]),
+        agent=event.agent,
+        owner=event.owner if event.owner is not None else -1,
+        action=str(data["action"]),
+        path=str(metadata.get("path", "")),
+        time_us=event.time_us,
+        undone_by=undone.get(str(data["call_id"]), ""),
+    )
+
+
+def _instead(agent: str, data: dict[str, Any]) -> str:
+    """The call that does the opposite, where there is one."""
+    action, args = str(data.get("action")), data.get("args") or {}
+    if data.get("tool") == "systemd" and action in _OPPOSITE and "unit" in args:
+        unit = shlex.quote(f"unit={args['unit']}")  # a model chose it, and a person may copy the line
+        return f"The opposite is: lactl tools call {agent} systemd.{_OPPOSITE[action]} {unit}"
+    return "Only changes that the tool file made to files are kept; see what it did, and mend it by hand."
+
+
+def _shown(args: dict[str, Any]) -> str:
+    text = " ".join(f"{name}={value}" for name, value in args.items() if value not in (None, ""))
+    return text if len(text) <= 300 else text[:300] + "…"

@@ -1,0 +1,51 @@
+"""Kills a process and everything that came from it, from outside, when nobody inside does it in time.
+
+It is the last resort of an emergency stop: `keeper` and `leftovers` do the same from within, in one pass. The
+processes are stopped first, again and again until there is none that still runs, so that none can fork while
+they are counted; then all are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+_ROUNDS = 50
+"""How often it is looked after new processes before the killing begins all the same."""
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and its descendants. What may not be signalled, or is gone, is left."""
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS):
+        running = tree(root) - stopped
+        if not running:
+            break
+        for pid in running:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= running
+    for pid in stopped | tree(root):
+        _signal(pid, signal.SIGKILL)
+
+
+def tree(root: int) -> set[int]:
+    """A process and its descendants of this moment (proc_pid_task(5), `children`)."""
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in found:
+            continue
+        found.add(pid)
+        with contextlib.suppress(OSError):
+            for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    waiting += [int(child) for child in listing.read_text().split()]
+    return found
+
+
+def _signal(pid: int, signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)

@@ -1,10 +1,14 @@
-"""Digests, encodings, signatures and certificates; nothing here makes, keeps or shows a private key.
+"""Digests, encodings, signatures and certificates, and keys that a model sees only as handles.
 
-Each call reads what it is given (text, bytes as base64, or a regular file in pieces) and keeps nothing. The
-library cryptography is imported when first used, since every worker loads every tool. Keys of an HMAC never
-stand in a result or in an error. The work is done in `worker/crypt/`: strict encodings (`encodings.py`),
-public keys and signatures (`signatures.py`), certificates (`certificates.py`), and the TLS handshake that
-fetches them (`handshake.py`), each with its specifications.
+Most actions read what they are given (text, bytes as base64, or a regular file in pieces) and keep nothing.
+Those of the place KEYS run in the one worker that holds the private keys: they take no path, so that they are
+no way to files; of a file, `sha256` makes the digest, and `sign` signs that. Private keys, and the keys that
+an HMAC is given, never stand in a result or in an error.
+
+The library cryptography is imported when first used, since every worker loads every tool. The work is done in
+`worker/crypt/`: strict encodings (`encodings.py`), public keys and signatures (`signatures.py`), certificates
+(`certificates.py`), the TLS handshake that fetches them (`handshake.py`), private keys (`keys.py`) and where
+they lie (`keystore.py`, `wrapping.py`), each with its specifications.
 """
 
 import asyncio
@@ -17,13 +21,26 @@ import re
 from collections.abc import Callable
 from typing import Any, BinaryIO, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from lightagentd.errors import NotFound, PermissionDenied
-from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, ToolError, action
+from lightagentd.tool import (
+    Args,
+    Context,
+    Effect,
+    InvalidArgument,
+    Place,
+    Result,
+    TimedOut,
+    Tool,
+    ToolError,
+    action,
+)
 from lightagentd.worker.crypt.certificates import WEAK, certificates, explained, key_text
 from lightagentd.worker.crypt.encodings import decoded, encoded, hex_or_base64
 from lightagentd.worker.crypt.handshake import trusted_or_not
+from lightagentd.worker.crypt.keys import fingerprint, fits, generated, signature_of
+from lightagentd.worker.crypt.keystore import HANDLE, LABEL, KeyFacts, Kind, store_of_environment
 from lightagentd.worker.crypt.signatures import Message, is_valid, public_key, scheme_of
 from lightagentd.worker.files.search import open_regular
 
@@ -32,6 +49,8 @@ PIECE_BYTES = 1024 * 1024
 KEY_LIMIT_BYTES = 1024 * 1024
 PEM_LIMIT_BYTES = 4 * 1024 * 1024
 METADATA_LIMIT_CHARS = 16 * 1024
+LISTED_LIMIT = 50
+"""How many keys stand in the metadata, and how many damaged files in the output."""
 HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]{0,251}[A-Za-z0-9_.])?|::1?"
 _WEAK_NOTE = "{} is weak: use it only to compare with old checksums, never to prove where data comes from."
 
@@ -52,9 +71,19 @@ class DigestArgs(InputArgs):
     expected: str = Field(default="", description="Compare with this value, in hexadecimal or base64.")
 
 
+def _secret(description: str) -> Any:
+    """An argument that is never shown: `writeOnly` has the daemon leave it out of what it stores and shows.
+
+    It is no SecretStr, since checked arguments go on as JSON, where that is a row of stars.
+    """
+    return Field(default=None, description=description, repr=False, json_schema_extra={"writeOnly": True})
+
+
 class HmacArgs(DigestArgs):
-    key: SecretStr | None = Field(default=None, description="The key as text.")
-    key_base64: SecretStr | None = Field(default=None, description="The key as bytes in base64.")
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    key: str | None = _secret("The key as text.")
+    key_base64: str | None = _secret("The key as bytes in base64.")
     key_path: str | None = Field(
         default=None, description="A file whose exact bytes are the key, a last line break included."
     )
@@ -84,6 +113,36 @@ class VerifyArgs(InputArgs):
     )
 
 
+class GenerateKeyArgs(Args):
+    size_bytes: int = Field(default=32, ge=16, le=64, description="How long the key is.")
+    label: str = Field(default="", pattern=f"^{LABEL}$", description="A name to find it by in list_keys.")
+
+
+class GenerateKeypairArgs(Args):
+    algorithm: Literal["ed25519", "ecdsa-p256"] = Field(default="ed25519", description="What it signs with.")
+    label: str = Field(default="", pattern=f"^{LABEL}$", description="A name to find it by in list_keys.")
+
+
+class ListKeysArgs(Args):
+    pass
+
+
+class KeyArgs(Args):
+    handle: str = Field(pattern=f"^{HANDLE}$", description="The key, as generate_key or list_keys names it.")
+
+
+class SignArgs(KeyArgs):
+    text: str | None = Field(default=None, description="What to sign, as text (UTF-8).")
+    data: str | None = Field(default=None, description="What to sign, as bytes in base64, instead of text.")
+    digest: str | None = Field(
+        default=None, description="Its SHA-256 in hexadecimal or base64, instead; only for ecdsa-p256."
+    )
+
+
+class VerifyWithKeyArgs(SignArgs):
+    signature: str = Field(min_length=1, description="The signature or HMAC, in base64 or hexadecimal.")
+
+
 class CertificateArgs(Args):
     pem: str | None = Field(default=None, description="One certificate or a chain, as PEM text.")
     path: str | None = Field(default=None, description="A certificate file (PEM or DER), instead of pem.")
@@ -104,7 +163,7 @@ class FetchArgs(Args):
 
 
 class Crypto(Tool):
-    """Digests, HMACs, encodings, signatures and certificates. Private keys are never read or shown."""
+    """Digests, HMACs, encodings, signatures and certificates. Private keys stay behind handles."""
 
     name = "crypto"
 
@@ -119,7 +178,10 @@ class Crypto(Tool):
 
     @action(timeout_s=300)
     async def hmac(self, ctx: Context, args: HmacArgs) -> Result:
-        """Make the HMAC of text, bytes or a file; with `expected` only say whether it is the right one."""
+        """Make the HMAC of text, bytes or a file; with `expected` only say whether it is the right one.
+
+        For a key that stays behind a handle, use sign.
+        """
         del ctx
         key = await asyncio.to_thread(_hmac_key, args)
         made = hmac.new(key, digestmod=args.algorithm.replace("-", "_"))
@@ -152,7 +214,10 @@ class Crypto(Tool):
 
     @action(timeout_s=300)
     async def verify(self, ctx: Context, args: VerifyArgs) -> Result:
-        """Check a signature (Ed25519, ECDSA P-256, RSA) of text, bytes or a file with a public key."""
+        """Check a signature (Ed25519, ECDSA P-256, RSA) of text, bytes or a file with a public key.
+
+        For a key behind a handle, use verify_with_key.
+        """
         del ctx
         pem = await asyncio.to_thread(_pem, args.public_key, args.public_key_path, "public_key")
         key, from_certificate = public_key(pem)
@@ -167,6 +232,67 @@ class Crypto(Tool):
             text += " Only the certificate's key was used; whether the certificate is good was not checked."
         facts = {"valid": valid, "algorithm": scheme, "from_certificate": from_certificate}
         return Result(output=text, metadata=facts)
+
+    @action(place=Place.KEYS)
+    async def generate_key(self, ctx: Context, args: GenerateKeyArgs) -> Result:
+        """Make a random key for HMACs that stays in the key store; gives its handle."""
+        return await _generated(ctx, "hmac-sha256", args.label, args.size_bytes)
+
+    @action(place=Place.KEYS)
+    async def generate_keypair(self, ctx: Context, args: GenerateKeypairArgs) -> Result:
+        """Make a pair of keys that stays in the key store; gives its handle and the public key."""
+        return await _generated(ctx, args.algorithm, args.label)
+
+    @action(place=Place.KEYS)
+    async def list_keys(self, ctx: Context, args: ListKeysArgs) -> Result:
+        """List the keys of this agent and user: handles, kinds, labels, fingerprints of public keys."""
+        del args
+        found, problems = await asyncio.to_thread(store_of_environment().facts, ctx.agent, ctx.owner)
+        keys = [_key_facts(each) for each in found]
+        lines = [
+            "  ".join(filter(None, (each["handle"], each["kind"], each["created"], each["label"])))
+            + (f"\n  SHA-256 of the public key: {each['fingerprint']}" if each["fingerprint"] else "")
+            for each in keys
+        ]
+        lines += [f"Warning: {problem}" for problem in problems[:LISTED_LIMIT]]
+        shown = keys[:LISTED_LIMIT]
+        facts = {"keys": shown, "total": len(keys), "damaged": len(problems)}
+        return Result(output="\n".join(lines) or "There is no key.", metadata=facts)
+
+    @action(place=Place.KEYS)
+    async def public_key(self, ctx: Context, args: KeyArgs) -> Result:
+        """Give the public key of a pair, as PEM."""
+        key = await asyncio.to_thread(store_of_environment().get, ctx.agent, ctx.owner, args.handle)
+        if not key.facts.public_key:
+            raise InvalidArgument(
+                f"{args.handle} is a key for HMACs, which has no public part.", field="handle"
+            )
+        return Result(output=key.facts.public_key, metadata=_key_facts(key.facts))
+
+    @action(place=Place.KEYS)
+    async def sign(self, ctx: Context, args: SignArgs) -> Result:
+        """Sign text, bytes or a SHA-256 with a key of the store; with a key for HMACs, make the HMAC-SHA256.
+
+        Of a file, make the digest with sha256 first, and sign that with an ecdsa-p256 key.
+        """
+        message, is_digest = _signed(args)
+        key = await asyncio.to_thread(store_of_environment().get, ctx.agent, ctx.owner, args.handle)
+        made = await asyncio.to_thread(signature_of, key, message, is_digest=is_digest)
+        text, kind = base64.b64encode(made).decode(), key.facts.kind
+        facts = {"handle": args.handle, "algorithm": kind, "base64": text, "hex": made.hex()}
+        return Result(output=f"{text}  {kind} in base64, by {args.handle}", metadata=facts)
+
+    @action(place=Place.KEYS)
+    async def verify_with_key(self, ctx: Context, args: VerifyWithKeyArgs) -> Result:
+        """Check a signature or an HMAC of text, bytes or a SHA-256 with a key of the store."""
+        message, is_digest = _signed(args)
+        given = hex_or_base64(args.signature, "signature")
+        key = await asyncio.to_thread(store_of_environment().get, ctx.agent, ctx.owner, args.handle)
+        valid = await asyncio.to_thread(fits, key, given, message, is_digest=is_digest)
+        kind = key.facts.kind
+        what = "HMAC" if kind == "hmac-sha256" else "signature"
+        text = f"The {what} is {'valid' if valid else 'NOT valid'} ({kind}, key: {args.handle})."
+        return Result(output=text, metadata={"valid": valid, "algorithm": kind, "handle": args.handle})
 
     @action(taints=True)
     async def certificate(self, ctx: Context, args: CertificateArgs) -> Result:
@@ -198,6 +324,39 @@ class Crypto(Tool):
         facts |= {"trusted": not failure, "verification": failure or "ok"}
         text, facts = await asyncio.to_thread(explained, certificates(peer.chain), lines, facts)
         return Result(output=text, metadata=facts)
+
+
+# -- keys of the store --
+
+
+async def _generated(ctx: Context, kind: Kind, label: str, size_bytes: int = 0) -> Result:
+    private, public = await asyncio.to_thread(generated, kind, size_bytes)
+    store = store_of_environment()
+    facts = await asyncio.to_thread(store.add, ctx.agent, ctx.owner, kind, private, public, label)
+    told = _key_facts(facts)
+    lines = [f"{facts.handle}  {kind}; it stays in the key store, for this agent and user."]
+    if public:
+        lines += [f"SHA-256 of the public key: {told['fingerprint']}", public.rstrip()]
+    return Result(output="\n".join(lines), metadata=told)
+
+
+def _key_facts(facts: KeyFacts) -> dict[str, Any]:
+    return {
+        "handle": facts.handle,
+        "kind": facts.kind,
+        "label": facts.label,
+        "created": facts.created,
+        "fingerprint": fingerprint(facts.public_key),
+        "public_key": facts.public_key,
+    }
+
+
+def _signed(args: SignArgs) -> tuple[bytes, bool]:
+    """What is signed, and whether it is a digest."""
+    _exactly_one({name: getattr(args, name) for name in ("text", "data", "digest")})
+    if args.digest is not None:
+        return hex_or_base64(args.digest, "digest"), True
+    return _in_bounds(args.text, args.data), False
 
 
 # -- what is given --
@@ -246,13 +405,17 @@ def _exactly_one(found: dict[str, Any]) -> None:
 def _given(args: InputArgs | EncodeArgs) -> bytes:
     """The input that stands in the arguments themselves."""
     _exactly_one({name: getattr(args, name) for name in ("text", "data", "path") if hasattr(args, name)})
-    data = args.text.encode() if args.text is not None else decoded("base64", args.data or "", "data")
-    if len(data) > INPUT_LIMIT_BYTES:
+    return _in_bounds(args.text, args.data)
+
+
+def _in_bounds(text: str | None, data: str | None) -> bytes:
+    found = text.encode() if text is not None else decoded("base64", data or "", "data")
+    if len(found) > INPUT_LIMIT_BYTES:
         raise InvalidArgument(
-            f"The input has {len(data)} bytes, more than {INPUT_LIMIT_BYTES}.",
-            field="text" if args.text is not None else "data",
+            f"The input has {len(found)} bytes, more than {INPUT_LIMIT_BYTES}.",
+            field="text" if text is not None else "data",
         )
-    return data
+    return found
 
 
 async def _feed(args: InputArgs, update: Callable[[bytes], object]) -> int:
@@ -277,9 +440,9 @@ def _hmac_key(args: HmacArgs) -> bytes:
     if args.key_path is not None:
         key = _small_file(args.key_path, KEY_LIMIT_BYTES, "key_path")
     elif args.key_base64 is not None:
-        key = decoded("base64", args.key_base64.get_secret_value(), "key_base64", secret=True)
+        key = decoded("base64", args.key_base64, "key_base64", secret=True)
     else:
-        key = args.key.get_secret_value().encode() if args.key is not None else b""
+        key = args.key.encode() if args.key is not None else b""
     if not key:
         raise InvalidArgument("The key is empty.", field="key", suggestion="Give the key of the HMAC.")
     return key

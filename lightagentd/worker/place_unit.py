@@ -1,0 +1,39 @@
+"""The main program of the units of which a machine has one: `lightagent-keys` and `lightagent-inspect`.
+
+systemd has made the sandbox that the unit file describes and passes the listening socket. This program finds
+the tools as the daemon does and becomes the worker, which serves the actions of its place alone and takes
+away from itself what starts other programs (`lockdown`). A scratch folder of the unit's own is used if there
+is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from lightagentd.paths import Paths, content_folders
+from lightagentd.tool import Place
+from lightagentd.worker import program
+from lightagentd.worker.lockdown import MACHINE
+
+SCRATCH = Path("/run/lightagent-scratch")
+
+
+def main() -> None:
+    """Be the worker of the place that the command line names."""
+    parser = argparse.ArgumentParser(prog="lightagent-worker", description=__doc__.partition("\n")[0])
+    parser.add_argument("place", type=Place, choices=MACHINE)
+    options = parser.parse_args()
+    config = Path(os.environ.get("LIGHTAGENT_CONFIG_DIR", "/etc/lightagentd"))
+    paths = Paths(config=config, state=Path("/var/lib/lightagentd"), runtime=Path("/run/lightagentd"))
+    arguments = ["--place", options.place]
+    for folder in content_folders("tools", paths):
+        arguments += ["--tools", str(folder)]
+    if SCRATCH.is_dir():
+        arguments += ["--scratch", str(SCRATCH)]
+    program.main(arguments)
+
+
+if __name__ == "__main__":
+    main()

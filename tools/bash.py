@@ -3,31 +3,49 @@
 The kernel decides what the command may do (DESIGN section 1), so nothing here looks at its words. The
 command, and everything that it started in its process group, is dead when the call ends. A failure that
 the sandbox probably caused is explained, so that the caller can ask for the same command with another effect.
+A long output is kept by the daemon beside its result, which has its head and its tail.
 """
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, action
+from lightagentd.errors import NotFound
+from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
+from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS
 from lightagentd.worker.process import TERM_GRACE_S, CappedOutput, Completed, LiveText, run
 
 SHELLS = ("/bin/bash", "/bin/sh")
 OPTIONS = {"/bin/bash": ("--noprofile", "--norc")}
 COMMAND_LIMIT_BYTES = 128 * 1024 - 1
 """The longest single argument that execve(2) takes."""
+KEEP_BEYOND_BYTES = 16 * 1024
+"""An output longer than this can be read again: the result, or what the model sees of it, may be cut."""
 TIMEOUT_TAIL_CHARS = 2000
 """How much of the output so far the error of a timeout shows."""
 
 _NETWORK_SIGNS = (
-    "Network is unreachable",
-    "Could not resolve host",
-    "Temporary failure in name resolution",
-    "Address family not supported by protocol",
+    "network is unreachable",
+    "could not resolve host",
+    "unable to resolve host",
+    "name or service not known",
+    "temporary failure in name resolution",
+    "address family not supported by protocol",
+    "couldn't connect to server",
 )
-_WRITE_SIGNS = ("Read-only file system",)
-_EITHER_SIGNS = ("Permission denied", "Operation not permitted")
+_WRITE_SIGNS = ("read-only file system",)
+_EITHER_SIGNS = (
+    "permission denied",
+    "operation not permitted",
+    "access denied",
+    "must be superuser",
+    "superuser privilege",
+    "must be root",
+    "are you root?",
+    "interactive authentication required",
+)
+"""What programs and the C library say in lower case, since not all write it alike."""
 
 
 class ExecArgs(Args):
@@ -40,6 +58,42 @@ class ExecArgs(Args):
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="How long it may take, in seconds."
     )
+
+
+class ReadArgs(Args):
+    handle: str = Field(
+        pattern=r"^out_[0-9a-f]{16}$", description="The output's handle, such as out_0123...."
+    )
+    stream: Literal["stdout", "stderr"] = Field(default="stdout", description="Which of the two.")
+    offset: int = Field(default=0, ge=0, le=1 << 40, description="The first byte to show, from 0 on.")
+    limit: int = Field(default=32 * 1024, ge=16, le=60 * 1024, description="How many bytes to show.")
+
+
+class _Whole:
+    """The output of a command from its begin on, as far as it may be kept."""
+
+    def __init__(self) -> None:
+        self.data = {stream: bytearray() for stream in STREAMS}
+        self.complete = True
+
+    def feed(self, stream: str, data: bytes) -> None:
+        room = CALL_LIMIT_BYTES - sum(map(len, self.data.values()))
+        self.data[stream] += data[:room]
+        self.complete = self.complete and len(data) <= room
+
+    @property
+    def described(self) -> str:
+        return "All of it" if self.complete else f"The first {CALL_LIMIT_BYTES >> 20} MiB of it"
+
+    def keep(self, ctx: Context, done: Completed) -> str:
+        """Hand it to the daemon if it is long; gives its handle, or an empty string."""
+        if sum(map(len, self.data.values())) <= KEEP_BEYOND_BYTES:
+            return ""
+        lengths = {"stdout": done.stdout.total_bytes, "stderr": done.stderr.total_bytes}
+        handle = ""
+        for stream, data in self.data.items():
+            handle = ctx.keep(stream, bytes(data), lengths[stream])
+        return handle
 
 
 class Bash(Tool):
@@ -59,23 +113,51 @@ class Bash(Tool):
         shell = self._shell()
         _check(args)
         bound_s = _bound_s(ctx, args)
-        live = LiveText(ctx.progress)
+        live, whole = LiveText(ctx.progress), _Whole()
+
+        def take(stream: str, data: bytes) -> None:
+            live.feed(stream, data)
+            whole.feed(stream, data)
+
         done = await run(
             [shell, *OPTIONS.get(shell, ()), "-c", "--", args.command],
             timeout_s=bound_s,
             cwd=Path(args.cwd),
             env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
-            on_output=live.feed,
+            on_output=take,
         )
         live.finish()
+        handle = whole.keep(ctx, done)
+        note = f"{whole.described} can be read again with bash read_output, handle {handle}" if handle else ""
         if done.timed_out:
             message = _timeout_message(done, bound_s)
+            if note:
+                message += f"\n{note}."
             raise TimedOut(message, suggestion="Ask for less, or with a longer timeout_s.")
         metadata = _metadata(done, shell)
         hint = sandbox_hint(ctx.effect, done)
         if hint:
             metadata["sandbox_hint"] = hint
-        return Result(output=_report(done, hint), metadata=metadata)
+        if handle:
+            metadata["output_handle"] = handle
+            metadata["kept_bytes"] = {stream: len(data) for stream, data in whole.data.items()}
+            metadata["kept_whole"] = whole.complete
+        return Result(output=_report(done, hint, note), metadata=metadata)
+
+    @action(taints=True)
+    async def read_output(self, ctx: Context, args: ReadArgs) -> Result:
+        """Read a part of a long output of an earlier command, by the handle that its result gave."""
+        # The daemon keeps the outputs of all workers and answers this itself (`lightagentd.worker.kept`).
+        del ctx
+        raise NotFound(f"This worker keeps no output; the daemon answers for {args.handle}.", field="handle")
+
+    async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
+        """The command as the shell would get it."""
+        del ctx
+        if action != "exec":
+            return None
+        _check(args)
+        return Preview(text=f"In {args.cwd}, with {self._shell()}:\n{args.command}\n")
 
     def _shell(self) -> str:
         for shell in self.shells:
@@ -107,7 +189,7 @@ def sandbox_hint(effect: Effect, done: Completed) -> str:
     """A sentence for a failure that the sandbox probably caused, or an empty string."""
     if done.status == 0 or effect is Effect.CHANGE:
         return ""
-    errors = done.stderr.text()
+    errors = done.stderr.text().lower()
     network = effect is Effect.OBSERVE and any(sign in errors for sign in _NETWORK_SIGNS)
     write = any(sign in errors for sign in _WRITE_SIGNS)
     either = any(sign in errors for sign in _EITHER_SIGNS)
@@ -138,7 +220,7 @@ def _metadata(done: Completed, shell: str) -> dict[str, object]:
     return metadata
 
 
-def _report(done: Completed, hint: str) -> str:
+def _report(done: Completed, hint: str, note: str) -> str:
     """What a model reads: the output, the errors if there are any, and how it ended if not well."""
     parts = []
     if done.stdout.total_bytes:
@@ -149,8 +231,11 @@ def _report(done: Completed, hint: str) -> str:
         parts.append(f"ended by {done.signal}\n")
     elif done.status:
         parts.append(f"exit status {done.status}\n")
+    at = len(parts) - bool(done.signal or done.status)
     if hint:
-        parts.insert(len(parts) - 1, hint + "\n")
+        parts.insert(at, hint + "\n")
+    if note:
+        parts.insert(at, f"({note})\n")
     return "".join(parts) or "(no output)\n"
 
 

@@ -9,6 +9,7 @@ https://dbus.freedesktop.org/doc/dbus-specification.html
 import asyncio
 import contextlib
 import fnmatch
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, Field
 
 from lightagentd.dns import visible
 from lightagentd.errors import LightagentError, OutcomeUnknown, Unavailable
-from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, action
+from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
 from lightagentd.worker.dbustypes import (
     OBJECT_PATH,
     VALUE_LIMIT_CHARS,
@@ -229,6 +230,24 @@ class Dbus(Tool):
         text = "\n".join(each[0] for each in shown)[:VALUE_LIMIT_CHARS]
         left_out = sum(each[2] for each in shown)
         return Result(output=text, metadata={"values": [each[1] for each in shown], "left_out": left_out})
+
+    async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
+        """The method with its typed arguments, and who would get the call now."""
+        del ctx
+        if action != "call":
+            return None
+        typed_arguments(args.signature, args.args)
+        values = printable(json.dumps(args.args, ensure_ascii=False))
+        text = f"On the {args.bus} bus, call {args.interface}.{args.member}({values}) of {args.path}.\n"
+        try:
+            async with _connect(args.bus) as bus:
+                owner = (await _owners(bus, [args.service])).get(args.service)
+        except Unavailable as err:
+            return Preview(text=f"{text}Who is {args.service} cannot be seen: {err.message}\n")
+        if owner is None:
+            return Preview(text=f"{text}{args.service} does not run now; the call may start it.\n")
+        row = {"name": args.service, "running": True, "activatable": False, **owner}
+        return Preview(text=f"{text}It goes to {_name_line(row)}.\n")
 
 
 @contextlib.asynccontextmanager

@@ -22,7 +22,18 @@ from pydantic import Field, field_validator
 from lightagentd import dns
 from lightagentd.dns import visible
 from lightagentd.errors import NotFound, PermissionDenied
-from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, ToolError, action
+from lightagentd.tool import (
+    Args,
+    Context,
+    Effect,
+    InvalidArgument,
+    Place,
+    Result,
+    TimedOut,
+    Tool,
+    ToolError,
+    action,
+)
 from lightagentd.worker.process import SYSTEM_PATH, Completed, run
 
 SYS_NET = Path("/sys/class/net")
@@ -93,9 +104,9 @@ class Net(Tool):
             ]
         return Result(output="\n".join(lines), metadata={"interfaces": found})
 
-    @action()
+    @action(place=Place.INSPECT)
     async def connections(self, ctx: Context, args: ConnectionsArgs) -> Result:
-        """List sockets with their state and, where this user may see it, the process that owns them."""
+        """List sockets with their state and the process that owns them, as far as it may be seen."""
         del ctx
         return await asyncio.to_thread(_connections, args)
 

@@ -1,14 +1,13 @@
 """systemd's units over D-Bus: what runs, why not, and the jobs that change it. No command output is parsed.
 
 Each call opens its own connection to the system bus (DBUS_SYSTEM_BUS_ADDRESS overrides it) and closes it.
-dbus-next and the journal's library are imported when first used, since every worker loads every tool.
-Interface: org.freedesktop.systemd1(5). LIGHTAGENT_JOURNAL names another folder of journal files, for tests.
+dbus-next is imported when first used, since every worker loads every tool. The lines of a unit's log come
+from `worker/unit_log`. Interface: org.freedesktop.systemd1(5).
 """
 
 import asyncio
 import contextlib
 import difflib
-import importlib
 import os
 import re
 import stat
@@ -26,6 +25,7 @@ from lightagentd.tool import (
     Context,
     Effect,
     InvalidArgument,
+    Preview,
     Result,
     SystemdUnavailable,
     TimedOut,
@@ -33,6 +33,7 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
+from lightagentd.worker.unit_log import PRIORITIES, unit_lines
 
 if TYPE_CHECKING:
     from lightagentd.bus import Bus
@@ -44,17 +45,15 @@ ROOT = "/org/freedesktop/systemd1"
 TYPES = (
     "service", "socket", "timer", "target", "mount", "automount", "path", "slice", "scope", "swap", "device",
 )  # fmt: skip
-PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 UNKNOWN = 2**64 - 1
 """What systemd gives for a number that it does not have."""
 FILE_LIMIT_BYTES = 64 * 1024
 FAILURE_LINES = 10
-LINE_CHARS = 2000
 STATUS_LINES = 10
 NODES_LIMIT = 200
+CHANGES = ("start", "stop", "restart", "reload", "enable", "disable")
 FORWARD = ("Requires", "Requisite", "BindsTo", "Upholds", "Wants", "ConsistsOf")
 REVERSE = ("RequiredBy", "RequisiteOf", "BoundBy", "UpheldBy", "WantedBy", "PartOf")
-COREDUMP_MESSAGE = "fc2e22bc6ee647b6b90729ab34a250b1"
 _NO_SYSTEMD = "Use the tool proc to see processes; units exist only where systemd is the init system."
 _AGES = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -128,7 +127,7 @@ class Systemd(Tool):
         del ctx
         async with _systemd() as bus:
             found = await _unit(bus, args.unit)
-        lines, note = await _logs(args.unit, STATUS_LINES)
+        lines, note = await unit_lines(args.unit, STATUS_LINES)
         text = "\n".join([*_status_lines(found), "", *(lines or [note])])
         return Result(output=text, metadata=_status_data(found))
 
@@ -138,7 +137,7 @@ class Systemd(Tool):
         del ctx
         since = _since_us(args.since)
         level = PRIORITIES.index(args.priority) if args.priority else None
-        lines, note = await _logs(args.unit, args.lines, since, level)
+        lines, note = await unit_lines(args.unit, args.lines, since, level)
         text = "\n".join([*lines, *([note] if note else [])])
         return Result(output=text, metadata={"unit": args.unit, "lines": len(lines), "note": note})
 
@@ -229,6 +228,22 @@ class Systemd(Tool):
             await _ask(bus, "Reload")
         return _changed(args.unit, "disabled", changes)
 
+    async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
+        """The unit as it is now. Raises NotFound for one that does not exist."""
+        del ctx
+        if action not in CHANGES:
+            return None
+        what = f"{action.capitalize()} {args.unit}"
+        try:
+            async with _systemd() as bus:
+                found = await _unit(bus, args.unit)
+        except Unavailable as err:
+            return Preview(text=f"{what}. Its present state cannot be seen: {err.message}\n")
+        state = (
+            f"it is {found['ActiveState']} ({found['SubState']}), {found.get('UnitFileState') or 'no file'}"
+        )
+        return Preview(text=f"{what} ({found.get('Description', '')}); {state}.\n")
+
 
 @contextlib.asynccontextmanager
 async def _systemd() -> "AsyncIterator[Bus]":
@@ -306,7 +321,7 @@ async def _job(ctx: Context, name: str, method: str, verb: str) -> Result:
     data = {"job_result": result, "before": before["ActiveState"], **_status_data(after)}
     broken = after["ActiveState"] == "failed" or after.get("SubState") == "auto-restart"
     if result != "done" or (broken and verb != "stop"):
-        lines, note = await _logs(name, FAILURE_LINES)
+        lines, note = await unit_lines(name, FAILURE_LINES)
         said = f"its result is {after.get('Result') or 'unknown'}{_exit_text(after)}"
         raise ToolError(
             "\n".join(
@@ -432,76 +447,3 @@ def _since_us(since: str) -> int | None:
         ) from err
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-async def _logs(
-    unit: str, count: int, since_us: int | None = None, level: int | None = None
-) -> tuple[list[str], str]:
-    """The newest lines of a unit, oldest first, and a note when there are none or some may be hidden."""
-    try:
-        lines = await asyncio.to_thread(_read_journal, unit, count, since_us, level)
-    except (OSError, ImportError) as err:
-        return [], f"The journal cannot be read: {err}"
-    note = "" if os.environ.get("LIGHTAGENT_JOURNAL") else await asyncio.to_thread(_journal_note)
-    return lines, note or ("" if lines else f"The journal has no such lines of {unit}.")
-
-
-def _journal_note() -> str:
-    """Why lines may be missing: no journal on this machine, or not readable for this user."""
-    folders = (Path("/var/log/journal"), Path("/run/log/journal"))
-    files = [file for folder in folders for file in folder.glob("*/system*.journal")]
-    if not files:
-        return "This machine has no journal that this user can see."
-    if not any(os.access(file, os.R_OK) for file in files):
-        return "This user cannot read the system's journal; members of group systemd-journal can."
-    return ""
-
-
-_LEVELS = frozenset(str(level).encode() for level in range(8))
-
-
-def _read_journal(unit: str, count: int, since_us: int | None, level: int | None) -> list[str]:
-    journal: Any = importlib.import_module("systemd.journal")  # this file has the name of that package
-    folder = os.environ.get("LIGHTAGENT_JOURNAL")
-    with journal.Reader(path=folder) if folder else journal.Reader() as reader:
-        # The library's other converters raise on values out of range, which any local user can log.
-        reader.converters = {
-            "__REALTIME_TIMESTAMP": lambda us: datetime.fromtimestamp(int(us) / 1e6, tz=UTC),
-            "__MONOTONIC_TIMESTAMP": lambda _: None,
-            "__CURSOR": lambda _: None,
-            "PRIORITY": lambda level: int(level) if level in _LEVELS else None,
-        }
-        groups = (
-            (f"_SYSTEMD_UNIT={unit}",),
-            (f"UNIT={unit}", "_PID=1"),
-            (f"OBJECT_SYSTEMD_UNIT={unit}", "_UID=0"),
-            (f"COREDUMP_UNIT={unit}", "_UID=0", f"MESSAGE_ID={COREDUMP_MESSAGE}"),
-        )  # as journalctl -u does; with the trusted fields, so that nobody can write lines for another unit
-        for number, group in enumerate(groups):
-            if number:
-                reader.add_disjunction()
-            for match in group:
-                reader.add_match(match)
-        if level is not None:
-            reader.add_conjunction()
-            reader.log_level(level)
-        reader.seek_tail()
-        lines: list[str] = []
-        while len(lines) < count and (entry := reader.get_previous()):
-            moment = entry["__REALTIME_TIMESTAMP"]
-            if since_us is not None and moment.timestamp() * 1e6 < since_us:
-                break
-            lines.append(_log_line(entry, moment))
-    return lines[::-1]
-
-
-def _log_line(entry: dict[str, Any], moment: datetime) -> str:
-    message = entry.get("MESSAGE", "")
-    text = message.decode("utf-8", "backslashreplace") if isinstance(message, bytes) else str(message)
-    text = text[:LINE_CHARS].replace("\n", "\n    ")  # so that a message cannot make up lines of its own
-    who = entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "?"
-    pid = entry.get("_PID")
-    level = entry.get("PRIORITY")
-    mark = f" <{PRIORITIES[level]}>" if isinstance(level, int) and level <= 4 else ""
-    when = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{when} {who}{f'[{pid}]' if pid else ''}:{mark} {text}"

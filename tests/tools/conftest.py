@@ -12,13 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from lightagentd.tool import Effect, Result
+from lightagentd.tool import Effect, Preview, Result
 from lightagentd.worker.loader import LoadedTool, load_tool
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 Load = Callable[[str], LoadedTool]
 Call = Callable[..., Coroutine[Any, Any, Result]]
+AskPreview = Callable[..., Coroutine[Any, Any, Preview | None]]
 
 
 @dataclass
@@ -35,9 +36,14 @@ class CallContext:
     expected: dict[str, Any] = field(default_factory=dict)
     shown: list[tuple[str, str]] = field(default_factory=list)
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    kept: list[tuple[str, bytes, int]] = field(default_factory=list)
 
     def progress(self, text: str, stream: str = "stdout") -> None:
         self.shown.append((stream, text))
+
+    def keep(self, stream: str, data: bytes, total_bytes: int) -> str:
+        self.kept.append((stream, bytes(data), total_bytes))
+        return "out_0123456789abcdef"
 
     def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
         self.events.append((topic, event_type, data))
@@ -77,6 +83,20 @@ def call(load: Load, context: CallContext) -> Call:
         return await found.method(context, found.args_model.model_validate(arguments))
 
     return made
+
+
+@pytest.fixture
+def preview(load: Load, context: CallContext) -> AskPreview:
+    """`await preview("file", "write", path="/etc/hostname", content="x")` asks what the call would do."""
+
+    async def asked(tool: str, action: str, /, **arguments: Any) -> Preview | None:
+        found = load(tool)
+        assert found.tool is not None
+        return await found.tool.preview(
+            context, action, found.actions[action].args_model.model_validate(arguments)
+        )
+
+    return asked
 
 
 def open_descriptors() -> dict[int, str]:

@@ -19,7 +19,7 @@ from lightagentd.bus import Call as BusCall
 from lightagentd.bus import Reply, Variant, connect
 from lightagentd.tool import Effect
 from tests.fake_systemd import private_bus
-from tests.tools.conftest import Call, CallContext, Load
+from tests.tools.conftest import AskPreview, Call, CallContext, Load
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SERVICE = "org.example.Shop"
@@ -422,3 +422,32 @@ def test_effects_and_taints_are_declared(load: Load) -> None:
     assert {name for name, found in actions.items() if found.effect is Effect.CHANGE} == {"call"}
     assert {name for name, found in actions.items() if found.taints} == {"introspect", "get_property", "call"}
     assert set(actions) == {"list", "introspect", "get_property", "call"}
+
+
+async def test_a_call_is_previewed_with_its_arguments_and_the_process_that_gets_it(
+    address: str, preview: AskPreview
+) -> None:
+    wanted = {
+        **ITEM,
+        "interface": INTERFACE,
+        "member": "Buy",
+        "signature": "sa{sv}",
+        "args": ["an\x1b apple", {}],
+    }
+    async with shop(address) as made:
+        shown = await preview("dbus", "call", **wanted)
+        assert made.calls == []
+        assert shown is not None
+        assert shown.text.startswith(
+            'On the system bus, call org.example.Shop1.Buy(["an\\u001b apple", {}]) of /org/example/shop.\n'
+            f"It goes to {SERVICE}  pid {os.getpid()}, uid {os.getuid()}, "
+        )
+        with pytest.raises(errors.InvalidArgument):
+            await preview("dbus", "call", **{**wanted, "signature": "u"})
+        assert await preview("dbus", "list") is None
+
+
+async def test_a_preview_says_when_nobody_would_get_the_call(address: str, preview: AskPreview) -> None:
+    shown = await preview("dbus", "call", **ITEM, interface=INTERFACE, member="Buy")
+    assert shown is not None
+    assert f"{SERVICE} does not run now" in shown.text

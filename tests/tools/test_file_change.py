@@ -18,7 +18,7 @@ from lightagentd.tool import InvalidArgument, ToolError
 from lightagentd.worker.files import change
 from lightagentd.worker.files.undo import Record, UndoStore
 
-from .conftest import Call, CallContext, is_root
+from .conftest import AskPreview, Call, CallContext, is_root
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 needs_root = pytest.mark.skipif(not is_root(), reason="only root can give files away")
@@ -277,6 +277,9 @@ class TestUndo:
             "gid": (tmp_path / "f").stat().st_gid,
             "sha256_before": hashlib.sha256(b"old\n").hexdigest(),
             "sha256_after": hashlib.sha256(b"new\n").hexdigest(),
+            "owner": 1000,
+            "session": "ses_0123456789abcdef",
+            "action": "write",
         }
         assert (store / "call_0123456789abcdef.data").read_text() == "old\n"
         assert stat.S_IMODE(store.stat().st_mode) == 0o700
@@ -328,6 +331,58 @@ class TestUndo:
         with pytest.raises(NotFound):
             await call("file", "undo", call_id="call_unknown")
 
+    async def test_another_users_call_is_as_unknown_as_one_that_nobody_made(
+        self, call: Call, preview: AskPreview, context: CallContext, store: Path, tmp_path: Path
+    ) -> None:
+        await call("file", "write", path=f"{tmp_path}/f", content="mine\n")
+        (store / "call_0123456789abcdef.data").write_text("damage is not told either")
+        context.call_id, context.owner = "call_second", 1001
+        said = []
+        for call_id in ("call_0123456789abcdef", "call_unknown"):
+            for asked in (call, preview):
+                with pytest.raises(NotFound) as caught:
+                    await asked("file", "undo", call_id=call_id)
+                said.append({**caught.value.to_dict(), "id": ""} | {"message": caught.value.message[:29]})
+        assert said == [said[0]] * 4
+        assert (tmp_path / "f").read_text() == "mine\n"
+        assert not (store / "call_second.json").exists()
+
+    async def test_root_takes_back_anybodys_call(
+        self, call: Call, context: CallContext, store: Path, tmp_path: Path
+    ) -> None:
+        await call("file", "write", path=f"{tmp_path}/f", content="mine\n")
+        context.call_id, context.owner = "call_second", 0
+        await call("file", "undo", call_id="call_0123456789abcdef")
+        assert not (tmp_path / "f").exists()
+
+    async def test_a_record_that_names_no_owner_is_for_root_alone(
+        self, call: Call, context: CallContext, store: Path, tmp_path: Path
+    ) -> None:
+        await call("file", "write", path=f"{tmp_path}/f", content="mine\n")
+        path = store / "call_0123456789abcdef.json"
+        record = json.loads(path.read_text())
+        for added in ("owner", "session", "action"):
+            del record[added]
+        path.write_text(json.dumps(record))
+        context.call_id = "call_second"
+        with pytest.raises(NotFound):
+            await call("file", "undo", call_id="call_0123456789abcdef")
+        assert (tmp_path / "f").exists()
+        context.owner = 0
+        await call("file", "undo", call_id="call_0123456789abcdef")
+        assert not (tmp_path / "f").exists()
+
+    async def test_a_record_that_cannot_be_read_is_told_to_root_alone(
+        self, call: Call, context: CallContext, store: Path
+    ) -> None:
+        store.mkdir()
+        (store / "call_broken.json").write_text("{}")
+        with pytest.raises(NotFound):
+            await call("file", "undo", call_id="call_broken")
+        context.owner = 0
+        with pytest.raises(StorageError, match="cannot be read"):
+            await call("file", "undo", call_id="call_broken")
+
     async def test_nothing_is_changed_when_the_previous_content_cannot_be_kept(
         self, call: Call, store: Path, tmp_path: Path
     ) -> None:
@@ -367,4 +422,4 @@ class TestUndo:
         store = UndoStore(tmp_path)
         store.keep("call", Record(path="/f", existed=True, sha256_before="0" * 64), b"x")
         with pytest.raises(StorageError, match="damaged"):
-            store.find("call")
+            store.find("call", 0)

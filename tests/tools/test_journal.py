@@ -194,7 +194,7 @@ async def test_expression_that_does_not_end_is_stopped_and_what_was_found_is_kep
     folder: Path, call: Call, context: CallContext
 ) -> None:
     write(folder, row(0, "a" * 64 + "!"), row(1, "aaa"))
-    context.timeout_s = 1.0
+    context.timeout_s = 3.0
     result = await call("journal", "query", text="^(a|aa)+$", regex=True)
     assert [entry["message"] for entry in result.metadata["entries"]] == ["aaa"]
     assert result.metadata["stopped"] == "time"

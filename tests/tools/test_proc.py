@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lightagentd import errors
 from lightagentd.tool import Effect, Result
-from tests.tools.conftest import Call, Load, is_root
+from tests.tools.conftest import AskPreview, Call, CallContext, Load, is_root
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NOBODY = 65534
@@ -312,3 +312,49 @@ def test_effects_and_taints_are_declared(load: Load) -> None:
     actions = load("proc").actions
     assert {name for name, found in actions.items() if found.effect is Effect.CHANGE} == {"signal"}
     assert {name for name, found in actions.items() if found.taints} == {"info"}
+
+
+async def test_info_shows_no_text_that_a_program_wrote_over_its_environment(call: Call, start: Start) -> None:
+    odd = {"GOOD": "x", "password is hunter2 and more": "y", "BASH_FUNC_f%%": "() { :; }"}
+    child = start(env=odd)
+    names = (await call("proc", "info", pid=child.pid)).metadata["environment_names"]
+    assert names == ["BASH_FUNC_f%%", "GOOD", "... and 1 that are no names"]
+
+
+async def test_a_signal_is_previewed_with_the_process_that_it_goes_to(
+    preview: AskPreview, start: Start
+) -> None:
+    child = start(name=b"my-sleeper")
+    shown = await preview("proc", "signal", pid=child.pid, signal="KILL")
+    assert shown is not None
+    assert shown.text.startswith(f"SIGKILL to process {child.pid}: my-sleeper, user ")
+    assert shown.expected["name"] == "my-sleeper"
+    assert await preview("proc", "info", pid=child.pid) is None
+
+
+async def test_an_approved_signal_goes_to_that_process_and_to_no_other(
+    preview: AskPreview, call: Call, context: CallContext, start: Start
+) -> None:
+    child, other = start(name=b"first"), start(name=b"second")
+    shown = await preview("proc", "signal", pid=child.pid)
+    assert shown is not None
+    context.expected = shown.expected
+    with pytest.raises(errors.Conflict, match="changed since it was approved"):
+        await call("proc", "signal", pid=other.pid)
+    context.expected = {**shown.expected, "start_ticks": shown.expected["start_ticks"] + 1}
+    with pytest.raises(errors.Conflict):
+        await call("proc", "signal", pid=child.pid)
+    assert other.poll() is None
+    assert child.poll() is None
+    context.expected = shown.expected
+    assert (await call("proc", "signal", pid=child.pid)).metadata["ended"]
+
+
+async def test_a_process_that_is_not_there_can_be_asked_about(preview: AskPreview, start: Start) -> None:
+    child = start()
+    child.kill()
+    child.wait()
+    shown = await preview("proc", "signal", pid=child.pid)
+    assert shown is not None
+    assert "is not there" in shown.text
+    assert shown.expected == {}

@@ -15,7 +15,7 @@ from lightagentd.bus import Variant
 from lightagentd.tool import Effect
 from tests.fake_journal import write_journal
 from tests.fake_systemd import FakeUnit, fake_systemd, private_bus
-from tests.tools.conftest import Call, CallContext, Load
+from tests.tools.conftest import AskPreview, Call, CallContext, Load
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NEVER = 2**64 - 1
@@ -415,3 +415,32 @@ def test_relative_times_are_ages(load: Load) -> None:
     assert abs(module["_since_us"]("2h") / 1e6 - (time.time() - 7200)) < 5
     assert module["_since_us"]("1970-01-01T00:00:01Z") == 1_000_000
     assert module["_since_us"]("") is None
+
+
+async def test_a_change_is_previewed_with_the_units_present_state(address: str, preview: AskPreview) -> None:
+    async with fake_systemd(address, web()):
+        for action in ("start", "stop", "restart", "reload", "enable", "disable"):
+            shown = await preview("systemd", action, unit="web")
+            assert shown is not None
+            assert shown.text == (
+                f"{action.capitalize()} web.service (A web server); it is active (running), enabled.\n"
+            )
+        assert await preview("systemd", "status", unit="web") is None
+        with pytest.raises(errors.NotFound):
+            await preview("systemd", "stop", unit="nowhere")
+
+
+async def test_a_preview_without_systemd_says_that_the_state_is_not_seen(
+    preview: AskPreview, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
+    shown = await preview("systemd", "stop", unit="web")
+    assert shown is not None
+    assert shown.text.startswith("Stop web.service. Its present state cannot be seen:")
+
+
+@pytest.mark.parametrize("unit", ["--now", "-H root@example.org", "web.service --no-block", "a/../b"])
+async def test_a_unit_is_a_name_and_never_an_option(call: Call, address: str, unit: str) -> None:
+    async with fake_systemd(address, web()):
+        with pytest.raises((ValidationError, errors.NotFound)):
+            await call("systemd", "status", unit=unit)

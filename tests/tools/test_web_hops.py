@@ -214,5 +214,5 @@ async def test_handshake_that_does_not_end_leaves_no_connection(call: Call, auth
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(errors.TimedOut):
             await call("web", "get", url=f"https://127.0.0.1:{port}/", timeout_s=0.2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await closed.wait()

@@ -3,6 +3,7 @@
 For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there was
 something before, `<call_id>.data` with its bytes. Both are written and synced before the change. The total
 size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be secret.
+A record belongs to the user on whose behalf its call ran; nobody else but root learns whether it exists.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lightagentd.errors import InvalidArgument, NotFound, StorageError
 
 STORE_LIMIT_BYTES = 64 * 1024 * 1024
+ROOT = 0
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -34,6 +36,14 @@ class Record(BaseModel):
     gid: int = 0
     sha256_before: str = ""
     sha256_after: str = ""
+    owner: int | None = None
+    """The uid on whose behalf the call ran. None in a record of an earlier version, which is root's alone."""
+    session: str = ""
+    action: str = ""
+    """The action of the tool file; empty in a record of an earlier version."""
+
+    def may_be_used_by(self, owner: int) -> bool:
+        return owner in (ROOT, self.owner)
 
 
 def digest(data: bytes | None) -> str:
@@ -52,7 +62,7 @@ class UndoStore:
         if len(data or b"") > self._limit_bytes:
             return False
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if data is not None:
                 _write(self._path(call_id, "data"), data)
             _write(self._path(call_id, "json"), record.model_dump_json().encode())
@@ -71,18 +81,21 @@ class UndoStore:
             with contextlib.suppress(OSError):
                 self._path(call_id, ending).unlink()
 
-    def find(self, call_id: str) -> tuple[Record, bytes]:
-        """The record of a call and the bytes that were there. Raises NotFound or StorageError."""
+    def find(self, call_id: str, owner: int) -> tuple[Record, bytes]:
+        """The record of a call and the bytes that were there, for the uid `owner`.
+
+        Raises StorageError, and NotFound, in the same words, for no record and for one of somebody else.
+        """
         try:
             record = Record.model_validate_json(self._path(call_id, "json").read_bytes())
+            if not record.may_be_used_by(owner):
+                raise _nothing_kept(call_id)
             data = self._path(call_id, "data").read_bytes() if record.existed else b""
         except FileNotFoundError:
-            raise NotFound(
-                f"Nothing is kept for the call {call_id}.",
-                field="call_id",
-                suggestion="The oldest contents are removed when the store is full.",
-            ) from None
+            raise _nothing_kept(call_id) from None
         except (OSError, ValidationError) as err:
+            if owner != ROOT and isinstance(err, ValidationError):  # it does not say whose it is
+                raise _nothing_kept(call_id) from None
             raise StorageError(f"What is kept for the call {call_id} cannot be read: {err}") from err
         if record.existed and digest(data) != record.sha256_before:
             raise StorageError(f"What is kept for the call {call_id} is damaged.")
@@ -109,6 +122,14 @@ class UndoStore:
             if call_id != newest:
                 self.drop(call_id)
                 total -= sizes[call_id]
+
+
+def _nothing_kept(call_id: str) -> NotFound:
+    return NotFound(
+        f"Nothing is kept for the call {call_id}.",
+        field="call_id",
+        suggestion="The oldest contents are removed when the store is full.",
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

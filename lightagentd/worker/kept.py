@@ -1,0 +1,193 @@
+"""Outputs that were too long for their result, kept by the daemon so that they can be read again by handle.
+
+A worker sends such an output in pieces before the result, because no worker could keep it: an agent has
+several, they come and go, and the sandboxes of effects do not see each other. The daemon writes the pieces
+to files below its runtime folder and answers `bash.read_output` from them itself. An output belongs to the
+agent, the session and the owner of its call; nobody else learns whether it exists. Both ends bound its size,
+since a worker is not trusted; the oldest outputs of an agent go when it has too many, and all of them when
+the daemon starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightagentd.errors import NotFound
+from lightagentd.worker.lanes import Call
+from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS, handle_of
+
+_log = logging.getLogger(__name__)
+
+READ = ("bash", "read_output")
+"""The tool and the action that read what is kept."""
+AGENT_LIMIT_BYTES = 64 << 20
+TOTAL_LIMIT_BYTES = 256 << 20
+
+
+@dataclass(kw_only=True)
+class _Output:
+    """What is kept of one call."""
+
+    owned_by: tuple[str, str, int]
+    """Agent, session and owner."""
+    kept_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    total_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    """How long the streams were, as the worker says."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.kept_bytes.values())
+
+
+class KeptOutputs:
+    """The outputs of all agents. The pool owns it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        agent_limit_bytes: int = AGENT_LIMIT_BYTES,
+        total_limit_bytes: int = TOTAL_LIMIT_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._agent_limit_bytes = agent_limit_bytes
+        self._total_limit_bytes = total_limit_bytes
+        self._outputs: dict[str, _Output] = {}
+        """By handle, the oldest first."""
+
+    async def start(self) -> None:
+        """Begin with nothing: whose the outputs of an earlier daemon were is not known any more."""
+        await asyncio.to_thread(self._clear)
+
+    async def close(self) -> None:
+        """Remove everything."""
+        self._outputs.clear()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def add(self, call: Call, piece: dict[str, Any]) -> None:
+        """Keep a piece `{stream, data: base64, total_bytes}`; beyond the limit of a call it is dropped.
+
+        A disk that is full costs the output and not the call.
+        """
+        handle, stream = handle_of(call.call_id), piece.get("stream")
+        if not handle or stream not in STREAMS:
+            return
+        owned_by = (call.agent, call.session, call.owner)
+        output = self._outputs.setdefault(handle, _Output(owned_by=owned_by))
+        try:
+            data = base64.b64decode(piece["data"], validate=True)[: CALL_LIMIT_BYTES - output.size_bytes]
+            output.total_bytes[stream] = int(piece["total_bytes"])
+        except (KeyError, ValueError, TypeError, binascii.Error):
+            return
+        output.kept_bytes[stream] += len(data)
+        await self._make_room(handle, call.agent)
+        try:
+            await asyncio.to_thread(_append, self._path(handle, stream), data)
+        except OSError as err:
+            _log.warning("the output of %s cannot be kept: %s", call.call_id, err)
+            await self._drop(handle)
+
+    async def answer(self, call: Call) -> dict[str, Any]:
+        """The result of a call of `READ`. Raises NotFound for an output that is not the caller's, too."""
+        handle, stream = str(call.args["handle"]), str(call.args["stream"])
+        offset, limit = int(call.args["offset"]), int(call.args["limit"])
+        output = self._outputs.get(handle)
+        if (
+            output is None
+            or output.owned_by != (call.agent, call.session, call.owner)
+            or stream not in STREAMS
+        ):
+            raise _gone(handle)
+        try:
+            data = await asyncio.to_thread(_read, self._path(handle, stream), offset, limit)
+        except OSError as err:
+            raise _gone(handle) from err
+        if offset + len(data) < output.kept_bytes[stream]:
+            data = _whole_characters(data)
+        kept, total = output.kept_bytes[stream], output.total_bytes[stream]
+        end = offset + len(data)
+        notes = []
+        if end < kept:
+            notes.append(f"(more follows: offset={end})")
+        elif total > kept:
+            notes.append(f"({total - kept} bytes that followed were not kept)")
+        if not data:
+            notes.insert(0, f"({stream} has {kept} bytes)")
+        text = data.decode("utf-8", "replace")
+        output_text = text + ("\n" if text and notes and not text.endswith("\n") else "")
+        return {
+            "kind": "result",
+            "output": output_text + "".join(f"{note}\n" for note in notes),
+            "metadata": {
+                "handle": handle,
+                "stream": stream,
+                "offset": offset,
+                "next_offset": end if end < kept else None,
+                "kept_bytes": kept,
+                "total_bytes": total,
+            },
+        }
+
+    async def _make_room(self, newest: str, agent: str) -> None:
+        for handle, output in list(self._outputs.items()):
+            of_agent = [one.size_bytes for one in self._outputs.values() if one.owned_by[0] == agent]
+            total = sum(one.size_bytes for one in self._outputs.values())
+            too_many = sum(of_agent) > self._agent_limit_bytes and output.owned_by[0] == agent
+            if handle != newest and (too_many or total > self._total_limit_bytes):
+                await self._drop(handle)
+
+    async def _drop(self, handle: str) -> None:
+        self._outputs.pop(handle, None)
+        for stream in STREAMS:
+            await asyncio.to_thread(self._path(handle, stream).unlink, missing_ok=True)
+
+    def _path(self, handle: str, stream: str) -> Path:
+        return self._folder / f"{handle}.{stream}"
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(mode=0o700, parents=True)
+
+
+def _gone(handle: str) -> NotFound:
+    return NotFound(
+        f"No output is kept by the handle {handle[:40]!r} for this session.",
+        field="handle",
+        suggestion="Newer outputs and a restart of the daemon remove old ones; run the command again.",
+    )
+
+
+def _append(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _read(path: Path, offset: int, limit: int) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""  # this stream had nothing
+    try:
+        return os.pread(handle, limit, offset)
+    finally:
+        os.close(handle)
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Without a UTF-8 character at the end that goes on in the next piece."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue  # inside a character
+        length = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4
+        return data[:-back] if back < length and len(data) > back else data
+    return data

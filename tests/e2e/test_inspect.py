@@ -1,0 +1,117 @@
+"""The unit that looks into processes and folders, as systemd runs it: what it answers and what it can do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .machine import Machine
+from .product import lactl, lactl_json_lines
+
+pytestmark = pytest.mark.e2e
+
+SERVICE, SOCKET = "lightagent-inspect.service", "lightagent-inspect.socket"
+PATH = "/run/lightagent-workers/inspect.sock"
+EXPOSURE = 1.9
+"""The highest figure of systemd-analyze(1) security that is accepted; most of it are the two capabilities."""
+CLOSED = "/root/closed"
+
+
+@pytest.fixture(scope="module")
+def inspect(service: Machine) -> Iterator[Machine]:
+    service.run(["systemctl", "start", SOCKET])
+    service.run(["mkdir", "-p", "-m", "0700", f"{CLOSED}/inner"])
+    service.run(["dd", "if=/dev/zero", f"of={CLOSED}/inner/diary", "bs=1M", "count=3", "status=none"])
+    yield service
+    service.run(["rm", "-rf", CLOSED])
+
+
+def call(machine: Machine, action: str, **args: Any) -> tuple[str, dict[str, Any]]:
+    """The text and the data of one call."""
+    events = lactl_json_lines(machine, "tools", "call", "ops", action, "--args", json.dumps(args))
+    (result,) = [event for event in events if event["type"] == "tool_result"]
+    assert result["result"] == "ok", result
+    return result["text"], result["metadata"]
+
+
+def main_pid(machine: Machine, unit: str = SERVICE) -> str:
+    return machine.run(["systemctl", "show", "--value", "--property=MainPID", unit]).stdout.strip()
+
+
+def test_systemd_finds_nothing_wrong_with_the_units(inspect: Machine) -> None:
+    verified = inspect.run(["systemd-analyze", "verify", SERVICE, SOCKET])
+    assert (verified.stdout, verified.stderr) == ("", "")
+
+
+def test_exposure_is_low(inspect: Machine) -> None:
+    said = inspect.run(["systemd-analyze", "security", "--no-pager", SERVICE], check=False).stdout
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said)
+    assert found, said
+    print(f"exposure of {SERVICE}: {found[1]}")
+    assert float(found[1]) <= EXPOSURE, said
+
+
+def test_it_looks_into_the_processes_of_root(inspect: Machine) -> None:
+    pid = main_pid(inspect, "systemd-journald.service")
+    text, data = call(inspect, "proc.info", pid=int(pid))
+    assert data["open_files"]["count"] > 0, text
+    assert "INVOCATION_ID" in data["environment_names"]
+    assert data["hidden"] == {}
+    value = inspect.run(
+        ["systemctl", "show", "--value", "--property=InvocationID", "systemd-journald.service"]
+    )
+    assert value.stdout.strip() not in text
+
+
+def test_it_names_the_owners_of_sockets(inspect: Machine) -> None:
+    _, data = call(inspect, "net.connections", kind="unix", limit=1000)
+    owners = {row["process"] for row in data["connections"] if row["local"] == "/run/systemd/private"}
+    assert owners == {"systemd"}
+
+
+def test_it_adds_up_a_closed_folder_and_names_no_file(inspect: Machine) -> None:
+    text, data = call(inspect, "file.usage", path="/root", depth=3)
+    assert data["size_bytes"] >= 3 << 20
+    assert f"{CLOSED}/inner" in text
+    assert "diary" not in text
+    _, whole = call(inspect, "file.usage", path="/var")
+    assert whole["not_entered"] <= 2, whole  # what the unit's file hides
+    assert all("history" not in row["path"] for row in whole["folders"])
+
+
+def test_the_real_tmp_and_home_are_seen(inspect: Machine) -> None:
+    inspect.run(["mkdir", "-p", "/tmp/seen-by-inspect", "/home/seen-by-inspect"])
+    for folder in ("/tmp", "/home"):
+        text, _ = call(inspect, "file.usage", path=folder)
+        assert f"{folder}/seen-by-inspect" in text
+
+
+def test_it_is_its_own_user_with_two_capabilities_and_a_filter(inspect: Machine) -> None:
+    call(inspect, "net.connections")
+    status = inspect.run(["cat", f"/proc/{main_pid(inspect)}/status"]).stdout
+    uid = inspect.run(["id", "-u", "lightagent-inspect"]).stdout.strip()
+    assert re.search(rf"^Uid:\t{uid}\t{uid}\t{uid}\t{uid}$", status, re.M)
+    assert re.search(r"CapPrm:\s+0*80004\nCapEff:\s+0*80004\nCapBnd:\s+0*80004\nCapAmb:\s+0*80004\n", status)
+    assert re.search(r"NoNewPrivs:\s+1\nSeccomp:\s+2", status)
+
+
+def test_only_the_daemon_reaches_it(inspect: Machine) -> None:
+    for user in ("lightagent", "lightagent-observe", "lightagent-reach", "nobody"):
+        writable = inspect.run(["test", "-w", PATH], user=user, check=False).status == 0
+        assert writable == (user == "lightagent")
+    command = json.dumps({"command": f"ls {PATH}; kill -9 {main_pid(inspect)}; true", "effect": "observe"})
+    lactl(inspect, "tools", "call", "ops", "bash.exec", "--args", command, check=False)
+    assert main_pid(inspect) != "0"
+
+
+def test_without_it_the_worker_of_the_effect_answers_and_says_what_it_missed(inspect: Machine) -> None:
+    inspect.run(["systemctl", "stop", SOCKET, SERVICE])
+    try:
+        _, data = call(inspect, "proc.info", pid=int(main_pid(inspect, "systemd-journald.service")))
+        assert data["hidden"]["open_files"] == "permission denied"
+    finally:
+        inspect.run(["systemctl", "start", SOCKET])

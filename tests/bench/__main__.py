@@ -8,9 +8,16 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import calls, footprint, sessions, step
+from tests.bench import calls, footprint, sessions, siege, step, watching
 
-BENCHMARKS = {"step": step.run, "calls": calls.run, "sessions": sessions.run, "footprint": footprint.run}
+BENCHMARKS = {
+    "step": step.run,
+    "calls": calls.run,
+    "sessions": sessions.run,
+    "footprint": footprint.run,
+    "watching": watching.run,
+    "siege": siege.run,
+}
 
 
 def machine() -> str:

@@ -1,0 +1,1 @@
+"""Watching files: what the tool inotify is made of, in the worker."""

@@ -14,6 +14,8 @@ import contextlib
 import os
 import pwd
 import shutil
+import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,20 +95,18 @@ class BusProxy:
             self.problem = "Shell commands and skills cannot ask systemd: xdg-dbus-proxy is not installed."
             return
         path = self._make_folder()
-        ends, self._lifeline = os.pipe()
-        argv = ["xdg-dbus-proxy", f"--fd={ends}", f"unix:path={bus}", str(path), "--filter"]
-        for name, methods in ALLOWED.items():
-            argv += [f"--call={name}={method}" for method in (*_COMMON, *methods)]
-        try:
-            self._process = await start([*switch_user, *argv], env={}, pass_fds=(ends,))
-        except OSError as err:
-            self.problem = (
-                f"Shell commands and skills cannot ask systemd: xdg-dbus-proxy does not start: {err}."
-            )
-            return
-        finally:
-            os.close(ends)
-        if await self._serves(path):
+        ours, theirs = socket.socketpair()
+        self._lifeline = ours.detach()
+        with theirs:
+            argv = _proxy_argv(bus, path, f"--fd={theirs.fileno()}")
+            try:
+                self._process = await start([*switch_user, *argv], env={}, pass_fds=(theirs.fileno(),))
+            except OSError as err:
+                self.problem = (
+                    f"Shell commands and skills cannot ask systemd: xdg-dbus-proxy does not start: {err}."
+                )
+                return
+        if await self._serves():
             self.path = path
         else:
             self.problem = "Shell commands and skills cannot ask systemd: xdg-dbus-proxy ended at once."
@@ -134,12 +134,32 @@ class BusProxy:
             os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
         return path
 
-    async def _serves(self, path: Path) -> bool:
-        assert self._process is not None
-        with contextlib.suppress(TimeoutError):
+    async def _serves(self) -> bool:
+        """Wait for the byte that it writes when it listens."""
+        with socket.socket(fileno=os.dup(self._lifeline)) as ours, contextlib.suppress(TimeoutError, OSError):
+            ours.setblocking(False)
             async with asyncio.timeout(_START_TIMEOUT_S):
-                while self._process.returncode is None:
-                    if path.exists():
-                        return True
-                    await asyncio.sleep(0.01)
+                return bool(await asyncio.get_running_loop().sock_recv(ours, 1))
         return False
+
+
+def _proxy_argv(bus: Path, path: Path, *options: str) -> list[str]:
+    argv = ["xdg-dbus-proxy", *options, f"unix:path={bus}", str(path), "--filter"]
+    for name, methods in ALLOWED.items():
+        argv += [f"--call={name}={method}" for method in (*_COMMON, *methods)]
+    return argv
+
+
+def main() -> None:
+    """Become the proxy that listens at the path that is the one argument (`lightagent-bus@.service`)."""
+    _, path = sys.argv
+    Path(path).unlink(missing_ok=True)
+    argv = _proxy_argv(BUS_SOCKET, Path(path))
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 - it becomes the proxy
+    except OSError as err:
+        sys.exit(f"xdg-dbus-proxy cannot be started (package xdg-dbus-proxy): {err}")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,10 +5,13 @@ The limits keep one command from taking the machine down; what it may see and to
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+from functools import partial
 
-from lightagentd.worker import landlock, process
+from lightagentd.worker import cgroups, landlock, process, seccomp
+from lightagentd.worker.busdoor import BusDoor
 from lightagentd.worker.keeper import lower
 
 COMMAND_NICE = 10
@@ -16,9 +19,16 @@ COMMAND_NICE = 10
 LEAST_COMMAND_BYTES = 1 << 30
 """What one command may take even on a small machine (RLIMIT_DATA); else a quarter of the machine's memory."""
 
+COMMAND_FILES = 4096
+"""How many descriptors each process of a command may have: all together must not use up the system's."""
+COMMAND_FILE_BYTES = 1 << 30
+"""How long a file may become, one in memory (memfd_create(2)) too, which RLIMIT_DATA leaves out."""
 
-def confine_commands(rules: int | None, processes: int) -> None:
+
+def confine_commands(rules: int | None, processes: int, code: bytes = b"", *, bus: bool = False) -> None:
     """Give every command that `process` starts from now on limits and, with `rules`, a domain of its own.
+
+    `code` is a filter of system calls for it (`seccomp.program`); with `bus`, it was made for `busdoor`.
 
     `processes` (0: no limit) is for all processes of the user together, and less than what the workers have:
     a command that uses it up does not keep a worker from starting a thread.
@@ -27,11 +37,17 @@ def confine_commands(rules: int | None, processes: int) -> None:
 
     def confine() -> None:
         # In the child between fork and exec: nothing but system calls.
+        cgroups.join()  # first: the domain may forbid it
         lower(resource.RLIMIT_DATA, data_bytes)
+        lower(resource.RLIMIT_NOFILE, COMMAND_FILES)
+        lower(resource.RLIMIT_FSIZE, COMMAND_FILE_BYTES)
         if processes:
             lower(resource.RLIMIT_NPROC, processes)
-        os.nice(COMMAND_NICE)
+        with contextlib.suppress(PermissionError):  # a unit's filter forbids it, and has a weight of its own
+            os.nice(COMMAND_NICE)
         if rules is not None:
             landlock.enter(rules)
+        if code and not bus:
+            seccomp.enter(code)
 
-    process.before_exec(confine)
+    process.before_exec(confine, partial(BusDoor, code) if bus else None)

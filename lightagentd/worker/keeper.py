@@ -26,10 +26,13 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from lightagentd.worker import landlock
 from lightagentd.worker.leftovers import Ends, end_all, reap
 
+AT_ONCE = b"k"
+"""What the daemon writes to the lifeline before it closes it in an emergency stop."""
 GRACE_S = 1.5
 """How long a worker has to end its calls and tools after it was asked to."""
 
@@ -42,9 +45,13 @@ def main() -> None:
     parser.add_argument("--ends", type=Ends, choices=list(Ends), required=True)
     parser.add_argument("--lifeline", type=int, required=True, metavar="FD")
     parser.add_argument("--confined", action="store_true")
+    parser.add_argument("--bus", action="store_true", help="commands may talk to the filtered bus")
     parser.add_argument("--landlock", type=int, default=0, metavar="ABI")
     parser.add_argument("--limit-processes", type=int, default=0, metavar="COUNT")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where alone commands may write")
     options, rest = parser.parse_known_args()
+    if options.scratch:
+        rest += ["--scratch", str(options.scratch)]
     ends: Ends = options.ends
     libc = ctypes.CDLL(None)
     # No core file, and no /proc/PID/mem or environ of these processes for the shells that they run.
@@ -65,7 +72,13 @@ def main() -> None:
         os.close(options.lifeline)
         if rules is not None:
             landlock.enter(rules)
-    _work(rest, ends, confined=options.confined, rules=rules, processes=options.limit_processes)
+    if rules is not None and options.scratch:
+        # A read-only mount does not keep anybody from writing into a FIFO that is there (mount(8)).
+        writable = [options.scratch, *landlock.WRITABLE_DEVICES]
+        rules = landlock.ruleset(options.landlock, writable=writable)
+    if options.confined:
+        _confine(rules, options.limit_processes * 3 // 4, bus=options.bus)
+    _work(rest, ends)
 
 
 def lower(limit: int, value: int) -> None:
@@ -106,16 +119,29 @@ def _fork(libc: ctypes.CDLL, ends: Ends, lifeline: int) -> None:
         sys.exit("the keeper of this worker is gone")
 
 
-def _work(arguments: Sequence[str], ends: Ends, *, confined: bool, rules: int | None, processes: int) -> None:
-    from lightagentd.worker import confine, program  # only here: the keeper stays small
+def _confine(rules: int | None, processes: int, *, bus: bool) -> None:
+    """With `bus`, the worker's own filter lets it open Unix sockets, and that of its commands must not.
 
-    if confined:
-        confine.confine_commands(rules, processes * 3 // 4)
+    What else an effect may not open, the worker's filter refuses to its commands, too.
+    """
+    from lightagentd.worker import busdoor, confine, seccomp  # only here: the keeper stays small
+
+    door = bus and busdoor.possible()
+    code = seccomp.program(seccomp.REACH_FAMILIES, bus=door) if bus else b""
+    confine.confine_commands(rules, processes, code, bus=door)
+
+
+def _work(arguments: Sequence[str], ends: Ends) -> None:
+    from lightagentd.worker import program  # only here: the keeper stays small
+
     program.main(arguments, ends=ends)
 
 
 def keep(worker: int, lifeline: int, ends: Ends) -> int:
-    """Wait for the worker, end it when the lifeline ends, then kill what is left. Gives the exit status."""
+    """Wait for the worker, end it when the lifeline ends, then kill what is left. Gives the exit status.
+
+    A byte on the lifeline (`AT_ONCE`) has the worker killed without the time to end what it runs.
+    """
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -129,7 +155,7 @@ def keep(worker: int, lifeline: int, ends: Ends) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     poller = select.poll()
     poller.register(woken, select.POLLIN)
-    poller.register(lifeline, 0)  # POLLHUP is always reported
+    poller.register(lifeline, select.POLLIN)  # and POLLHUP, which is always reported
     status: int | None = None
     deadline = 0.0
     while True:
@@ -147,6 +173,8 @@ def keep(worker: int, lifeline: int, ends: Ends) -> int:
         if lifeline in ready:
             poller.unregister(lifeline)
             asked[0] = True
+            if ready[lifeline] & select.POLLIN:  # a word on it: at once, without any grace
+                os.kill(worker, signal.SIGKILL)
         if deadline and time.monotonic() >= deadline:
             os.kill(worker, signal.SIGKILL)
     while end_all(ends):

@@ -16,6 +16,11 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+WRITABLE_DEVICES = (Path("/dev/null"), Path("/dev/zero"), Path("/dev/full"))
+"""What a command that may change nothing may write to all the same."""
 
 SCOPED_ABI = 6
 """The first ABI level that scopes signals and abstract sockets."""
@@ -23,7 +28,9 @@ SCOPED_ABI = 6
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
-_FS_MAKE_BLOCK, _FS_REFER = 1 << 11, 1 << 13
+_FS_WRITE_FILE, _FS_MAKE_BLOCK, _FS_REFER, _FS_TRUNCATE = 1 << 1, 1 << 11, 1 << 13, 1 << 14
+_FS_CHANGES = _FS_WRITE_FILE | sum(1 << bit for bit in range(4, 13))
+"""Write to a file, remove a folder or file, make one of any kind."""
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -40,8 +47,14 @@ def scoped() -> bool:
     return abi() >= SCOPED_ABI
 
 
-def ruleset(level: int) -> int:
-    """A descriptor of the rules that ABI `level` can enforce; `enter` takes it. Raises OSError."""
+def ruleset(level: int, *, writable: Sequence[Path] | None = None) -> int:
+    """A descriptor of the rules that ABI `level` can enforce; `enter` takes it. Raises OSError.
+
+    With `writable`, nothing in the file system can be changed but what is below these paths, whatever its
+    modes say; a file may be one of them. Files that are open already stay as they are.
+    """
+    if writable is not None:
+        return _read_only(level, writable)
     # struct landlock_ruleset_attr { __u64 handled_access_fs; __u64 handled_access_net; __u64 scoped; };
     # an older kernel takes the longer structure as long as what it does not know is 0.
     if level >= SCOPED_ABI:
@@ -51,17 +64,33 @@ def ruleset(level: int) -> int:
     if level < 2:
         return _create(struct.pack("=QQQ", _FS_MAKE_BLOCK, 0, 0))
     made = _create(struct.pack("=QQQ", _FS_MAKE_BLOCK | _FS_REFER, 0, 0))
-    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
-    try:
-        # struct landlock_path_beneath_attr { __u64 allowed_access; __s32 parent_fd; }, packed
-        rule = struct.pack("=Qi", _FS_REFER, root)
-        _check(_libc.syscall(_ADD_RULE, made, _RULE_PATH_BENEATH, rule, 0), "landlock_add_rule")
-    except OSError:
-        os.close(made)
-        raise
-    finally:
-        os.close(root)
+    _allow(made, Path("/"), _FS_REFER)
     return made
+
+
+def _read_only(level: int, writable: Sequence[Path]) -> int:
+    handled = _FS_CHANGES | (_FS_REFER if level >= 2 else 0) | (_FS_TRUNCATE if level >= 3 else 0)
+    scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if level >= SCOPED_ABI else 0
+    made = _create(struct.pack("=QQQ", handled, 0, scoped))
+    for path in writable:
+        # What only folders have cannot be allowed on a file (EINVAL).
+        _allow(made, path, handled if path.is_dir() else handled & (_FS_WRITE_FILE | _FS_TRUNCATE))
+    return made
+
+
+def _allow(rules: int, path: Path, access: int) -> None:
+    """Allow `access` to all below `path`. Closes the rules when that fails, with OSError."""
+    try:
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            # struct landlock_path_beneath_attr { __u64 allowed_access; __s32 parent_fd; }, packed
+            rule = struct.pack("=Qi", access, parent)
+            _check(_libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0), "landlock_add_rule")
+        finally:
+            os.close(parent)
+    except OSError:
+        os.close(rules)
+        raise
 
 
 def enter(rules: int) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.errors import ToolError
+from lightagentd.worker.busdoor import BusDoor
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OUTPUT_LIMIT_BYTES = 64 * 1024
@@ -37,15 +38,17 @@ DRAIN_S = 0.2
 _POLL_S = 0.02
 
 _before_exec: Callable[[], None] | None = None
+_make_door: Callable[[], BusDoor] | None = None
 
 
-def before_exec(prepare: Callable[[], None] | None) -> None:
+def before_exec(prepare: Callable[[], None] | None, door: Callable[[], BusDoor] | None = None) -> None:
     """Have every command that `run` starts call `prepare` between fork and exec; None takes that away.
 
-    A worker confines its commands further than itself with that. What `prepare` raises is a ToolError.
+    A worker confines its commands further than itself with that. What `prepare` raises is a ToolError. `door`
+    makes the bus door of one command, whose filter is entered after `prepare`.
     """
-    global _before_exec
-    _before_exec = prepare
+    global _before_exec, _make_door
+    _before_exec, _make_door = prepare, door
 
 
 class CappedOutput:
@@ -149,9 +152,16 @@ async def run(
     """
     started = time.monotonic()
     out, err = CappedOutput(limit_bytes), CappedOutput(limit_bytes)
-    transport, child = await _start(argv, cwd, env, stdin, _Child({1: out, 2: err}, on_output))
+    door = _open_door(argv[0])
+    try:
+        transport, child = await _start(argv, cwd, env, stdin, _Child({1: out, 2: err}, on_output), door)
+    except BaseException:
+        if door is not None:
+            door.close()
+        raise
     timed_out = False
     try:
+        _answer(door, argv[0])
         try:
             async with asyncio.timeout(timeout_s):
                 await child.ended.wait()
@@ -160,6 +170,8 @@ async def run(
             await _end(transport.get_pid(), child.exited.is_set)
         await _within(DRAIN_S, child.drained)
     finally:
+        if door is not None:
+            door.close()
         await _end(transport.get_pid(), child.exited.is_set)
         await _within(DRAIN_S, child.drained)  # all is in the pipe already, unless somebody left the group
         code = transport.get_returncode()
@@ -244,6 +256,7 @@ async def _start(
     env: Mapping[str, str] | None,
     stdin: bytes | None,
     child: _Child,
+    door: BusDoor | None,
 ) -> tuple[asyncio.SubprocessTransport, _Child]:
     try:
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
@@ -255,7 +268,7 @@ async def _start(
             cwd=cwd,
             env=clean_environment(env),
             start_new_session=True,
-            preexec_fn=_before_exec,
+            preexec_fn=_preparation(door),
         )
     except (OSError, ValueError, subprocess.SubprocessError) as err:
         raise _not_started(argv[0], cwd, err) from err
@@ -264,6 +277,35 @@ async def _start(
         pipe.write(stdin)
         pipe.close()  # after what is written has gone out
     return transport, child
+
+
+def _open_door(program: str) -> BusDoor | None:
+    try:
+        return _make_door() if _make_door is not None else None
+    except OSError as err:
+        raise _not_started(program, None, err) from err
+
+
+def _answer(door: BusDoor | None, program: str) -> None:
+    try:
+        if door is not None:
+            door.open()
+    except OSError as err:
+        raise _not_started(program, None, err) from err
+
+
+def _preparation(door: BusDoor | None) -> Callable[[], None] | None:
+    """What is called in the new process before the command."""
+    prepare = _before_exec
+    if door is None:
+        return prepare
+
+    def prepare_and_enter() -> None:
+        if prepare is not None:
+            prepare()
+        door.enter()
+
+    return prepare_and_enter
 
 
 def _not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:

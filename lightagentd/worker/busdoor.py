@@ -1,0 +1,267 @@
+"""The one Unix socket that a confined command can have: a connection to the filtered system bus.
+
+Any other one would be a way to have another service act, and neither a mount nor a filter of system calls can
+tell sockets apart by their paths. So socket(2) makes none for a command: it asks the worker, by way of
+seccomp_unotify(2), and gets one end of a pair whose other end is closed. Such a socket is connected for good:
+the kernel connects it to nothing else, nor lets it listen. When a command then calls connect(2) with the path
+of the system bus, the worker connects to the bus filter (`busproxy`) itself and puts that connection in the
+socket's place; with another path it is refused.
+
+That the worker reads the path in the command's memory, which the command may change meanwhile, decides only
+between a connection to that one bus and none. What has no Unix path is left to the kernel, and cannot be an
+unconnected Unix socket, because there is none. Where the worker does not answer, the calls fail.
+
+`process.run` owns a door for each command. Its thread ends with the command or when the door is closed; that
+it is a thread keeps a command, which can delay an answer's delivery, from holding up the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+from lightagentd.worker import seccomp
+
+BUS_PATHS = (b"/run/dbus/system_bus_socket", b"/var/run/dbus/system_bus_socket")
+CONNECTIONS = 16
+"""How many connections to the bus the processes of one command may have at a time."""
+BURST, PACE_S = 256, 0.001
+"""How many calls of a command are answered without a pause, and the pause from then on."""
+
+IMPOSSIBLE = (
+    "Shell commands and skills cannot ask systemd: the kernel cannot hand their sockets to the worker (before"
+    " Linux 5.9, or in a container that takes system calls over itself)."
+)
+
+_RECV, _SEND, _ADDFD = 0xC0502100, 0xC0182101, 0x40182103
+"""SECCOMP_IOCTL_NOTIF_* of linux/seccomp.h."""
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; nr, arch, instruction_pointer, args
+_RESPONSE = struct.Struct("=QqiI")  # id, val, error, flags
+_ADDITION = struct.Struct("=QIIII")  # id, flags, srcfd, newfd, newfd_flags
+_CONTINUE, _AT_THIS_NUMBER = 1, 1
+_QUEUE_TIME, _NO_TIME = struct.pack("@ll", 1, 0), struct.pack("@ll", 0, 0)
+"""How long it is waited for a place in the bus filter's queue (struct timeval); 0 is the socket's default."""
+_ADDRESS_BYTES = 110  # sizeof(struct sockaddr_un)
+_INT = 0xFFFFFFFF
+
+
+class BusDoor:
+    """Made before the command's process: it calls `enter` between fork and exec, the worker `open` after it.
+
+    Whoever made it calls `close`.
+    """
+
+    def __init__(self, code: bytes) -> None:
+        """`code` is the whole filter of the command (`seccomp.program` with `bus`). Raises OSError."""
+        self._code = code
+        self._own, self._childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stop = -1
+        self._listener = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that watches the listener, as long as no thread does."""
+        self._given: list[int] = []
+        """The inodes of connections that were handed out, those that are closed by now among them."""
+        self._answered = 0
+
+    def enter(self) -> None:
+        """In the new process, last of all: be under the filter, and leave the worker its listener.
+
+        Only system calls: it runs between fork and exec. Raises OSError.
+        """
+        listener = seccomp.listen(self._code)
+        rights = struct.pack("i", listener)
+        self._childs.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        os.close(listener)
+
+    def open(self) -> None:
+        """Have the running loop look out for what the command asks, and answer it. Raises OSError."""
+        self._childs.close()
+        _, passed, _, _ = socket.recv_fds(self._own, 1, 1, socket.MSG_DONTWAIT)
+        self._own.close()
+        self._listener = passed[0]
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._listener, self._begin)
+
+    def close(self) -> None:
+        """Answer no more: what is left of the command gets no socket (ENOSYS)."""
+        self._own.close()
+        self._childs.close()
+        self._drop()
+        if self._stop >= 0:
+            os.close(self._stop)
+            self._stop = -1
+
+    def _begin(self) -> None:
+        """Start the thread when the command asks for the first time; most commands never do."""
+        assert self._loop is not None
+        self._loop.remove_reader(self._listener)
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        if any(event & select.POLLHUP for _, event in poller.poll(0)):  # it never asked, and is gone
+            self._drop()
+            return
+        try:
+            stopped, self._stop = os.pipe2(os.O_CLOEXEC)
+        except OSError:  # no more descriptors
+            self._drop()
+            return
+        try:
+            threading.Thread(target=self._serve, args=(stopped,), name="bus-door", daemon=True).start()
+        except RuntimeError:  # no more threads
+            os.close(stopped)
+            self._drop()
+        self._loop = None
+
+    def _drop(self) -> None:
+        """Close the listener, unless the thread has it."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._listener)
+            self._loop = None
+            os.close(self._listener)
+
+    def _serve(self, stopped: int) -> None:
+        """In the thread: answer until nobody is left that could ask, or the other end of `stopped` closes."""
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(stopped, 0)
+        try:
+            while True:
+                ready = dict(poller.poll())
+                if stopped in ready or not ready[self._listener] & select.POLLIN:
+                    return
+                self._answer()
+                self._answered += 1
+                if self._answered > BURST:
+                    time.sleep(PACE_S)
+        finally:
+            os.close(self._listener)
+            os.close(stopped)
+
+    def _answer(self) -> None:
+        request = bytearray(_NOTIFICATION.size)
+        try:
+            fcntl.ioctl(self._listener, _RECV, request)
+        except OSError:  # the caller was interrupted or killed
+            return
+        number, pid, _, call, _, _, *arguments = _NOTIFICATION.unpack(request)
+        result, error, flags = 0, 0, 0
+        try:
+            if call == seccomp.number("socket"):
+                result = self._give_unconnected(number, arguments[1])
+            elif (path := _unix_path(pid, arguments[1], arguments[2] & _INT)) is None:
+                flags = _CONTINUE
+            else:
+                self._give_connection(number, pid, arguments[0] & _INT, path)
+        except OSError as err:
+            error = -(err.errno or errno.EIO)
+        try:
+            fcntl.ioctl(self._listener, _SEND, _RESPONSE.pack(number, result, error, flags))
+        except OSError:  # gone meanwhile
+            return
+
+    def _give_unconnected(self, number: int, kind: int) -> int:
+        """A socket that leads nowhere, at a number that the kernel chooses and that is given."""
+        one, other = socket.socketpair()
+        with one, other:
+            one.setblocking(not kind & socket.SOCK_NONBLOCK)
+            return self._add(number, one, cloexec=bool(kind & socket.SOCK_CLOEXEC))
+
+    def _give_connection(self, number: int, pid: int, fd: int, path: bytes) -> None:
+        """Put a connection to the bus in the place of the caller's descriptor `fd`."""
+        if path not in BUS_PATHS:
+            raise PermissionError(errno.EACCES, "no socket of another service")
+        if len(self._given) >= CONNECTIONS:
+            there = _open_inodes()
+            self._given = [inode for inode in self._given if inode in there]
+            if len(self._given) >= CONNECTIONS:
+                time.sleep(PACE_S)
+                raise BlockingIOError(errno.EAGAIN, "too many connections")
+        flags = _descriptor_flags(pid, fd)
+        with socket.socket(socket.AF_UNIX) as bus:
+            bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _QUEUE_TIME)
+            bus.connect(BUS_PATHS[0])
+            bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _NO_TIME)
+            bus.setblocking(not flags & os.O_NONBLOCK)
+            self._add(number, bus, at=fd, cloexec=bool(flags & os.O_CLOEXEC))
+            self._given.append(os.fstat(bus.fileno()).st_ino)
+
+    def _add(self, number: int, sock: socket.socket, *, at: int | None = None, cloexec: bool) -> int:
+        """Give a descriptor to the process that asked; without `at`, at a new number."""
+        flags = 0 if at is None else _AT_THIS_NUMBER
+        wanted = _ADDITION.pack(number, flags, sock.fileno(), at or 0, os.O_CLOEXEC if cloexec else 0)
+        added: int = fcntl.ioctl(self._listener, _ADDFD, bytearray(wanted))
+        return added
+
+
+def _seen_as(pid: int) -> int:
+    """A thread's number in /proc, which may be that of another PID namespace (`sandbox`). Raises OSError."""
+    if os.readlink("/proc/self") == str(os.getpid()):  # noqa: PTH115 - a number, not a path
+        return pid
+    try:
+        held = os.pidfd_open(pid, os.O_EXCL)  # PIDFD_THREAD
+    except OSError:  # before Linux 6.9, where only a process' first thread can be found
+        held = os.pidfd_open(pid)
+    try:
+        fields = Path(f"/proc/self/fdinfo/{held}").read_text().split()
+    finally:
+        os.close(held)
+    return int(fields[fields.index("Pid:") + 1])
+
+
+def _unix_path(pid: int, address: int, length: int) -> bytes | None:
+    """The path in a process' memory; an empty one for an abstract name; None where it is no Unix address."""
+    try:
+        memory = os.open(f"/proc/{_seen_as(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.pread(memory, min(length, _ADDRESS_BYTES), address)
+        finally:
+            os.close(memory)
+    except (OSError, OverflowError):  # the kernel will find fault with the address, too
+        return None
+    if len(found) < 2 or struct.unpack_from("=H", found)[0] != socket.AF_UNIX:
+        return None
+    return found[2:].partition(b"\0")[0]
+
+
+def _descriptor_flags(pid: int, fd: int) -> int:
+    """As open(2) has them (proc_pid_fdinfo(5)). Raises OSError."""
+    for line in Path(f"/proc/{_seen_as(pid)}/fdinfo/{fd}").read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8)
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _open_inodes() -> set[int]:
+    """The Unix sockets of this network namespace (proc_net(5)). Raises OSError."""
+    lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]
+    return {int(fields[6]) for line in lines if len(fields := line.split()) > 6}
+
+
+def possible() -> bool:
+    """Whether commands of this process can have a door. It is tried out in a child.
+
+    Not before Linux 5.9, nor where this process is under a filter with a listener already, as in some
+    containers: the kernel allows one.
+    """
+    child = os.fork()
+    if not child:
+        try:
+            seccomp.listen(seccomp.program(seccomp.OBSERVE_FAMILIES, bus=True))
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+if __name__ == "__main__":
+    sys.exit(0 if possible() else IMPOSSIBLE)

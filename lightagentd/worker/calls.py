@@ -1,0 +1,163 @@
+"""One call inside a worker: what its tool gets, how it runs, and what comes back of it.
+
+Also what a worker says about its tools. `program` owns the tools and the calls that run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError
+from lightagentd.tool import Action, Args, Effect, Result
+from lightagentd.worker.loader import LoadedTool
+from lightagentd.worker.outputs import CALL_LIMIT_BYTES, handle_of
+
+_log = logging.getLogger(__name__)
+
+OUTPUT_LIMIT_CHARS = 1 << 20
+"""A result's text is cut here; the daemon cuts it further for a model."""
+METADATA_LIMIT_CHARS = 1 << 20
+_PROGRESS_LIMIT = 256
+"""Pieces of live output that may wait for a slow daemon; beyond it pieces are left out, and it is said."""
+_PIECE_CHARS = 64 << 10
+_KEPT_PIECE_BYTES = 192 << 10
+
+
+@dataclass(kw_only=True)
+class CallContext:
+    """What a running call gets (see `lightagentd.tool.Context`)."""
+
+    call_id: str
+    agent: str
+    session: str
+    owner: int
+    effect: Effect
+    scratch: Path
+    timeout_s: float
+    expected: dict[str, Any] = field(default_factory=dict)
+    events: deque[dict[str, Any]] = field(default_factory=deque)
+    """What waits to be sent; at most `_PROGRESS_LIMIT`."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is something in `events`, or the call is done."""
+    left_out: int = 0
+    kept: deque[tuple[str, memoryview, int]] = field(default_factory=deque)
+    """Pieces of long outputs: stream, data and the stream's length. They are sent before the result."""
+
+    def keep(self, stream: str, data: bytes, total_bytes: int) -> str:
+        for start in range(0, min(len(data), CALL_LIMIT_BYTES), _KEPT_PIECE_BYTES):
+            self.kept.append((stream, memoryview(data)[start : start + _KEPT_PIECE_BYTES], total_bytes))
+        return handle_of(self.call_id)
+
+    def kept_event(self) -> dict[str, Any]:
+        """The next piece as it is sent."""
+        stream, data, total_bytes = self.kept.popleft()
+        encoded = base64.b64encode(data).decode("ascii")
+        return {"kind": "kept", "stream": stream, "data": encoded, "total_bytes": total_bytes}
+
+    def progress(self, text: str, stream: str = "stdout") -> None:
+        for start in range(0, len(text), _PIECE_CHARS):
+            self._put({"kind": "output", "stream": stream, "text": text[start : start + _PIECE_CHARS]})
+
+    def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
+        json.dumps(data, allow_nan=False)  # what cannot be sent is the tool's error, here and now
+        self._put({"kind": "event", "topic": topic, "type": event_type, "data": data})
+
+    def _put(self, item: dict[str, Any]) -> None:
+        if len(self.events) >= _PROGRESS_LIMIT:
+            self.left_out += 1
+            return
+        self.events.append(item)
+        self.news.set()
+
+
+def describe(loaded: LoadedTool) -> dict[str, Any]:
+    """One tool as JSON."""
+    problem = loaded.error
+    actions: list[dict[str, Any]] = []
+    try:
+        actions = [_describe_action(action) for action in loaded.actions.values()]
+    except Exception as err:  # noqa: BLE001 - pydantic raises many kinds for types without a JSON Schema
+        problem = f"{type(err).__name__}: {err}"
+    return {
+        "name": loaded.name,
+        "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
+        "path": str(loaded.path),
+        "problem": problem,
+        "actions": actions,
+    }
+
+
+def _describe_action(action: Action) -> dict[str, Any]:
+    return {
+        "name": action.name,
+        "description": action.description,
+        "effect": action.effect.value if action.effect else "",
+        "taints": action.taints,
+        "timeout_s": action.timeout_s,
+        "place": action.place.value if action.place else "",
+        "host": action.host,
+        "schema": action.args_model.model_json_schema(),
+    }
+
+
+def check_args(action: Action, args: Any) -> Args:
+    """The arguments as the action's model. Raises InvalidArgument that names the argument at fault."""
+    try:
+        return action.args_model.model_validate(args)
+    except ValidationError as err:
+        first = err.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "args"
+        known = ", ".join(action.args_model.model_fields) or "none"
+        raise InvalidArgument(
+            f"{action.tool}.{action.name}: {where}: {first['msg']}.",
+            field=where,
+            suggestion=f"The arguments are: {known}.",
+        ) from err
+
+
+async def run_action(action: Action, args: Args, context: CallContext) -> Result:
+    try:
+        async with asyncio.timeout(context.timeout_s):
+            result = await action.method(context, args)
+        return _checked(result)
+    except TimeoutError as err:
+        raise TimedOut(
+            f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
+            suggestion="Ask for less at once, or for a longer time.",
+        ) from err
+    except LightagentError:
+        raise
+    except (Exception, SystemExit) as err:
+        _log.exception("%s.%s failed in a way that nobody expected", action.tool, action.name)
+        raise ToolError(f"{action.tool}.{action.name} failed: {type(err).__name__}: {err}") from err
+
+
+def _checked(result: Any) -> Result:
+    """What a tool gave back, if it is what a tool may give back. Raises TypeError or ValueError."""
+    if not isinstance(result, Result) or not isinstance(result.output, str):
+        raise TypeError("the tool must give a Result with a text as its output")
+    size = len(json.dumps(result.metadata, allow_nan=False))
+    if size > METADATA_LIMIT_CHARS:
+        raise ValueError(f"the metadata have {size} characters as JSON, more than {METADATA_LIMIT_CHARS}")
+    return result
+
+
+def result_event(result: Result, left_out: int) -> dict[str, Any]:
+    output, metadata = result.output, dict(result.metadata)
+    if len(output) > OUTPUT_LIMIT_CHARS:
+        half = OUTPUT_LIMIT_CHARS // 2
+        cut = len(output) - 2 * half
+        output = f"{output[:half]}\n[... {cut} characters left out ...]\n{output[-half:]}"
+        metadata["left_out_chars"] = cut
+    if left_out:
+        metadata["live_output_left_out"] = left_out
+    return {"kind": "result", "output": output, "metadata": metadata}

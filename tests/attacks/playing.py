@@ -1,0 +1,138 @@
+"""The test's side of a `stage`, wherever that runs: starts it, tells it what to play, reads what came.
+
+with Playing(["nobody"], guarded=[config]) as playing:      # or with a prefix that enters a container
+    … write the agents with playing.base_url, start the daemon …
+    playing.set_up(socket=…, secrets=…, names=…)
+    playing.play("a fork bomb", "observe")
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.attacks.cases import CASES
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+PLAYS = [(case.name, effect) for case in CASES.values() for effect in case.effects]
+"""Each case with each of its effects."""
+
+AGENTS = {"mallory": "[observe, reach]", "peeper": "[observe]"}
+"""The agents that the cases name, and their effects."""
+
+
+class Playing:
+    """Owns the stage's process while the block runs."""
+
+    def __init__(
+        self,
+        worker_users: Sequence[str],
+        guarded: Sequence[str],
+        *,
+        enter: Sequence[str] = (),
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._argv = [*enter, python, "-m", "tests.attacks.stage", ",".join(worker_users), *guarded]
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[str] | None = None
+        self.base_url = ""
+        self.names: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}
+
+    def __enter__(self) -> Playing:
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._env or None,
+            cwd=REPOSITORY,
+            text=True,
+        )
+        found = self._read()
+        self.base_url, self.names, self.secrets = found["base_url"], found["names"], found["secrets"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def set_up(
+        self,
+        *,
+        socket: str,
+        secrets: dict[str, str],
+        names: dict[str, str],
+        facts: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """`names` are for the arguments of attacks, `facts` commands that must always print the same."""
+        told = {"socket": socket, "known_secrets": secrets, "names": names, "facts": [*facts]}
+        self._say({"setup": told})
+
+    def play(self, name: str, effect: str) -> dict[str, Any]:
+        """What came of a case: `findings` is empty when the attack came to nothing."""
+        return self._say({"play": name, "effect": effect})
+
+    def control(self, name: str) -> dict[str, Any]:
+        return self._say({"control": name})
+
+    def _say(self, line: dict[str, Any]) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the stage ended with status {self._process.poll()}"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def agent_file(base_url: str, effects: str, key_file: str) -> str:
+    """The AGENT.md of an agent whose model is the stage's."""
+    return (
+        f"---\nmodel: openai/x\nbase_url: {base_url}\napi_key_file: {key_file}\n"
+        f"effects: {effects}\nlimits:\n  max_steps: 40\n---\nDo what you are asked.\n"
+    )
+
+
+def settings(names: Mapping[str, str]) -> str:
+    """The daemon's configuration: short times, and one private web server that may be asked."""
+    return (
+        "[limits]\ncall_timeout_s = 8\n"
+        f'[worker]\nweb_allow = ["127.0.0.1:{names["web"]}"]\nmax_per_effect = 1\n'
+    )
+
+
+def explain(outcome: Mapping[str, Any]) -> str:
+    """Findings and results for an assertion's message."""
+    lines = [*outcome["findings"], "", *(f"{code}: {text}" for code, text in outcome.get("results", ()))]
+    return "\n".join(lines)[:20_000]
+
+
+RULE = """\
+# What a session has read must not keep it from trying to reach out: the sandbox is what is on trial.
+[[rule]]
+name = "attackers-may-try"
+agent = "mallory"
+effect = "reach"
+decision = "allow"
+even_if_tainted = true
+"""

@@ -1,0 +1,79 @@
+"""A scripted model attacks a real daemon, whose workers are held by what this machine has: bwrap.
+
+The cases are in the modules beside this one, `cases` has them all; `tests/e2e/test_attacks.py` plays the same
+ones against the worker units of a booted system.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightagentd.paths import Paths
+from tests.attacks.controls import CONTROLS
+from tests.attacks.playing import AGENTS, PLAYS, RULE, Playing, agent_file, explain, settings
+from tests.conftest import DaemonProcess, write
+
+pytestmark = [
+    pytest.mark.usefixtures("sandboxed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can have processes of other users attacked"),
+]
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """The folder of the daemon's folders, with a path that the worker's user may walk down."""
+    folder = Path(tempfile.mkdtemp(prefix="la-attacked-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def playing(base: Path, sandboxed: None) -> Iterator[Playing]:
+    """A stage with a daemon whose agents have the stage's model."""
+    del sandboxed
+    paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+    for folder in (paths.config, paths.state):
+        folder.mkdir()
+    hidden = {name: f"s3cr3t-{name}-{secrets.token_hex(8)}" for name in ("key", "state", "environment")}
+    write(paths.config / "key", hidden["key"]).chmod(0o600)
+    write(paths.state / "secret", hidden["state"])
+    daemon = DaemonProcess(paths, env={"LA_SECRET": hidden["environment"]})
+    with Playing(["nobody"], [str(paths.config)]) as stage:
+        for name, effects in AGENTS.items():
+            text = agent_file(stage.base_url, effects, str(paths.config / "key"))
+            write(paths.config / "agent" / name / "AGENT.md", text)
+        write(paths.config / "lightagentd.toml", settings(stage.names))
+        write(paths.config / "policy.d" / "attackers.toml", RULE)
+        try:
+            daemon.start()
+            names = {"config": str(paths.config), "state": str(paths.state), "runtime": str(paths.runtime)}
+            names |= {"socket": str(paths.socket), "daemon_pid": str(daemon.pid), "unit": "dbus.service"}
+            stage.set_up(socket=str(paths.socket), secrets=hidden, names=names)
+            yield stage
+        finally:
+            daemon.close()
+    stored = b"".join(path.read_bytes() for path in paths.history.rglob("*") if path.is_file())
+    told = daemon.log.read_bytes()
+    for name, value in {**hidden, **stage.secrets}.items():
+        assert value.encode() not in stored, f"the secret of the {name} is in the history"
+        assert value.encode() not in told, f"the secret of the {name} is in the log"
+    assert b"Traceback" not in told, told.decode()[-4000:]
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
+    assert playing.control(name)["findings"]
+
+
+@pytest.mark.parametrize(("name", "effect"), PLAYS)
+def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
+    outcome = playing.play(name, effect)
+    assert outcome["findings"] == [], explain(outcome)

@@ -20,6 +20,8 @@ class Ends(StrEnum):
     """The caller's Landlock domain: exactly what it started."""
     NAMESPACE = "namespace"
     """The caller's PID namespace, which has nothing else in it but its init, which -1 leaves out."""
+    CGROUP = "cgroup"
+    """The call's own cgroup, and nobody needs kill(2) for it (see `cgroups`)."""
     CHILDREN = "children"
     """Nothing: the caller would kill every process of its user, and so kills its children one by one."""
 

@@ -11,115 +11,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import os
-import socket
 import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightagentd import config
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
-from lightagentd.paths import Paths, content_folders
+from lightagentd.panic import Panic
+from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink import VarlinkConnection
-from lightagentd.worker import sandbox
+from lightagentd.worker import busdoor, places, sandbox
 from lightagentd.worker.busproxy import BusProxy
-from lightagentd.worker.leftovers import Ends
+from lightagentd.worker.kept import READ, KeptOutputs
+from lightagentd.worker.lanes import SHARED_CONNECTIONS, Call, Checked, Lane, WorkerProcess, distinct
+from lightagentd.worker.local import start_local
+from lightagentd.worker.units import UnitChild, Units, name_of
+
+__all__ = ["Call", "Checked", "Pool", "WorkerProcess"]
 
 _log = logging.getLogger(__name__)
 
 OVERTIME_S = 5.0
 """How much longer than a call's own time the daemon waits for the worker to end it."""
 
-SHARED_CONNECTIONS = 16
-"""How many calls the one worker of a place runs at once."""
-
-ABSTRACT_SOCKETS = (
-    "Shell commands can reach the abstract Unix sockets of other programs, because the kernel cannot scope"
-    " them (Landlock ABI 6, Linux 6.12)."
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One tool call as a worker gets it."""
-
-    call_id: str
-    tool: str
-    action: str
-    args: dict[str, Any]
-    agent: str
-    session: str
-    effect: Effect
-    timeout_s: float
-    owner: int = 0
-    """The uid on whose behalf it runs."""
-    place: Place | None = None
-    expected: dict[str, Any] = field(default_factory=dict)
-    """What an approved call's preview rested on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """A call's arguments as its action will get them, and what it would do (`lightagentd.tool.Preview`)."""
-
-    args: dict[str, Any]
-    preview: str = ""
-    expected: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(kw_only=True, eq=False)
-class WorkerProcess:
-    """A connection to a running worker; where a place has one worker, several share it. The pool owns it."""
-
-    agent: str
-    where: Effect | Place
-    child: sandbox.Child
-    socket_path: Path
-    connection: VarlinkConnection
-    busy: bool = False
-    outdated: bool = False
-    """The files that it loaded may have changed: it is ended after its call."""
-    idle_since: float = field(default_factory=time.monotonic)
-
-    @property
-    def backend(self) -> sandbox.Backend:
-        return self.child.backend
-
-    @property
-    def process(self) -> asyncio.subprocess.Process:
-        """What the daemon started: bwrap, or the worker's keeper."""
-        return self.child.process
-
-
-class _Lane:
-    """The workers of one agent and effect, or of a place, and who waits for one."""
-
-    def __init__(self, limit: int, *, shared: bool) -> None:
-        self.free = asyncio.Semaphore(limit)
-        self.workers: list[WorkerProcess] = []
-        self.shared = shared
-        self.starting = asyncio.Lock()
-        """Held while a shared worker is started, so that there is only one."""
-
 
 class Pool:
     """Start with `start()`, end with `close()`."""
 
-    def __init__(self, settings: config.Worker, paths: Paths) -> None:
+    def __init__(self, settings: config.Worker, paths: Paths, panic: Panic | None = None) -> None:
         self._settings = settings
+        self._panic = panic or Panic()
+        self._children: set[sandbox.Child] = set()
+        """Every worker that was started, also those that serve nobody yet or no more."""
         self._paths = paths
-        self._lanes: dict[tuple[str, Effect | Place], _Lane] = {}
-        self._numbers = itertools.count(1)
+        self._lanes: dict[tuple[str, Effect | Place], Lane] = {}
+        self._units: Units | None = None
+        """Where systemd holds the workers."""
         self._reaper: asyncio.Task[None] | None = None
         self.bus = BusProxy(paths.runtime / "bus")
+        self.kept = KeptOutputs(paths.runtime / "kept")
         self._returning: set[asyncio.Task[None]] = set()
         """Workers whose call was given up, and that come back or are killed."""
         self._closed = False
+        self._leaving = False
+        self.kill_problems: list[str] = []
+        """What the last `kill_all` could not make sure of, as sentences."""
+        self.on_watch: Callable[[Call], None] | None = None
+        """Is told of each call to a watcher, in its caller's context, before it runs."""
         self.backend = sandbox.Backend(name="none", enforced=False, reason="The pool is not started.")
 
     async def start(self) -> None:
@@ -127,17 +69,50 @@ class Pool:
         self._paths.workers.mkdir(mode=0o700, parents=True, exist_ok=True)
         for stale in self._paths.workers.iterdir():
             stale.unlink()
-        self.backend = await sandbox.choose(self._settings.sandbox, self._paths)
+        await self.kept.start()
+        await self._choose()
         if self.backend.name == "bwrap":
             await self.bus.start(sandbox.switch_user_argv())
             found = [self.bus.problem] if self.bus.problem else []
-            if self.bus.path is not None and self.backend.ends is not Ends.DOMAIN:
-                found.append(ABSTRACT_SOCKETS)
+            if self.bus.path is not None and not await sandbox.has_bus_door():
+                found.append(busdoor.IMPOSSIBLE)
             self.backend = replace(self.backend, limits=(*self.backend.limits, *found))
         self._reaper = asyncio.create_task(self._end_idle(), name="worker-reaper")
 
+    async def _choose(self) -> None:
+        """The worker units where they are proven to work, else what `sandbox.choose` finds.
+
+        Raises WorkerUnavailable where the configuration wants the units and nothing else.
+        """
+        wanted = self._settings.sandbox
+        problem = ""
+        if wanted in ("auto", "systemd") and Units.expected():
+            units = Units(self._settings.start_timeout_s)
+            problem = await units.problem()
+            if not problem:
+                self._units, self.backend = units, units.backend
+                return
+            await units.end_agent("")
+            problem = f"The worker units are not in force: {problem}"
+            _log.error("%s", problem)
+        if wanted == "systemd":
+            raise WorkerUnavailable(
+                problem or "The worker units serve only the system's own daemon, as the user lightagent.",
+                suggestion='See systemctl status "lightagent-*", or configure sandbox = "auto".',
+            )
+        found = await sandbox.choose(wanted, self._paths)
+        more = (*places.limits(found), *([problem] if problem else []))
+        self.backend = replace(found, limits=(*found.limits, *more))
+
+    def leave(self) -> None:
+        """The daemon is being stopped: running calls go on, and no job is asked of the service manager."""
+        self._leaving = True
+        if self._units is not None:
+            self._units.leaving = True
+
     async def close(self) -> None:
         """End all workers and what they run."""
+        self.leave()
         self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()
@@ -147,30 +122,72 @@ class Pool:
         await asyncio.gather(*(self._end(worker) for worker in self._connections()))
         self._lanes.clear()
         await self.bus.close()
+        await self.kept.close()
 
     def workers(self) -> list[WorkerProcess]:
         """One entry for each worker, busy if any of its connections is."""
-        found: dict[int, WorkerProcess] = {}
-        for worker in self._connections():
-            if id(worker.child) not in found or worker.busy:
-                found[id(worker.child)] = worker
-        return list(found.values())
+        return distinct(self._connections())
+
+    async def kill_all(self) -> int:
+        """In an emergency stop: kill every worker with all that it runs, without grace. Says how many."""
+        killed = [child for child in self._children if child.process.returncode is None]
+        for child in killed:
+            child.tell_at_once()
+        asked = {one.child for one in self._connections() if isinstance(one.child, UnitChild)}
+        ends = [child.kill() for child in killed]
+        ends += [child.kill() for child in asked if not child.stoppable]
+        for lane in self._lanes.values():
+            for worker in lane.workers:
+                worker.connection.close()
+                if not isinstance(worker.child, UnitChild):
+                    worker.socket_path.unlink(missing_ok=True)
+            lane.workers.clear()
+        ending = asyncio.gather(*ends)
+        stopped = 0
+        self.kill_problems = []
+        if self._units is not None:
+            stopped, self.kill_problems = await self._units.kill_all()
+        await ending
+        return len(killed) + stopped
 
     def _connections(self) -> list[WorkerProcess]:
         return [worker for lane in self._lanes.values() for worker in lane.workers]
 
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""
+        if self._units is not None:
+            return self._units.has(agent, Effect.CHANGE)
         return agent in self._settings.change_agents
+
+    def held_by(self, agent: str, effect: Effect) -> tuple[str, str]:
+        """What a worker runs in, in a word, and what there is to say about that."""
+        if effect is not Effect.CHANGE:
+            return self.backend.name, self.backend.reason
+        if self._units is None:
+            return "the daemon's own user", ""
+        unit = name_of(agent, effect, "service")
+        return "systemd", f"It may do what {unit} leaves it: systemd-analyze security {unit}"
 
     async def end_agent(self, agent: str) -> None:
         """End the workers of an agent that stops."""
         await asyncio.gather(*(self._end(worker) for worker in self._connections() if worker.agent == agent))
+        if self._units is not None:
+            await self._units.end_agent(agent)
+
+    async def end_watcher(self, agent: str) -> None:
+        """End an agent's watcher and its watches, the next time that no call runs in it."""
+        lane = self._lanes.get((agent, Place.WATCHER))
+        workers = [*lane.workers] if lane is not None else []
+        for worker in workers:
+            worker.outdated = True
+        await asyncio.gather(*(self._end(worker) for worker in workers if not worker.busy))
 
     async def end_idle_now(self) -> None:
         """Have the next call start a worker with the current files: busy ones are ended after their call."""
         for worker in self._connections():
             worker.outdated = True
+            if isinstance(worker.child, UnitChild):
+                worker.child.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in self._connections() if not worker.busy))
 
     async def describe(self) -> list[dict[str, Any]]:
@@ -202,6 +219,8 @@ class Pool:
 
         Raises InvalidArgument, ToolNotFound, what the preview raises, and WorkerUnavailable.
         """
+        if place is Place.INSPECT:
+            place = None  # what it may see beyond others is not needed to look at arguments
         where = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
         async with self._worker(agent, where) as worker:
             try:
@@ -246,7 +265,13 @@ class Pool:
         Raises what the tool raised; WorkerUnavailable when no worker can be had (the call did not start);
         OutcomeUnknown when the worker was lost in the middle; TimedOut when it did not end in time.
         """
-        async with self._worker(call.agent, call.place or call.effect) as worker:
+        if (call.tool, call.action) == READ:
+            self._panic.check()
+            yield await self.kept.answer(call)
+            return
+        if call.place is Place.WATCHER and self.on_watch is not None:
+            self.on_watch(call)
+        async with self._worker(call.agent, self._where(call)) as worker:
             ended = False
             try:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
@@ -263,8 +288,12 @@ class Pool:
                         timeout_s=call.timeout_s,
                         expected=call.expected,
                     ):
-                        ended = reply["event"]["kind"] == "result"
-                        yield reply["event"]
+                        event = reply["event"]
+                        if event["kind"] == "kept":
+                            await self.kept.add(call, event)
+                            continue
+                        ended = event["kind"] == "result"
+                        yield event
             except TimeoutError as err:
                 raise TimedOut(
                     f"The worker did not end {call.tool}.{call.action} in time, and was killed."
@@ -290,8 +319,10 @@ class Pool:
     @contextlib.asynccontextmanager
     async def _worker(self, agent: str, where: Effect | Place) -> AsyncGenerator[WorkerProcess, None]:
         """An idle worker of this agent and effect, or a new one, for the length of the block."""
+        agent = places.owner_of(agent, where)
         lane = self._lane(agent, where)
         async with lane.free:
+            self._panic.check()
             worker = await self._idle_worker(lane) or await self._open(lane, agent, where)
             worker.busy = True
             try:
@@ -300,81 +331,93 @@ class Pool:
                 worker.idle_since = time.monotonic()
                 if worker not in lane.workers:
                     pass  # ended, or on its way back
-                elif worker.outdated:
+                elif worker.stale:
                     await self._end(worker)
                 else:
                     worker.busy = False
 
-    def _lane(self, agent: str, where: Effect | Place) -> _Lane:
-        shared = isinstance(where, Place)
-        limit = SHARED_CONNECTIONS if shared else self._settings.max_per_effect
-        return self._lanes.setdefault((agent, where), _Lane(limit, shared=shared))
+    def _where(self, call: Call) -> Effect | Place:
+        """The lane of a call. Where there is no inspect, the worker of the effect sees less and says so."""
+        if call.place is Place.INSPECT:
+            units = self._units
+            has = units.has("", Place.INSPECT) if units is not None else places.has_inspect(self.backend)
+            return Place.INSPECT if has else call.effect
+        return call.place or call.effect
 
-    async def _idle_worker(self, lane: _Lane) -> WorkerProcess | None:
+    def _lane(self, agent: str, where: Effect | Place) -> Lane:
+        shared = isinstance(where, Place)  # with units each is, and the limit is one of connections
+        limit = SHARED_CONNECTIONS if shared else self._settings.max_per_effect
+        return self._lanes.setdefault((agent, where), Lane(limit, shared=shared))
+
+    async def _idle_worker(self, lane: Lane) -> WorkerProcess | None:
         while worker := next((one for one in lane.workers if not one.busy), None):
-            if worker.process.returncode is None:
+            if worker.running:
                 return worker
             await self._end(worker)
         return None
 
-    async def _open(self, lane: _Lane, agent: str, where: Effect | Place) -> WorkerProcess:
-        """A connection to a new worker, or another one to the worker that a place has already."""
+    async def _open(self, lane: Lane, agent: str, where: Effect | Place) -> WorkerProcess:
+        """A connection to a new worker, or another one to the worker that a place or a unit has already."""
+        self._check_open()
+        if where is Effect.CHANGE and not self.has_change(agent):
+            enable = f"systemctl enable --now {name_of(agent, where, 'socket')}"
+            raise WorkerUnavailable(
+                f"The agent {agent} has no worker for change.",
+                suggestion=f"An administrator can give it one: {enable}"
+                if self._units is not None
+                else "An administrator adds it to change_agents in [worker] of the configuration.",
+            )
+        if self._units is not None:
+            return await self._open_unit(self._units, lane, agent, where)
         if not lane.shared:
             return await self._start_worker(lane, agent, where)
         async with lane.starting:
-            running = next((one for one in lane.workers if one.process.returncode is None), None)
+            running = next((one for one in lane.workers if one.running), None)
             if running is None or running.outdated:
                 return await self._start_worker(lane, agent, where)
             self._check_open()
-            connection = await self._connect(running.process, running.socket_path)
+            connection = await self._connect(running.child, running.socket_path)
             worker = replace(running, connection=connection, busy=True)
             lane.workers.append(worker)
             return worker
 
+    async def _open_unit(self, units: Units, lane: Lane, agent: str, where: Effect | Place) -> WorkerProcess:
+        child = units.child(agent, where)
+        async with child.lock:
+            connection = await units.connect(child)
+        # No pause from here on, or `_end` could stop it meanwhile.
+        try:
+            self._check_open()
+        except Unavailable:
+            connection.close()
+            raise
+        worker = WorkerProcess(
+            agent=agent, where=where, child=child, socket_path=child.path, connection=connection, busy=True
+        )
+        lane.workers.append(worker)
+        return worker
+
     def _check_open(self) -> None:
         if self._closed:
             raise WorkerUnavailable("The daemon is stopping.")
+        self._panic.check()
 
-    async def _start_worker(self, lane: _Lane, agent: str, where: Effect | Place) -> WorkerProcess:
+    async def _start_worker(self, lane: Lane, agent: str, where: Effect | Place) -> WorkerProcess:
         self._check_open()
-        if where is Effect.CHANGE and not self.has_change(agent):
-            raise WorkerUnavailable(
-                f"The agent {agent} has no worker for change.",
-                suggestion="An administrator adds it to change_agents in [worker] of the configuration.",
-            )
-        path = self._paths.workers / f"{next(self._numbers)}.sock"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        skills = content_folders("skills", self._paths)
+        child, path = await start_local(
+            agent, where, self.backend, self._settings, self._paths, self.bus.path
+        )
+        self._children = {one for one in self._children if one.process.returncode is None} | {child}
         try:
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(8)
-            child = await sandbox.spawn(
-                where,
-                self.backend,
-                self._paths,
-                listen_fd=listener.fileno(),
-                tools=content_folders("tools", self._paths),
-                extra=skills,
-                bus=self.bus.path,
-                env=self._environment(agent, where, skills),
-            )
-        except OSError as err:
-            path.unlink(missing_ok=True)
-            raise WorkerUnavailable(
-                f"A worker for {where} cannot be started: {err}.", suggestion="lactl status says more."
-            ) from err
-        finally:
-            listener.close()
-        try:
-            connection = await self._connect(child.process, path)
+            self._panic.check()  # it may have come while the worker was started, which `kill_all` did not see
+            connection = await self._connect(child, path)
             try:
                 self._check_open()
-            except WorkerUnavailable:
+            except Unavailable:
                 connection.close()
                 raise
         except BaseException:
-            await child.end()
+            await (child.kill() if self._panic.on else child.end())
             path.unlink(missing_ok=True)
             raise
         worker = WorkerProcess(
@@ -383,20 +426,12 @@ class Pool:
         lane.workers.append(worker)
         return worker
 
-    def _environment(self, agent: str, where: Effect | Place, skills: Sequence[Path]) -> dict[str, str]:
-        """What tools are told beside `clean_environment`."""
-        undo = {"LIGHTAGENT_UNDO": str(self._paths.undo(agent))} if where is Effect.CHANGE else {}
-        env = undo | {
-            "LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills),
-            "LIGHTAGENT_WEB_ALLOW": ",".join(self._settings.web_allow),
-        }
-        # Where the administrator keeps certificates of his own (ssl(3ssl)).
-        return env | {
-            name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ
-        }
-
-    async def _connect(self, process: asyncio.subprocess.Process, path: Path) -> VarlinkConnection:
+    async def _connect(self, child: sandbox.Child | UnitChild, path: Path) -> VarlinkConnection:
         """Connect and wait for the first answer; the socket listens before the program runs."""
+        if isinstance(child, UnitChild):
+            assert self._units is not None
+            async with child.lock:
+                return await self._units.connect(child)
         try:
             connection = await VarlinkConnection.connect(path)
             try:
@@ -407,7 +442,7 @@ class Pool:
                 raise
         except (OSError, TimeoutError, Unavailable) as err:
             raise WorkerUnavailable(
-                f"A worker ended with status {process.returncode} before it answered: {err}",
+                f"A worker ended with status {child.process.returncode} before it answered: {err}",
                 suggestion="The daemon's log has what the worker said.",
             ) from err
         return connection
@@ -421,15 +456,19 @@ class Pool:
         worker.connection.close()
         try:
             async with asyncio.timeout(OVERTIME_S):
-                worker.connection = await self._connect(worker.process, worker.socket_path)
+                worker.connection = await self._connect(worker.child, worker.socket_path)
                 await worker.connection.call("org.lightagent1.Worker.Settle", call_id=call_id)
         except (TimeoutError, Unavailable):
-            for other in [one for one in lane.workers if one.child is worker.child]:
-                lane.workers.remove(other)  # it goes down with the others' calls
+            for other in [one for one in self._connections() if one.child is worker.child]:
+                self._lanes[other.agent, other.where].workers.remove(other)  # it goes down with their calls
                 other.connection.close()
-            await self._end(worker)
+            if isinstance(worker.child, UnitChild):
+                worker.connection.close()
+                await worker.child.kill()
+            else:
+                await self._end(worker)
             return
-        if worker.outdated:
+        if worker.stale:
             await self._end(worker)
         else:
             # A new object: whoever gave the call up still holds the old one, and has no say any more.
@@ -441,10 +480,21 @@ class Pool:
         if lane is not None and worker in lane.workers:
             lane.workers.remove(worker)
         worker.connection.close()
-        if lane is not None and any(one.child is worker.child for one in lane.workers):
+        child = worker.child
+        if isinstance(child, UnitChild):
+            async with child.lock:
+                # With the daemon its workers are stopped (PartOf=), and systemd would not do it before.
+                if not self._serves(child) and not self._leaving:
+                    await child.end()
             return
-        await worker.child.end()
+        if self._serves(child):
+            return
+        await child.end()
         worker.socket_path.unlink(missing_ok=True)
+
+    def _serves(self, child: sandbox.Child | UnitChild) -> bool:
+        """Whether there is a connection to this worker."""
+        return any(one.child is child for one in self._connections())
 
     async def _end_idle(self) -> None:
         while True:

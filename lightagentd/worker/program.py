@@ -6,8 +6,9 @@ it is done, when its time is over, or when the daemon hangs up; then everything 
 killed, and its scratch folder is removed. A worker holds no key and knows no session.
 
 One worker runs one call at a time where the pool starts it (see `pool`), so that whatever is left over
-when a call ends belongs to that call. The result goes out when that is killed, not before.
-Where the daemon starts the worker, `keeper` comes first and calls `main`; a worker unit runs this module.
+when a call ends belongs to that call; in a worker unit each call has a cgroup, and several run at once. The
+result goes out when what is left over is killed, not before.
+Where the daemon starts the worker, `keeper` comes first and calls `main`; in a worker unit, `unit` does.
 """
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
@@ -19,74 +20,63 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
-from pydantic import ValidationError
 
-from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError, ToolNotFound
-from lightagentd.tool import Action, Args, Effect, Preview, Result
+from lightagentd.errors import (
+    LightagentError,
+    PermissionDenied,
+    TimedOut,
+    ToolError,
+    ToolNotFound,
+    WorkerUnavailable,
+)
+from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink import Peer, VarlinkServer, error_reply
+from lightagentd.worker.calls import (
+    METADATA_LIMIT_CHARS,
+    OUTPUT_LIMIT_CHARS,
+    CallContext,
+    check_args,
+    describe,
+    result_event,
+    run_action,
+)
+from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
-from lightagentd.worker.loader import LoadedTool, load_tools
+from lightagentd.worker.loader import ToolFiles
+from lightagentd.worker.lockdown import MACHINE, forbid_programs, serves
+from lightagentd.worker.proof import prove
+from lightagentd.worker.removal import remove
+
+__all__ = [
+    "METADATA_LIMIT_CHARS",
+    "OUTPUT_LIMIT_CHARS",
+    "CallContext",
+    "Worker",
+    "WorkerInterface",
+    "check_args",
+    "describe",
+    "main",
+    "serve",
+]
 
 _log = logging.getLogger(__name__)
 
-OUTPUT_LIMIT_CHARS = 1 << 20
-"""A result's text is cut here; the daemon cuts it further for a model."""
-METADATA_LIMIT_CHARS = 1 << 20
-_PROGRESS_LIMIT = 256
-"""Pieces of live output that may wait for a slow daemon; beyond it pieces are left out, and it is said."""
-_PIECE_CHARS = 64 << 10
 _PUBLISHED_LIMIT = 4096
 """Events outside of calls that may wait for the daemon."""
 PREVIEW_LIMIT_S = 10.0
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast it is looked after processes that were killed: they take a moment to go."""
-
-
-@dataclass(kw_only=True)
-class CallContext:
-    """What a running call gets (see `lightagentd.tool.Context`)."""
-
-    call_id: str
-    agent: str
-    session: str
-    owner: int
-    effect: Effect
-    scratch: Path
-    timeout_s: float
-    expected: dict[str, Any] = field(default_factory=dict)
-    events: deque[dict[str, Any]] = field(default_factory=deque)
-    """What waits to be sent; at most `_PROGRESS_LIMIT`."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    """There is something in `events`, or the call is done."""
-    left_out: int = 0
-
-    def progress(self, text: str, stream: str = "stdout") -> None:
-        for start in range(0, len(text), _PIECE_CHARS):
-            self._put({"kind": "output", "stream": stream, "text": text[start : start + _PIECE_CHARS]})
-
-    def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
-        json.dumps(data, allow_nan=False)  # what cannot be sent is the tool's error, here and now
-        self._put({"kind": "event", "topic": topic, "type": event_type, "data": data})
-
-    def _put(self, item: dict[str, Any]) -> None:
-        if len(self.events) >= _PROGRESS_LIMIT:
-            self.left_out += 1
-            return
-        self.events.append(item)
-        self.news.set()
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
@@ -99,6 +89,19 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
     async def Describe(self) -> list[Any]:
         """The tools that were loaded, and the files that were not."""
         return [describe(loaded) for loaded in self._worker.tools.values()]
+
+    @varlinkmethod(allow_foreign=True)
+    async def Retire(self) -> None:
+        """Exit, so that the next connection to a unit's socket starts a worker with the current files."""
+        self._worker.retired.set()
+
+    @varlinkmethod(return_parameter="possible", allow_foreign=True)
+    async def Prove(self) -> list[Any]:
+        """What a command of this worker can do that its effect forbids (see `proof`)."""
+        try:
+            return await self._worker.prove()
+        except LightagentError as err:
+            raise error_reply(err) from err
 
     @varlinkmethod(allow_foreign=True)
     async def Settle(self, *, call_id: str) -> None:
@@ -168,56 +171,26 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
             raise error_reply(err) from err
 
 
-def describe(loaded: LoadedTool) -> dict[str, Any]:
-    """One tool as JSON."""
-    problem = loaded.error
-    actions: list[dict[str, Any]] = []
-    try:
-        actions = [_describe_action(action) for action in loaded.actions.values()]
-    except Exception as err:  # noqa: BLE001 - pydantic raises many kinds for types without a JSON Schema
-        problem = f"{type(err).__name__}: {err}"
-    return {
-        "name": loaded.name,
-        "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
-        "path": str(loaded.path),
-        "problem": problem,
-        "actions": actions,
-    }
-
-
-def _describe_action(action: Action) -> dict[str, Any]:
-    return {
-        "name": action.name,
-        "description": action.description,
-        "effect": action.effect.value if action.effect else "",
-        "taints": action.taints,
-        "timeout_s": action.timeout_s,
-        "place": action.place.value if action.place else "",
-        "host": action.host,
-        "schema": action.args_model.model_json_schema(),
-    }
-
-
-def check_args(action: Action, args: Any) -> Args:
-    """The arguments as the action's model. Raises InvalidArgument that names the argument at fault."""
-    try:
-        return action.args_model.model_validate(args)
-    except ValidationError as err:
-        first = err.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "args"
-        known = ", ".join(action.args_model.model_fields) or "none"
-        raise InvalidArgument(
-            f"{action.tool}.{action.name}: {where}: {first['msg']}.",
-            field=where,
-            suggestion=f"The arguments are: {known}.",
-        ) from err
-
-
 class Worker:
     """Owns the tools' instances for the life of the process."""
 
-    def __init__(self, tools: dict[str, LoadedTool], *, scratch: Path | None, ends: Ends) -> None:
+    def __init__(
+        self,
+        tools: ToolFiles,
+        *,
+        scratch: Path | None,
+        ends: Ends,
+        place: Place | None = None,
+        cgroups: CallCgroups | None = None,
+        effect: Effect = Effect.OBSERVE,
+    ) -> None:
+        """`cgroups` and `effect` are those of a worker unit."""
         self.tools = tools
+        self.retired = asyncio.Event()
+        """The worker is to exit."""
+        self._cgroups = cgroups
+        self._effect = effect
+        self._place = place
         self._own_scratch = scratch is not None
         self._scratch = scratch or Path(tempfile.gettempdir())
         self._ends = ends
@@ -228,9 +201,11 @@ class Worker:
         self._publishing = asyncio.Event()
         self._lost = 0
         self._previews = itertools.count(1)
-        for loaded in tools.values():
-            if loaded.tool is not None:
-                loaded.tool.publish = self.publish
+        tools.ready = self._adopt
+
+    def _adopt(self, tool: Tool) -> None:
+        """Let a tool that was just loaded publish through this worker."""
+        tool.publish = self.publish
 
     @property
     def running(self) -> int:
@@ -246,6 +221,9 @@ class Worker:
         found = loaded.actions.get(action)
         if found is None:
             raise ToolNotFound(f"The tool {tool} has no action {action!r}.")
+        if not serves(self._place, found.place):
+            here = f"the worker for {self._place}" if self._place else "the worker of an effect"
+            raise PermissionDenied(f"{tool}.{action} does not run in {here}.")
         return found
 
     def publish(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
@@ -286,7 +264,7 @@ class Worker:
             timeout_s=PREVIEW_LIMIT_S,
         )
         try:
-            async with asyncio.timeout(PREVIEW_LIMIT_S):
+            async with asyncio.timeout(PREVIEW_LIMIT_S), self._held(call_id):
                 return await owning.preview(context, action.name, args)
         except TimeoutError as err:
             raise TimedOut(f"{action.tool}.{action.name} could not say in time what it would do.") from err
@@ -296,15 +274,46 @@ class Worker:
             _log.exception("the preview of %s.%s failed", action.tool, action.name)
             raise ToolError(f"The preview of {action.tool}.{action.name} failed: {err}") from err
         finally:
-            _remove(context.scratch)
+            remove(context.scratch)
+
+    async def prove(self) -> list[str]:
+        """What a command can do and must not. Raises WorkerUnavailable."""
+        async with self._held(f"proof-{next(self._previews)}"):
+            return await prove(self._effect)
+
+    @contextlib.asynccontextmanager
+    async def _held(self, call_id: str) -> AsyncIterator[None]:
+        """What is started in the block ends with it, where calls have cgroups."""
+        cgroup = self._cgroup_of(call_id)
+        try:
+            with cgroup or contextlib.nullcontext():
+                yield
+        finally:
+            if cgroup is not None:
+                await cgroup.end()
+
+    def _cgroup_of(self, call_id: str) -> CallCgroup | None:
+        """The cgroup of a call that begins, where calls have cgroups. Raises WorkerUnavailable."""
+        try:
+            return self._cgroups.make(call_id) if self._cgroups is not None else None
+        except OSError as err:
+            raise WorkerUnavailable(
+                f"The call {call_id} cannot get a cgroup: {err}.", suggestion="Ask for it again."
+            ) from err
 
     def make_scratch(self, call_id: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"lightagent-{call_id}-", dir=self._scratch))
 
     async def run(self, action: Action, args: Args, context: CallContext) -> AsyncIterator[dict[str, Any]]:
         """The call's output and events as they come, then its result. Raises what the action raised."""
+        try:
+            cgroup = self._cgroup_of(context.call_id)
+        except WorkerUnavailable:
+            self._clear_scratch(context.scratch)
+            raise
         over = self._calls.setdefault(context.call_id, asyncio.Event())
-        task = asyncio.create_task(_bounded(action, args, context))
+        with cgroup or contextlib.nullcontext():
+            task = asyncio.create_task(run_action(action, args, context))
         task.add_done_callback(lambda _: context.news.set())
         try:
             while not task.done() or context.events:
@@ -313,14 +322,16 @@ class Worker:
                     yield context.events.popleft()
                 if not task.done():
                     await context.news.wait()
-            await self._end_leftovers()
+            await self._end_leftovers(cgroup)
+            while context.kept:
+                yield context.kept_event()
             if task.cancelled():
                 raise ToolError(f"{action.tool}.{action.name} cancelled itself.")
-            yield _result(task.result(), context.left_out)
+            yield result_event(task.result(), context.left_out)
         finally:
             task.cancel()
             await asyncio.wait([task])
-            await self._end_leftovers()
+            await self._end_leftovers(cgroup)
             self._calls.pop(context.call_id, None)
             self._clear_scratch(context.scratch)
             over.set()
@@ -335,13 +346,16 @@ class Worker:
 
     def _clear_scratch(self, used: Path) -> None:
         """Remove a call's folder, and where the folder above it is the worker's alone, everything in that."""
-        _remove(used)
+        remove(used)
         if self._own_scratch and not self.running:
             for entry in self._scratch.iterdir():
-                _remove(entry)
+                remove(entry)
 
-    async def _end_leftovers(self) -> None:
+    async def _end_leftovers(self, cgroup: CallCgroup | None) -> None:
         """Kill what the ended call left behind, and wait until it is gone."""
+        if cgroup is not None:
+            await cgroup.end()
+            return
         if self.running > 1:
             return
         for _ in range(_KILL_ROUNDS):
@@ -353,7 +367,7 @@ class Worker:
 
     async def close(self) -> None:
         """Let every tool let go of what it holds."""
-        for loaded in self.tools.values():
+        for loaded in self.tools.loaded.values():
             if loaded.tool is None:
                 continue
             try:
@@ -362,72 +376,17 @@ class Worker:
                 _log.exception("the tool %s failed while it was closed", loaded.name)
 
 
-async def _bounded(action: Action, args: Args, context: CallContext) -> Result:
-    try:
-        async with asyncio.timeout(context.timeout_s):
-            result = await action.method(context, args)
-        return _checked(result)
-    except TimeoutError as err:
-        raise TimedOut(
-            f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
-            suggestion="Ask for less at once, or for a longer time.",
-        ) from err
-    except LightagentError:
-        raise
-    except (Exception, SystemExit) as err:
-        _log.exception("%s.%s failed in a way that nobody expected", action.tool, action.name)
-        raise ToolError(f"{action.tool}.{action.name} failed: {type(err).__name__}: {err}") from err
-
-
-def _checked(result: Any) -> Result:
-    """What a tool gave back, if it is what a tool may give back. Raises TypeError or ValueError."""
-    if not isinstance(result, Result) or not isinstance(result.output, str):
-        raise TypeError("the tool must give a Result with a text as its output")
-    size = len(json.dumps(result.metadata, allow_nan=False))
-    if size > METADATA_LIMIT_CHARS:
-        raise ValueError(f"the metadata have {size} characters as JSON, more than {METADATA_LIMIT_CHARS}")
-    return result
-
-
-def _result(result: Result, left_out: int) -> dict[str, Any]:
-    output, metadata = result.output, dict(result.metadata)
-    if len(output) > OUTPUT_LIMIT_CHARS:
-        half = OUTPUT_LIMIT_CHARS // 2
-        cut = len(output) - 2 * half
-        output = f"{output[:half]}\n[... {cut} characters left out ...]\n{output[-half:]}"
-        metadata["left_out_chars"] = cut
-    if left_out:
-        metadata["live_output_left_out"] = left_out
-    return {"kind": "result", "output": output, "metadata": metadata}
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a whole folder, even one with folders in it that were made unreadable."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path, ignore_errors=True)
-    if not path.exists():
-        return
-    path.chmod(0o700)
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            inner = Path(folder, name)
-            if not inner.is_symlink():
-                inner.chmod(0o700)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _harden() -> None:
+def _harden(ends: Ends) -> None:
     """No core and no /proc/PID/mem of this process for the shells it runs; what they leave comes to it."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if ends is not Ends.CGROUP:  # there they go to systemd
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:
-    """Serve until SIGTERM, or until nobody was connected for a while."""
-    stop = asyncio.Event()
+    """Serve until SIGTERM or `Retire`, or until nobody was connected for a while."""
+    stop = worker.retired
     loop = asyncio.get_running_loop()
     if os.getpid() != 1:  # an init without a handler gets no signal of its namespace (pid_namespaces(7))
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -453,18 +412,28 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
         await worker.close()
 
 
-def main(arguments: Sequence[str] | None = None, *, ends: Ends = Ends.CHILDREN) -> None:
-    """Be a worker until there is nothing to do for it; `ends` says how the rest of a call is killed."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    ends: Ends = Ends.CHILDREN,
+    cgroups: CallCgroups | None = None,
+    effect: Effect = Effect.OBSERVE,
+) -> None:
+    """Be a worker until there is nothing to do for it; `ends` says how the rest of a call is killed.
+
+    `cgroups` and `effect` are those of a worker unit.
+    """
     parser = argparse.ArgumentParser(
         prog="lightagent-worker", description="Runs the tool calls of one agent and effect."
     )
     parser.add_argument("--tools", action="append", default=[], type=Path, metavar="DIR")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder for this worker alone")
     parser.add_argument("--listen-fd", default=3, type=int, metavar="FD")
+    parser.add_argument("--place", type=Place, choices=MACHINE, help="serve only the actions of this place")
     parser.add_argument("--idle-timeout", default=300.0, type=float, metavar="SECONDS")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    _harden()
+    _harden(ends)
     try:
         sock = socket.socket(fileno=options.listen_fd)
     except OSError:
@@ -475,7 +444,16 @@ def main(arguments: Sequence[str] | None = None, *, ends: Ends = Ends.CHILDREN) 
     if sys.version_info < (3, 12):
         # The default makes a thread for each command, which a limit on processes can refuse.
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
-    worker = Worker(load_tools(options.tools), scratch=options.scratch, ends=ends)
+    worker = Worker(
+        ToolFiles(options.tools),
+        scratch=options.scratch,
+        ends=ends,
+        place=options.place,
+        cgroups=cgroups,
+        effect=effect,
+    )
+    if options.place is not None and not forbid_programs():
+        _log.warning("no filter of system calls for this processor: only the sandbox keeps programs out")
     asyncio.run(serve(worker, sock, options.idle_timeout))
 
 

@@ -29,8 +29,10 @@ from lightagentd.paths import PACKAGE_FOLDER, Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
+from lightagentd.worker.keeper import AT_ONCE
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.process import start
+from lightagentd.worker.proctree import kill_tree
 
 SCRATCH = Path("/run/lightagent-scratch")
 """Inside bwrap: a tmpfs of its own. /tmp stays the machine's, so that `df` and watches do not lie."""
@@ -40,6 +42,8 @@ EMPTY_BYTES = 1 << 20
 PROCESSES = 512
 """How many processes and threads the user of the confined workers may have, all of them together."""
 OOM_SCORE_ADJ = 800
+KILL_PATIENCE_S = 0.3
+"""How long a keeper has in an emergency stop before its daemon kills everything from outside."""
 END_GRACE_S = 6.0
 """How long a keeper may take to end its worker, which is much longer than it does."""
 
@@ -117,6 +121,16 @@ async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) 
     return _bare(level, f"bwrap does not work here: {why[-1]}")
 
 
+async def has_bus_door() -> bool:
+    """Whether commands can have one (`busdoor`). A program of its own tries it: a daemon has threads."""
+    try:
+        argv = [sys.executable, "-m", "lightagentd.worker.busdoor"]
+        tried = await start(argv, env={}, stderr=asyncio.subprocess.DEVNULL)
+    except OSError:
+        return False
+    return await tried.wait() == 0
+
+
 def _with_bwrap(level: int) -> Backend:
     if level >= landlock.SCOPED_ABI:
         return Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=level)
@@ -158,11 +172,16 @@ def bwrap_argv(
     filter_fd: int,
     needed: Iterable[Path],
     bus: Path | None = None,
+    *,
+    writable: Iterable[Path] = (),
+    readable: Iterable[tuple[Path, Path]] = (),
 ) -> list[str]:
     """The command line of bwrap up to the program to run. `needed` must stay readable for the worker.
 
-    `bus` is a socket to put in the place of the system bus. With it, Unix sockets exist inside, and those of
-    others that lie outside /run are covered, as far as they are there now.
+    `writable` are folders that it may write to, `readable` are files that it finds at another path.
+
+    `bus` is a socket to put in the place of the system bus. With it, the worker can open Unix sockets; its
+    commands still cannot (`busdoor`).
     """
     argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev"]
     argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", "/run"]
@@ -175,7 +194,7 @@ def bwrap_argv(
         argv += ["--ro-bind-try", name, name]
     reachable, opened = _keep_reachable(needed)
     covered = ["/run", "/dev"]
-    for path in (paths.state, paths.runtime, *_home_secrets()):
+    for path in (paths.state, paths.runtime, *home_secrets()):
         if any(path.is_relative_to(folder) for folder in ("/run", *opened)):
             continue  # an empty folder lies over it already
         if path.is_dir():
@@ -186,9 +205,11 @@ def bwrap_argv(
     argv += reachable
     if bus is not None:
         argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent), "--ro-bind", str(bus), str(BUS_SOCKET)]
-        for path in _foreign_sockets([Path(folder) for folder in (*covered, *opened)]):
-            argv += ["--ro-bind", "/dev/null", str(path)]
     argv += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", str(SCRATCH)]
+    for folder in writable:
+        argv += ["--bind", str(folder), str(folder)]
+    for path, seen_as in readable:
+        argv += ["--ro-bind", str(path), str(seen_as)]
     for covering in (*covered, *opened):
         argv += ["--remount-ro", covering]
     argv += ["--unshare-ipc", "--new-session", "--chdir", "/"]
@@ -204,22 +225,7 @@ def bwrap_argv(
     return argv
 
 
-def _foreign_sockets(hidden: Sequence[Path]) -> list[Path]:
-    """The Unix sockets of this moment that the worker could find in the file system (proc_net(5))."""
-    found = set()
-    for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:
-        _, _, name = line.partition(" /")
-        path = Path("/", name)
-        if not name or any(path.is_relative_to(folder) for folder in hidden):
-            continue
-        with contextlib.suppress(OSError):  # gone, or in a folder that is closed to the worker too
-            real = path.resolve()
-            if real.is_socket() and not any(real.is_relative_to(folder) for folder in hidden):
-                found.add(real)
-    return sorted(found)
-
-
-def _home_secrets() -> list[Path]:
+def home_secrets() -> list[Path]:
     """What lies in the home folder of an ordinary user's own daemon and is nobody's to observe."""
     if os.geteuid() == 0:
         return []
@@ -315,6 +321,7 @@ def worker_argv(
         return [*_first_to_go(), *switch_user_argv(), *keeper]
     needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools, *extra]
     keeper += ["--limit-processes", str(PROCESSES), "--scratch", str(SCRATCH)]
+    keeper += ["--bus"] if bus is not None else []
     return [
         *_first_to_go(),
         *bwrap_argv(effect, backend, paths, filter_fd, needed, bus),
@@ -350,6 +357,26 @@ class Child:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
+
+    def tell_at_once(self) -> None:
+        """Have the keeper kill everything at once; waits for nothing."""
+        if self.lifeline >= 0:
+            with contextlib.suppress(OSError):  # nobody is there to read it
+                os.write(self.lifeline, AT_ONCE)
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+    async def kill(self) -> None:
+        """As `end`, but without the time for anything to end by itself."""
+        self.tell_at_once()
+        try:
+            async with asyncio.timeout(KILL_PATIENCE_S):
+                await self.process.wait()
+        except TimeoutError:
+            kill_tree(self.process.pid)
+            with contextlib.suppress(TimeoutError):  # stuck in the kernel; it goes when it comes back
+                async with asyncio.timeout(END_GRACE_S):
+                    await self.process.wait()
 
 
 async def spawn(

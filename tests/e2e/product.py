@@ -25,7 +25,9 @@ LAUNCHERS = {"lightagentd": "lightagentd.daemon", "lactl": "lightagentd.cli.main
 """Program in /usr/bin, and the module with its `main`, as in pyproject.toml."""
 UNIT = "lightagentd.service"
 UNIT_KINDS = (".service", ".socket", ".timer", ".target", ".path", ".slice")
-SETTINGS = ("sysusers.d", "tmpfiles.d")
+SETTINGS = ("sysusers.d", "tmpfiles.d", "sysctl.d")
+POLKIT_RULES = "/usr/share/polkit-1/rules.d/50-lightagentd.rules"
+BUS_POLICY = "/usr/share/dbus-1/system.d/org.lightagent1.conf"
 DEADLINE_S = 20.0
 """How long `eventually` waits."""
 
@@ -47,12 +49,13 @@ def install_product(machine: Machine) -> None:
             machine.copy_in(CHECKOUT / name, f"{PREFIX}/{name}")
     machine.copy_in(_package_folder("asyncvarlink"), f"{VENDOR}/asyncvarlink")
     machine.write("/usr/lib/python3/dist-packages/lightagentd.pth", f"{PREFIX}\n{VENDOR}\n")
+    machine.run(["python3", "-m", "compileall", "-q", PREFIX])  # as a package does: no unit may write there
     for program, module in LAUNCHERS.items():
         machine.write(f"/usr/bin/{program}", _LAUNCHER.format(module=module), 0o755)
 
 
 def install_units(machine: Machine) -> None:
-    """Install the checkout's units, users and folders."""
+    """Install the checkout's units, users, folders and policies, in the order of a package's postinst."""
     units = CHECKOUT / "units"
     for file in sorted(units.iterdir()):
         if file.suffix in UNIT_KINDS:
@@ -60,8 +63,12 @@ def install_units(machine: Machine) -> None:
     for kind in SETTINGS:
         for file in sorted((units / kind).glob("*.conf")):
             machine.copy_in(file, f"/usr/lib/{kind}/{file.name}")
+    machine.copy_in(CHECKOUT / "packaging/polkit/lightagentd.rules", POLKIT_RULES)
+    machine.copy_in(CHECKOUT / "packaging/dbus/org.lightagent1.conf", BUS_POLICY)
     machine.run(["systemd-sysusers"])
     machine.run(["systemd-tmpfiles", "--create"])
+    machine.run(["/usr/lib/systemd/systemd-sysctl", "--prefix=/net/ipv4/ping_group_range"])
+    machine.run(["systemctl", "reload", "dbus.service"])  # it ignores rules for users that were not there
     machine.run(["systemctl", "daemon-reload"])
 
 

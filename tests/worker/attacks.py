@@ -210,9 +210,12 @@ class Seen:
     content: str
 
 
-def look(folder: Path) -> dict[str, Seen]:
+def look(folder: Path, *, apart_from: Path | None = None) -> dict[str, Seen]:
+    """Each file below a folder, but for what is in `apart_from`."""
     found = {}
     for path in [folder, *folder.rglob("*")]:
+        if apart_from is not None and path.is_relative_to(apart_from):
+            continue
         info = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(info.st_mode) else ""
         found[str(path)] = Seen(info.st_mode, info.st_uid, info.st_nlink, info.st_mtime_ns, content)

@@ -18,7 +18,7 @@ from lightagentd.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call, Pool
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must come; it is never reached where the code is right."""
 
 

@@ -110,3 +110,46 @@ except PermissionError:
 """
     )
     assert said == "refused\n"
+
+
+@needs_landlock
+@pytest.mark.parametrize("level", range(1, max(1, landlock.abi()) + 1))
+def test_only_what_is_named_can_be_changed(level: int, tmp_path: Path) -> None:
+    """Whatever the modes say, also for root; what is open already stays as it is."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "file").write_text("as it was")
+    said = in_a_process(
+        """
+from pathlib import Path
+level, inside, outside = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+kept = (outside / "file").open("a")
+landlock.enter(landlock.ruleset(level, writable=[inside, Path("/dev/null")]))
+for folder in (inside, outside):
+    for what, attempt in (
+        ("write", lambda: (folder / "file").write_text("changed")),
+        ("make", lambda: (folder / "new").touch()),
+        ("folder", lambda: (folder / "inner").mkdir()),
+        ("link", lambda: (folder / "link").symlink_to("file")),
+        ("rename", lambda: (folder / "file").rename(folder / "other")),
+        ("remove", lambda: (folder / "other").unlink()),
+    ):
+        try:
+            attempt()
+            print(folder.name, what)
+        except PermissionError:
+            pass
+        except FileNotFoundError:
+            pass
+Path("/dev/null").write_text("gone")
+print(kept.write("!"))
+""",
+        str(level),
+        str(inside),
+        str(outside),
+    )
+    did = ["write", "make", "folder", "link", "rename", "remove"]
+    assert said.splitlines() == [*(f"inside {what}" for what in did), "1"]
+    assert (outside / "file").read_text() == "as it was!"
+    assert [path.name for path in outside.iterdir()] == ["file"]

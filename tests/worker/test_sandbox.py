@@ -61,7 +61,8 @@ async def test_nothing_can_be_written(
 ) -> None:
     places = [victims, pool_paths.config, pool_paths.state, pool_paths.runtime]
     (pool_paths.state / "file").write_text("history")
-    before = [look(place) for place in places]
+    kept = pool_paths.runtime / "kept"  # the daemon's own, which keeps the output of these commands there
+    before = [look(place, apart_from=kept) for place in places]
     public = [Path(name) for name in ("/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))]
     await shell(pool, ";".join(f"T={place}; {WRITES[attack]}" for place in places), effect)
     name = f"la-{os.urandom(6).hex()}"
@@ -69,7 +70,7 @@ async def test_nothing_can_be_written(
         command = WRITES[attack].replace("$T/", f"$T/{name}-")
         if "$T " not in command and "$T;" not in command:  # not the shared folder itself
             await shell(pool, f"T={place}; {command}", effect)
-    assert [look(place) for place in places] == before
+    assert [look(place, apart_from=kept) for place in places] == before
     for place in public:
         with contextlib.suppress(PermissionError, FileNotFoundError):
             assert list(place.glob(f"{name}*")) == []
@@ -273,7 +274,7 @@ async def test_ps_shows_the_machines_processes_or_the_backend_says_that_it_does_
         lines = {line.split()[1]: line for line in said.splitlines() if len(line.split()) > 10}
         assert lines[str(other.pid)].endswith(other.cmdline()[1])
         assert str(os.getpid()) in lines
-        assert said.endswith("top works\n")
+        assert "\ntop works\n" in said
 
 
 @pytest.mark.parametrize("effect", CONFINED)
@@ -301,7 +302,7 @@ async def test_endless_output_is_capped_while_it_is_read(pool: Pool) -> None:
     found = await events(pool, "bash", "exec", command="head -c 30M /dev/zero | tr '\\0' x; echo; echo end")
     result = found[-1]
     assert len(result["output"]) < 200_000
-    assert result["output"].endswith("end\n")
+    assert "\nend\n" in result["output"]
     assert result["metadata"]["stdout_bytes"] == (30 << 20) + 5
     for process in worker.children(recursive=True):
         assert process.memory_info().rss < 90 << 20
@@ -315,7 +316,7 @@ async def test_endless_output_is_capped_while_it_is_read(pool: Pool) -> None:
 async def test_a_fork_bomb_is_bounded_and_ends_with_its_call(pool: Pool) -> None:
     mark = marker()
     bomb = f"f() {{ sleep {mark} & f | f & f; }}; f"
-    call = asyncio.create_task(events(pool, "bash", "exec", command=bomb, timeout_s=3.0))
+    call = asyncio.create_task(events(pool, "bash", "exec", command=bomb, timeout_s=10.0))
     try:
         while len(marked(mark)) < 50:
             assert not call.done()
@@ -341,7 +342,8 @@ async def test_a_command_has_limits(pool: Pool) -> None:
         " cat /proc/self/oom_score_adj",
     )
     core, processes, nice, memory, oom = said.split()
-    assert (core, int(processes), nice, memory) == ("0", sandbox.PROCESSES * 3 // 4, "10", "MemoryError")
+    assert (core, int(processes), memory) == ("0", sandbox.PROCESSES * 3 // 4, "MemoryError")
+    assert int(nice) == min(os.nice(0) + 10, 19)
     assert int(oom) == (sandbox.OOM_SCORE_ADJ if shutil.which("choom") else 0)
 
 
@@ -358,7 +360,7 @@ async def test_a_backend_that_cannot_enforce_says_why(
     assert "bubblewrap" in missing.reason
 
 
-def test_a_worker_for_change_is_not_confined_and_not_root(pool_paths: Paths) -> None:
+def test_a_worker_for_change_is_not_confined_and_stays_the_daemons_user(pool_paths: Paths) -> None:
     backend = sandbox.Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=6)
     argv = sandbox.worker_argv(
         Effect.CHANGE, backend, pool_paths, filter_fd=3, listen_fd=4, lifeline_fd=5, tools=[], extra=[]
@@ -366,7 +368,7 @@ def test_a_worker_for_change_is_not_confined_and_not_root(pool_paths: Paths) -> 
     assert "bwrap" not in argv
     assert "--confined" not in argv
     assert argv[argv.index("--ends") + 1] == "children"
-    assert ("setpriv" in argv) == ROOT
+    assert "setpriv" not in argv
 
 
 @pytest.mark.skipif(

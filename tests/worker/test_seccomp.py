@@ -124,3 +124,29 @@ def test_another_machine_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> No
     assert not seccomp.supported()
     with pytest.raises(KeyError):
         seccomp.program(seccomp.OBSERVE_FAMILIES)
+
+
+def test_program_that_drops_privileges_believes_that_it_did() -> None:
+    said = filtered(
+        """
+before = open("/proc/self/status").read().split("CapEff:")[1].split()[0]
+seccomp.enter(seccomp.program(seccomp.OBSERVE_FAMILIES, uid=1234))
+header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+print(libc.capset(header, data), attempt(os.setuid, 1234), attempt(os.setuid, 0))
+print(os.getuid() == 1234, open("/proc/self/status").read().split("CapEff:")[1].split()[0] == before)
+"""
+    )
+    assert said == "0 0 1\nFalse True\n"
+
+
+def test_raw_sockets_are_for_ping_alone() -> None:
+    said = filtered(
+        """
+seccomp.enter(seccomp.program((*seccomp.REACH_FAMILIES, seccomp.AF_UNIX)))
+def answer(*how):
+    return attempt(lambda: socket.socket(*how).close())
+raw = socket.SOCK_RAW
+print(answer(socket.AF_NETLINK, raw, 0), [answer(socket.AF_INET, raw, number) for number in (6, 17, 255)])
+"""
+    )
+    assert said == "0 [1, 1, 1]\n"

@@ -1,0 +1,95 @@
+"""The main program of the worker units: `lightagent-observe@AGENT`, `-reach@` and `-change@`.
+
+systemd has made the sandbox that the unit file describes and passes the listening socket. Before it becomes
+the worker, this program adds what no unit file can say: each command gets a cgroup (`cgroups`), and, where
+the effect is confined, limits, a Landlock domain in which it can write to its scratch folder alone, signal
+and trace nothing outside, and not leave its cgroup, and a filter under which it has no Unix socket but to the
+filtered bus (`busdoor`). What tools are told by environment comes from the
+administrator's configuration, which the worker reads for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from lightagentd.errors import ConfigError
+from lightagentd.paths import Paths, content_folders
+from lightagentd.tool import Effect
+from lightagentd.worker import busdoor, confine, landlock, process, program, seccomp
+from lightagentd.worker.cgroups import CallCgroups, join
+from lightagentd.worker.leftovers import Ends
+from lightagentd.worker.sandbox import PROCESSES, SCRATCH
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="lightagent-worker", description=__doc__.partition("\n")[0])
+    parser.add_argument("effect", type=Effect, choices=list(Effect))
+    options = parser.parse_args()
+    effect: Effect = options.effect
+    folder = Path(os.environ.get("LIGHTAGENT_CONFIG_DIR", "/etc/lightagentd"))
+    paths = Paths(config=folder, state=Path("/var/lib/lightagentd"), runtime=Path("/run/lightagentd"))
+    _tell_tools(paths, effect)
+    try:
+        calls = CallCgroups.of_this_unit()
+    except OSError as err:
+        sys.exit(f"the unit has no cgroup of its own below which calls could run (Delegate=yes): {err}")
+    arguments = [option for one in content_folders("tools", paths) for option in ("--tools", str(one))]
+    if effect is Effect.CHANGE:
+        if own := os.environ.get("RUNTIME_DIRECTORY"):
+            arguments += ["--scratch", own]
+        process.before_exec(join)
+    else:
+        arguments += ["--scratch", str(SCRATCH)]
+        _confine(effect)
+    program.main(arguments, ends=Ends.CGROUP, cgroups=calls, effect=effect)
+
+
+def _confine(effect: Effect) -> None:
+    """Give every command of this worker limits, a domain, and a filter that knows no socket of a service.
+
+    Exits where the kernel has no Landlock or the filter does not know the machine.
+    """
+    level = landlock.abi()
+    if not level:
+        sys.exit("the kernel has no Landlock (Linux 5.13), without which commands could leave their cgroup")
+    if not seccomp.supported():
+        sys.exit("the filter that keeps commands from other services does not know this machine's processor")
+    rules = landlock.ruleset(level, writable=[SCRATCH, *landlock.WRITABLE_DEVICES])
+    families = seccomp.OBSERVE_FAMILIES if effect is Effect.OBSERVE else seccomp.REACH_FAMILIES
+    bus = busdoor.possible()
+    if not bus:
+        _log.warning("%s", busdoor.IMPOSSIBLE)
+    code = seccomp.program(families, uid=os.geteuid(), bus=bus)
+    confine.confine_commands(rules, PROCESSES * 3 // 4, code, bus=bus)
+
+
+def _tell_tools(paths: Paths, effect: Effect) -> None:
+    """The environment that the pool gives to workers that it starts itself (`LocalWorkers.environment`)."""
+    skills = content_folders("skills", paths)
+    os.environ["LIGHTAGENT_SKILLS"] = ":".join(str(one) for one in skills)
+    if effect is not Effect.OBSERVE:
+        os.environ["LIGHTAGENT_WEB_ALLOW"] = ",".join(_allowed_by_web(paths))
+    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if effect is Effect.CHANGE and state:
+        os.environ["LIGHTAGENT_UNDO"] = f"{state}/undo"
+
+
+def _allowed_by_web(paths: Paths) -> list[str]:
+    """The private addresses that the configuration lets the tool web ask."""
+    from lightagentd import config  # only here: it is a fifth of the time that a worker takes to start
+
+    try:
+        return config.load(paths.config)[0].worker.web_allow
+    except (ConfigError, OSError) as err:
+        _log.warning("no private address can be reached, since the configuration cannot be read: %s", err)
+        return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+"""The daemon's side of the worker units: where systemd starts the workers and holds them.
+
+For each agent and effect there is a socket unit, `lightagent-observe@ops.socket`; who connects to it has
+systemd start the service of that name. The daemon starts the sockets of observe and reach over D-Bus when an
+agent makes its first call (a polkit rule lets it), and an administrator enables those of change. The units of
+a place that all agents share are wanted by the daemon's own unit. `socket_of` says where each listens, and
+that is all that a lane needs: `Units.connect` starts what is not there yet.
+
+Instances are named after agents, whose names begin with a letter; `_describe` is the one that serves none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightagentd import bus
+from lightagentd.errors import LightagentError, NotFound, TimedOut, Unavailable, WorkerUnavailable
+from lightagentd.tool import Effect, Place
+from lightagentd.varlink import VarlinkConnection
+from lightagentd.worker import landlock
+from lightagentd.worker.leftovers import Ends
+from lightagentd.worker.sandbox import Backend
+
+_log = logging.getLogger(__name__)
+
+SOCKETS = Path("/run/lightagent-workers")
+"""Root's, so that nobody can put a symbolic link where systemd sets the owner of a socket."""
+USER = "lightagent"
+"""The user that the sockets belong to, and that the polkit rule is about."""
+DESCRIBE = "_describe"
+STARTED = (Effect.OBSERVE, Effect.REACH)
+"""The effects whose units the daemon may start. It may stop and kill the workers of all three."""
+JOB_TIMEOUT_S = 15.0
+KILL_TIMEOUT_S, KILL_PAUSE_S = 5.0, 0.02
+"""How long and how often it is looked after a unit that was killed: a process may be stuck in the kernel."""
+LEAVING_S = 3.0
+"""How long it is waited for a worker when the daemon is being stopped: systemd starts no other one then."""
+RUNNING = ["active", "reloading", "activating", "deactivating"]
+"""The states of a unit that has processes or is about to (org.freedesktop.systemd1(5))."""
+
+SIGNALS = (
+    "A shell command can end the worker and the commands of other calls with the same effect, because the"
+    " kernel cannot scope signals (Landlock ABI 6, Linux 6.12)."
+)
+NO_PING = (
+    "ping does not work in reach: its users are not in net.ipv4.ping_group_range, which"
+    " sysctl.d/lightagentd.conf sets."
+)
+
+_SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+_UNIT = "org.freedesktop.systemd1.Unit"
+
+
+def name_of(agent: str, where: Effect | Place, kind: str) -> str:
+    """The unit that serves an agent's calls; `kind` is `socket` or `service`. Observe has the watcher."""
+    if where in (Place.KEYS, Place.INSPECT):
+        return f"lightagent-{where}.{kind}"
+    effect = where if isinstance(where, Effect) else Effect.OBSERVE
+    return f"lightagent-{effect}@{agent or DESCRIBE}.{kind}"
+
+
+def socket_of(agent: str, where: Effect | Place) -> Path:
+    """Where that unit listens: `observe@ops.sock`, `keys.sock`."""
+    name = name_of(agent, where, "sock")
+    return SOCKETS / name.removeprefix("lightagent-")
+
+
+def there(path: Path) -> bool:
+    """Whether a unit listens at this path and this process may connect."""
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode) and os.access(path, os.W_OK)
+    except OSError:
+        return False
+
+
+class UnitChild:
+    """The worker of one unit; it may be running or not, since its socket starts it.
+
+    Several lanes may share it. Its `lock` is held while a connection is made and while it is stopped, so that
+    nobody connects to a worker that is on its way out.
+    """
+
+    def __init__(self, units: Units, agent: str, where: Effect | Place, backend: Backend) -> None:
+        self._units = units
+        self._where = where
+        self.service = name_of(agent, where, "service")
+        self.socket = name_of(agent, where, "socket")
+        self.path = socket_of(agent, where)
+        self.backend = backend
+        self.lock = asyncio.Lock()
+        self.outdated = False
+        """The files that it loaded may have changed: its connections are closed after their calls."""
+        self.pid = 0
+        """The worker's process when it was last connected to."""
+
+    @property
+    def startable(self) -> bool:
+        """Whether the daemon may start it."""
+        return self._where in STARTED or self._where is Place.WATCHER
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether the daemon may stop and kill it: the workers of agents, and not the machine's places."""
+        return self.startable or self._where is Effect.CHANGE
+
+    async def end(self) -> None:
+        """Stop the worker, with all that it runs; the next connection starts it again. Hold the `lock`.
+
+        One that only an administrator may stop is asked to leave by itself.
+        """
+        self.outdated = False
+        try:
+            if self.stoppable:
+                await self._units.job("StopUnit", self.service)
+            elif there(self.path):
+                await self._ask_to_leave()
+        except LightagentError as err:
+            _log.warning("%s cannot be stopped: %s", self.service, err)
+
+    async def kill(self) -> None:
+        """As `end`, but at once: also one that hangs, or that a command has stopped (SIGSTOP), is gone then.
+
+        Needs no `lock`.
+        """
+        if not self.stoppable:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    await self.end()
+            return
+        self.outdated = False
+        try:
+            await self._units.kill(self.service)
+        except LightagentError as err:
+            _log.warning("%s cannot be killed: %s", self.service, err)
+
+    async def _ask_to_leave(self) -> None:
+        try:
+            async with asyncio.timeout(JOB_TIMEOUT_S):
+                connection = await VarlinkConnection.connect(self.path)
+                try:
+                    await connection.call("org.lightagent1.Worker.Retire")
+                except Unavailable:
+                    pass  # it left before its answer was out
+                finally:
+                    connection.close()
+        except OSError as err:
+            raise WorkerUnavailable(f"It does not answer: {err}.") from err
+
+
+class Units:
+    """What the pool knows of worker units. Holds no connection to the bus but while it asks."""
+
+    def __init__(self, start_timeout_s: float) -> None:
+        self._start_timeout_s = start_timeout_s
+        self._children: dict[str, UnitChild] = {}
+        self.backend = _backend()
+        self.leaving = False
+        """The daemon is being stopped, and its units after it."""
+
+    @staticmethod
+    def expected() -> bool:
+        """Whether this is the system's own daemon on a machine that systemd runs."""
+        try:
+            account = pwd.getpwnam(USER)
+        except KeyError:
+            return False
+        return os.geteuid() == account.pw_uid and Path("/run/systemd/system").is_dir()
+
+    async def problem(self) -> str:
+        """Why these units cannot be used or do not enforce effects, found by trying; empty when they do.
+
+        The daemon is the system's own (`expected`) when this is asked.
+        """
+        if not landlock.abi():
+            return "The kernel has no Landlock (Linux 5.13)."
+        try:
+            missing = await self._not_installed()
+            if missing:
+                return f"systemd has no unit {', '.join(missing)}."
+            for effect, possible in zip(
+                STARTED, await asyncio.gather(*(self._prove(effect) for effect in STARTED)), strict=True
+            ):
+                if possible:
+                    return f"A command of {effect} can {', '.join(possible)}."
+            # That of observe is asked next what tools there are.
+            await self.child("", Effect.REACH).end()
+        except LightagentError as err:
+            return err.message
+        return ""
+
+    def child(self, agent: str, where: Effect | Place) -> UnitChild:
+        """The worker for an agent's calls; the same object for all that one unit serves."""
+        name = name_of(agent, where, "service")
+        if name not in self._children:
+            self._children[name] = UnitChild(self, agent, where, self.backend)
+        return self._children[name]
+
+    def has(self, agent: str, where: Effect | Place) -> bool:
+        """Whether there is such a unit to connect to, started by somebody else than this daemon."""
+        return there(socket_of(agent, where))
+
+    async def connect(self, child: UnitChild) -> VarlinkConnection:
+        """Connect to the worker and wait for its first answer. Hold its `lock`.
+
+        Raises WorkerUnavailable.
+        """
+        timeout_s = min(self._start_timeout_s, LEAVING_S) if self.leaving else self._start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not there(child.path):
+                    await self._start_socket(child)
+                try:
+                    connection = await _greeted(child.path)
+                except (OSError, Unavailable):
+                    # It left at this moment because it was idle, or its socket has failed: once more.
+                    await self._start_socket(child)
+                    connection = await _greeted(child.path)
+        except TimeoutError as err:
+            reason = f"it did not answer within {timeout_s:g} s"
+            raise _unavailable(child, reason) from err
+        except (OSError, Unavailable) as err:
+            raise _unavailable(child, str(err)) from err
+        if not child.pid or not Path("/proc", str(child.pid)).exists():
+            child.pid = await self._main_pid(child)
+        return connection
+
+    async def end_agent(self, agent: str) -> None:
+        """Stop an agent's sockets and services of observe and reach."""
+        for effect in STARTED:
+            child = self._children.pop(name_of(agent, effect, "service"), None)
+            if child is None:
+                continue
+            async with child.lock:
+                for unit in (child.socket, child.service):
+                    try:
+                        await self.job("StopUnit", unit)
+                    except LightagentError as err:
+                        _log.warning("%s cannot be stopped: %s", unit, err)
+
+    async def kill_all(self) -> tuple[int, list[str]]:
+        """Kill every worker that runs for an agent, whoever started it.
+
+        Gives how many there were, and a sentence for each that may still run.
+        """
+        patterns = [f"lightagent-{effect}@*.service" for effect in Effect]
+        try:
+            async with bus.connect("system") as system:
+                [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
+        except LightagentError as err:
+            return 0, [f"systemd cannot be asked which workers run: {err.message}"]
+        names = [str(unit[0]) for unit in found]
+        problems = await asyncio.gather(*(self._killed(name) for name in names))
+        return len(names), [problem for problem in problems if problem]
+
+    async def _killed(self, service: str) -> str:
+        try:
+            await self.kill(service)
+        except LightagentError as err:
+            return f"{service} may still run: {err.message}"
+        return ""
+
+    async def kill(self, service: str) -> None:
+        """Kill all processes of a worker's service, and wait until it runs no more.
+
+        Not for a job of the service manager: one that waits for the daemon's own end would never be done.
+        Raises TimedOut and what the bus raises.
+        """
+        async with bus.connect("system") as system:
+            try:
+                await system.call(*_SYSTEMD, "KillUnit", "ssi", [service, "all", signal.SIGKILL])
+            except NotFound:
+                return
+            # What is only about to start has no process yet.
+            await system.call(*_SYSTEMD, "StopUnit", "ss", [service, "replace"])
+            [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [service])
+            try:
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    while True:
+                        if await _property(system, path, _UNIT, "ActiveState") not in RUNNING:
+                            return
+                        await asyncio.sleep(KILL_PAUSE_S)
+            except TimeoutError as err:
+                raise TimedOut(f"{service} was killed and has not ended in {KILL_TIMEOUT_S:g} s.") from err
+
+    async def job(self, method: str, unit: str) -> None:
+        """Have systemd start or stop a unit, and wait until it has.
+
+        Raises WorkerUnavailable, TimedOut, and what the bus raises.
+        """
+        try:
+            async with asyncio.timeout(JOB_TIMEOUT_S), bus.connect("system") as system:
+                result = await _run_job(system, method, unit)
+        except TimeoutError as err:
+            raise TimedOut(f"systemd did not get done with {unit} within {JOB_TIMEOUT_S:g} s.") from err
+        if result not in ("done", "skipped"):
+            raise WorkerUnavailable(
+                f"systemd did not {method.removesuffix('Unit').lower()} {unit}: {result}.",
+                suggestion=f"See why: systemctl status {unit}",
+            )
+
+    async def _main_pid(self, child: UnitChild) -> int:
+        """The worker's process; 0 where systemd does not say."""
+        try:
+            async with bus.connect("system") as system:
+                [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [child.service])
+                return int(await _property(system, path, "org.freedesktop.systemd1.Service", "MainPID"))
+        except LightagentError:
+            return 0
+
+    async def _start_socket(self, child: UnitChild) -> None:
+        if child.startable:
+            await self.job("StartUnit", child.socket)
+
+    async def _not_installed(self) -> Sequence[str]:
+        found = []
+        async with bus.connect("system") as system:
+            for name in (name_of("", effect, kind) for effect in STARTED for kind in ("socket", "service")):
+                [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [name])
+                if await _property(system, path, _UNIT, "LoadState") != "loaded":
+                    found.append(name)
+        return found
+
+    async def _prove(self, effect: Effect) -> Sequence[str]:
+        """What a command of that effect can do and must not, tried in the instance that serves no agent."""
+        child = self.child("", effect)
+        async with child.lock:
+            connection = await self.connect(child)
+            try:
+                async with asyncio.timeout(self._start_timeout_s):
+                    reply = await connection.call("org.lightagent1.Worker.Prove")
+            except TimeoutError as err:
+                raise WorkerUnavailable(f"{child.service} did not answer in time.") from err
+            finally:
+                connection.close()
+        possible: list[str] = reply["possible"]
+        return possible
+
+
+def _backend() -> Backend:
+    level = landlock.abi()
+    limits = [] if level >= landlock.SCOPED_ABI else [SIGNALS]
+    limits += [] if _can_ping() else [NO_PING]
+    return Backend(name="systemd", enforced=True, ends=Ends.CGROUP, landlock_abi=level, limits=tuple(limits))
+
+
+def _can_ping() -> bool:
+    """Whether the user of reach may send echo requests without privileges (icmp(7))."""
+    try:
+        first, last = map(int, Path("/proc/sys/net/ipv4/ping_group_range").read_text().split())
+        return first <= pwd.getpwnam(f"{USER}-{Effect.REACH}").pw_gid <= last
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+async def _property(system: bus.Bus, path: str, interface: str, name: str) -> Any:
+    """One property of a unit: all of them would take 30 ms to decode."""
+    get = ("org.freedesktop.DBus.Properties", "Get", "ss", [interface, name])
+    [value] = await system.call(_SYSTEMD[0], path, *get)
+    return bus.plain(value)
+
+
+async def _run_job(system: bus.Bus, method: str, unit: str) -> str:
+    """Start or stop a unit; gives the job's result, such as `done`."""
+    name, _, interface = _SYSTEMD
+    await system.call(*_SYSTEMD, "Subscribe")
+    async with system.signals(sender=name, interface=interface, member="JobRemoved") as ended:
+        [path] = await system.call(*_SYSTEMD, method, "ss", [unit, "replace"])
+        async for signal in ended:
+            _, job, _, result = signal.args
+            if job == path:
+                return str(result)
+    raise Unavailable("The bus went away.")
+
+
+async def _greeted(path: Path) -> VarlinkConnection:
+    """A connection whose peer has answered. Raises OSError, Unavailable."""
+    connection = await VarlinkConnection.connect(path)
+    try:
+        await connection.call("org.varlink.service.GetInfo")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _unavailable(child: UnitChild, reason: str) -> WorkerUnavailable:
+    reason = reason.rstrip(".")
+    if child.path.name.startswith("change@") and not there(child.path):
+        return WorkerUnavailable(
+            f"The worker for change cannot be reached: {reason}.",
+            suggestion=f"An administrator enables it: systemctl enable --now {child.socket}",
+        )
+    return WorkerUnavailable(
+        f"{child.service} cannot be reached: {reason}.",
+        suggestion=f"See why: systemctl status {child.service}",
+    )

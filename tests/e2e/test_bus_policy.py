@@ -1,0 +1,86 @@
+"""What the bus itself refuses the workers' users, when nothing filters what they say to it.
+
+The workers' commands reach the bus through a filter; here processes of the same users talk to it directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .machine import Completed, Machine
+from .product import eventually
+
+pytestmark = pytest.mark.e2e
+
+USERS = ("lightagent-observe", "lightagent-reach", "lightagent-inspect", "lightagent-keys")
+CLOSED = ("org.freedesktop.resolve1", "org.lightagent1")
+OPEN = "org.example.E2E"
+NAMES = (*CLOSED, OPEN)
+CONFIG = "/etc/dbus-1/system.d/e2e.conf"
+OWN = "".join(f'<allow own="{name}"/>' for name in NAMES)
+SEND = "".join(f'<allow send_destination="{name}"/>' for name in NAMES)
+POLICY = f'<busconfig><policy user="root">{OWN}</policy><policy context="default">{SEND}</policy></busconfig>'
+SERVICE = """
+import asyncio, sys
+from lightagentd import bus
+
+async def main():
+    async def answer(call):
+        return bus.Reply(signature="s", args=["reached"])
+    async with bus.connect("system") as system:
+        system.serve(answer)
+        for name in sys.argv[1:]:
+            await system.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus",
+                              "RequestName", "su", [name, 0])
+        await system.wait_lost()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def names(service: Machine) -> Iterator[None]:
+    """Somebody who owns the names, and would answer."""
+    service.write(CONFIG, POLICY)
+    service.run(["systemctl", "reload", "dbus.service"])
+    for unit, owned in (("e2e-closed", CLOSED), ("e2e-open", (OPEN,))):
+        service.run(["systemd-run", f"--unit={unit}", "--collect", "python3", "-I", "-c", SERVICE, *owned])
+    eventually(lambda: all(_ask(service, "root", name).status == 0 for name in NAMES), "the names answer")
+    yield
+    service.run(["systemctl", "stop", "e2e-closed.service", "e2e-open.service"])
+    service.run(["rm", CONFIG])
+    service.run(["systemctl", "reload", "dbus.service"])
+
+
+def _ask(machine: Machine, user: str, name: str) -> Completed:
+    argv = ["busctl", "--no-pager", "call", name, "/", "org.example.E2E", "Ask"]
+    return machine.run(argv, user=None if user == "root" else user, check=False)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_workers_users_reach_neither_the_resolver_nor_the_daemon(service: Machine, user: str) -> None:
+    assert "reached" in _ask(service, user, OPEN).stdout
+    owner = service.run(["busctl", "call", *_BUS, "GetNameOwner", "s", CLOSED[0]]).stdout.split('"')[1]
+    for name in (*CLOSED, owner):  # the last: the same connection by its own name
+        refused = _ask(service, user, name)
+        assert refused.status != 0, refused.explain()
+        assert "Access denied" in refused.stderr or "AccessDenied" in refused.stderr, refused.explain()
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_workers_users_own_no_name(service: Machine, user: str) -> None:
+    for name in (OPEN, "org.example.Other", *CLOSED):
+        refused = service.run(
+            ["busctl", "call", *_BUS, "RequestName", "su", name, "0"], user=user, check=False
+        )
+        assert refused.status != 0, refused.explain()
+
+
+def test_the_daemons_user_is_not_concerned(service: Machine) -> None:
+    for name in NAMES:
+        assert "reached" in _ask(service, "lightagent", name).stdout
+
+
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")

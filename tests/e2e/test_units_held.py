@@ -1,0 +1,319 @@
+"""What the worker units keep a shell command from. Each test looks at the machine, not at what was said.
+
+What works inside, and how the units live and end, is in `test_units.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from .calls import call, main_pid, shell
+from .cgroup import pids_below
+from .machine import Machine
+from .product import UNIT, eventually, lactl_json
+
+pytestmark = pytest.mark.e2e
+
+EFFECTS = ("observe", "reach")
+TREE = r"payload/system.slice/system-lightagent\x2dobserve.slice/lightagent-observe@ops.service"
+"""The cgroup of the unit, below that of the machine."""
+
+
+def worked(machine: Machine, command: str, effect: str = "observe") -> bool:
+    """Whether a command succeeded, as far as it says itself."""
+    return "it worked" in shell(machine, f"if {command}; then echo it worked; fi", effect)
+
+
+def which_worked(machine: Machine, commands: Sequence[str], effect: str = "observe") -> list[str]:
+    """Those of the commands that succeeded, as far as they say themselves; run one after the other."""
+    script = "\n".join(
+        f"if ( {one} ) < /dev/null; then echo worked-{at}.; fi" for at, one in enumerate(commands)
+    )
+    said = shell(machine, f"{script}\necho all were tried", effect)
+    assert "all were tried" in said, said
+    return [one for at, one in enumerate(commands) if f"worked-{at}." in said]
+
+
+def test_the_commands_below_do_work_where_nothing_holds_them(service: Machine) -> None:
+    """Or it would prove nothing that they fail in a worker."""
+    for command in ("chmod 0777 /tmp/e2e-open", *WRITES[:2], *WRITES[3:5], WRITES[7]):
+        service.run(["bash", "-c", command])
+    for what in ("an IPv4 socket", "an IPv6 datagram", "a datagram pair", "sockets of workers"):
+        service.run(["bash", "-c", SENDS[what]])
+    service.run(["bash", "-c", ACTS[3]])
+    service.run(["head", "-c", "1", "/etc/shadow"])
+    service.write("/tmp/e2e-open/file", "as it was\n", 0o666)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def secrets(service: Machine) -> Iterator[None]:
+    """Things that only root, or only the daemon, may see; and a folder that everybody may write to."""
+    service.run(["mkdir", "-p", "-m", "0710", "/etc/ssl/private"])
+    service.write("/etc/ssl/private/e2e.key", "the key\n", 0o640)
+    service.write("/tmp/e2e-open/file", "as it was\n", 0o666)
+    service.run(["chmod", "0777", "/tmp/e2e-open"])
+    yield
+    service.run(["rm", "-r", "/etc/ssl/private/e2e.key", "/tmp/e2e-open"])
+
+
+# Writing
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_nothing_can_be_written_but_the_scratch_folder(service: Machine, effect: str) -> None:
+    """Every folder that is there is tried, also those whose modes would allow it."""
+    look = (
+        'for folder in $(find / -xdev -type d -perm -0002 2>/dev/null) $(cut -d" " -f2 /proc/mounts);'
+        ' do test -d "$folder" && (: > "$folder/e2e-written") 2>/dev/null && echo "wrote to $folder"; done'
+    )
+    said = shell(service, look, effect).splitlines()
+    assert [line for line in said if line.startswith("wrote") and "lightagent-scratch" not in line] == []
+    found = service.run(["find", "/", "-xdev", "-name", "e2e-written"], check=False).stdout
+    assert found + service.run(["find", "/tmp", "/run", "/dev", "-name", "e2e-written"]).stdout == ""
+
+
+WRITES = (
+    "echo changed > /tmp/e2e-open/file",
+    "echo changed > /proc/$$/root/tmp/e2e-open/file",
+    "dd of=/tmp/e2e-open/file <<< changed",
+    'python3 -c \'open("/tmp/e2e-open/file", "w").write("changed")\'',
+    "truncate --size=0 /tmp/e2e-open/file",
+    "mv /tmp/e2e-open/file /tmp/e2e-open/other",
+    "rm -f /tmp/e2e-open/file",
+    "chmod 0600 /tmp/e2e-open/file",
+    "ln /tmp/e2e-open/file /tmp/e2e-open/other",
+    "mkfifo /tmp/e2e-open/other",
+    "mount -t tmpfs none /tmp/e2e-open",
+    "mount -o remount,rw /",
+    "unshare --user --map-root-user mount -t tmpfs none /tmp/e2e-open",
+    "touch /dev/shm/e2e-written",
+    "echo 1 > /proc/sys/kernel/sysrq",
+)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_file_that_everybody_may_write_to_stays_as_it_is(service: Machine, effect: str) -> None:
+    before = service.run(["stat", "-c", "%a %h %i %Y", "/tmp/e2e-open/file"]).stdout
+    assert which_worked(service, WRITES, effect) == []
+    assert service.run(["cat", "/tmp/e2e-open/file"]).stdout == "as it was\n"
+    assert service.run(["stat", "-c", "%a %h %i %Y", "/tmp/e2e-open/file"]).stdout == before
+    assert service.run(["ls", "/tmp/e2e-open"]).stdout == "file\n"
+
+
+# The network, and having others act
+
+SENDS = {
+    "an IPv4 socket": "python3 -c 'import socket; socket.socket(socket.AF_INET)'",
+    "an IPv6 datagram": "python3 -c 'import socket; socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)'",
+    "a packet socket": "python3 -c 'import socket; socket.socket(17, socket.SOCK_RAW)'",
+    "a datagram pair": "python3 -c 'import socket; socket.socketpair(type=socket.SOCK_DGRAM)'",
+    "a redirection of the shell": "bash -c 'echo > /dev/tcp/127.0.0.1/22'",
+    "a name": "getent ahosts names.example.org",
+    "systemd-resolved": "test -e /run/systemd/resolve/io.systemd.Resolve",
+    "the journal": "logger --socket-errors=on -t e2e forged",
+    "the daemon": "lactl status",
+    "sockets of workers": "ls /run/lightagent-workers",
+    "the service manager": "test -e /run/systemd/private -o -e /run/systemd/io.systemd.Manager",
+}
+
+
+def test_observe_sends_nothing(service: Machine) -> None:
+    assert which_worked(service, list(SENDS.values())) == []
+    assert service.journal("--identifier=e2e", "--grep=forged") == []
+
+
+MANAGER = "org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager"
+ACTS = (
+    f"busctl call {MANAGER} StopUnit ss polkit.service replace",
+    f"busctl call {MANAGER} StartTransientUnit 'ssa(sv)a(sa(sv))' e2e-x.service fail 0 0",
+    f"busctl call {MANAGER} SetEnvironment as 1 E2E=1",
+    f"busctl call {MANAGER} Subscribe",
+    "busctl call org.freedesktop.hostname1 /org/freedesktop/hostname1 org.freedesktop.hostname1"
+    " SetHostname sb forged false",
+    "busctl call org.freedesktop.resolve1 /org/freedesktop/resolve1 org.freedesktop.resolve1.Manager"
+    " ResolveHostname isit 0 names.example.org 0 0",
+    "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
+    " PowerOff b false",
+    "busctl call org.freedesktop.DBus / org.freedesktop.DBus RequestName su org.example.E2E 0",
+    "busctl introspect org.lightagent1 /org/lightagent1",
+    "systemctl stop polkit",
+    "systemd-run --wait true",
+)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_nobody_acts_for_a_command_over_the_bus(service: Machine, effect: str) -> None:
+    assert which_worked(service, ACTS, effect) == []
+    assert service.run(["hostname"]).stdout == "debian13\n"
+    assert service.run(["systemctl", "is-active", "polkit"]).stdout == "active\n"
+    assert "E2E" not in service.run(["systemctl", "show-environment"]).stdout
+
+
+def test_reach_opens_no_raw_socket(service: Machine) -> None:
+    """It would see what others send, and send under their addresses. ping needs none."""
+    raw = "python3 -c 'import socket as s; s.socket(s.AF_INET, s.SOCK_RAW, s.IPPROTO_{})'"
+    commands = [raw.format(protocol) for protocol in ("TCP", "UDP", "RAW", "ICMP")]
+    assert which_worked(service, commands, "reach") == []
+
+
+# Secrets
+
+SECRETS = (
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/ssl/private/e2e.key",
+    "/var/lib/lightagentd/history/data.mdb",
+    "/var/lib/lightagentd/lock",
+    "/var/lib/lightagent-keys",
+    "/var/lib/systemd/credential.secret",
+    "/proc/1/environ",
+    "/proc/1/root/etc/shadow",
+    "/proc/{daemon}/environ",
+    "/proc/{daemon}/mem",
+    "/proc/{daemon}/root/etc/hostname",
+    "/proc/{worker}/environ",
+    "/proc/{worker}/mem",
+    "/proc/{worker}/maps",
+    "/proc/{worker}/root/etc/hostname",
+    "/proc/{worker}/fd/3",
+    "/proc/{proxy}/environ",
+    "/proc/kcore",
+    "/dev/mem",
+)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_secrets_cannot_be_read(service: Machine, effect: str) -> None:
+    shell(service, "true", effect)
+    pids = {
+        "daemon": main_pid(service, UNIT),
+        "worker": main_pid(service, f"lightagent-{effect}@ops.service"),
+        "proxy": main_pid(service, f"lightagent-bus@{effect}.service"),
+    }
+    assert 0 not in pids.values()
+    paths = [path.format_map(pids) for path in SECRETS]
+    command = "; ".join(
+        f"test -n \"$(head -c 1 '{one}' | tr '\\0' x)\" && echo 'read {one}'" for one in paths
+    )
+    command += "; ls /var/lib/lightagentd /run/credentials 2>/dev/null"
+    assert [line for line in shell(service, command, effect).splitlines() if line.startswith("read ")] == []
+    end = call(service, "file.read", path="/etc/shadow")
+    assert end["type"] == "error"
+
+
+# Other processes
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_others_cannot_be_signalled_traced_or_slowed_down(service: Machine, effect: str) -> None:
+    shell(service, "true", effect)
+    units = (UNIT, f"lightagent-{effect}@ops.service", f"lightagent-bus@{effect}.service")
+    before = [main_pid(service, unit) for unit in units]
+    commands = [f"kill -0 {pid}" for pid in before] + [f"renice -n 19 -p {pid}" for pid in before]
+    trace = "import ctypes, os; raise SystemExit(ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) != 0)"
+    commands += [f"python3 -c '{trace.format(pid=pid)}'" for pid in before]
+    assert which_worked(service, commands, effect) == []
+    shell(service, "kill -KILL -1; kill -KILL $PPID", effect)
+    assert [main_pid(service, unit) for unit in units] == before
+
+
+def test_command_has_no_privileges_and_gets_none(service: Machine) -> None:
+    fields = dict(
+        line.split(":\t", 1) for line in shell(service, "cat /proc/self/status").splitlines() if ":\t" in line
+    )
+    assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert fields["NoNewPrivs"] == "1"
+    assert not worked(service, "python3 -c 'import os; os.setuid(0)'")
+    assert "uid=0" not in shell(service, "su -c id; mount --version > /dev/null; unshare -Ur id")
+
+
+# The cgroup of a call, and its end
+
+
+def test_command_cannot_leave_its_cgroup(service: Machine) -> None:
+    own = '"/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"'
+    assert worked(service, f"test -d {own}")
+    commands = [f"mkdir {own}/inner", f"echo 1 > {own}/../worker/cgroup.kill"]
+    for target in ("cgroup.procs", "../worker/cgroup.procs", "../cgroup.procs", "../../cgroup.procs"):
+        commands += [f"echo $$ > {own}/{target}", f"echo $$ > /proc/$PPID/root/{own}/{target}"]
+    assert which_worked(service, commands) == []
+
+
+LEAVERS = (
+    "setsid sleep {mark} > /dev/null 2>&1 < /dev/null &",
+    "(setsid sh -c '(sleep {mark} &) &' > /dev/null 2>&1 &)",
+    "nohup sleep {mark} > /dev/null 2>&1 & disown",
+    "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM; sleep {mark}; sleep {mark}' &",
+    "python3 -c 'import os; os.fork() or (os.setsid(), os.fork() or"
+    ' os.execvp("sleep", ["sleep", "{mark}"]))\'',
+)
+
+
+@pytest.mark.parametrize("number", range(len(LEAVERS)))
+def test_what_a_call_leaves_behind_ends_with_it(service: Machine, number: int) -> None:
+    mark = f"22222{number}.5"
+    there = f"until ps -C sleep -o args= | grep -qF {mark}; do sleep 0.05; done; echo it is there"
+    assert "it is there" in shell(service, f"{LEAVERS[number].format(mark=mark)}\n{there}")
+    assert service.run(["pgrep", "-f", f"sleep {mark}"], check=False).stdout == ""
+    calls = [path.name for path in (service.cgroup / TREE).iterdir() if path.name.startswith("call-")]
+    assert calls == []
+    assert shell(service, 'ls -A "$TMPDIR/.." | wc -l') == "1\n"
+
+
+def test_fork_bomb_ends_with_its_call_and_the_daemon_answers_meanwhile(service: Machine) -> None:
+    worker_tree = service.cgroup / TREE
+    args = json.dumps(
+        {"command": "bomb() { bomb | bomb & }; bomb; sleep 60", "effect": "observe", "timeout_s": 6}
+    )
+    bomb = ["systemd-run", "--unit=e2e-bomb", "--collect", "lactl", "tools", "call", "ops", "bash.exec"]
+    service.run([*bomb, "--args", args])
+    eventually(lambda: len(pids_below(worker_tree)) > 100, "the bomb goes off")
+    assert lactl_json(service, "status")["state"] == "running"
+    eventually(lambda: len(pids_below(worker_tree)) <= 1, "the bomb is gone")
+    assert shell(service, "echo still here") == "still here\n"
+
+
+def test_endless_output_ends_with_its_call(service: Machine) -> None:
+    end = call(service, "bash.exec", command="yes | head -c 300M", effect="observe")
+    assert len(str(end)) < 8 << 20
+    assert lactl_json(service, "status")["state"] == "running"
+
+
+def test_memory_that_runs_out_in_a_worker_leaves_the_daemon_answering(service: Machine) -> None:
+    """The worker is put into a memory cgroup of the host, since MemoryMax= has no effect in the machine."""
+    shell(service, "true")
+    pid = main_pid(service, UNIT)
+    with _memory_limit(service.cgroup / TREE / "worker", 192 << 20):
+        eat = "python3 -c 'held = [bytearray(1 << 20) for _ in range(1024)]; print(len(held))'"
+        assert "1024" not in shell(service, eat).split()
+        assert lactl_json(service, "status")["state"] == "running"
+    assert main_pid(service, UNIT) == pid
+    assert shell(service, "echo still here") == "still here\n"
+
+
+class _memory_limit:  # noqa: N801 - it is used as a function
+    """The processes of a cgroup, and what they start, may use so much memory, until the block ends."""
+
+    def __init__(self, members: Path, limit_bytes: int) -> None:
+        self._members, self._limit = members, limit_bytes
+
+    def __enter__(self) -> None:
+        root = Path("/sys/fs/cgroup/memory")
+        own = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line]
+        if not own or not root.is_dir():
+            pytest.skip("the host has no memory cgroup of version 1, which the machine does not use itself")
+        self._home = root / own[0].rpartition(":")[2].lstrip("/")
+        self._made = self._home / "lightagentd-e2e-memory"
+        self._made.mkdir(exist_ok=True)
+        (self._made / "memory.limit_in_bytes").write_text(str(self._limit))
+        for pid in pids_below(self._members):
+            (self._made / "cgroup.procs").write_text(str(pid))
+
+    def __exit__(self, *_: object) -> None:
+        for pid in (self._made / "cgroup.procs").read_text().split():
+            (self._home / "cgroup.procs").write_text(pid)
+        self._made.rmdir()

@@ -1,0 +1,114 @@
+"""The files of the worker units against the code that rests on them. That they work is in tests/e2e."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lightagentd import config
+from lightagentd.errors import WorkerUnavailable
+from lightagentd.tool import Effect, Place
+from lightagentd.worker import sandbox, units
+from lightagentd.worker.pool import Pool
+from tests.worker import running
+
+UNITS = Path(__file__).resolve().parents[2] / "units"
+RULES = UNITS.parent / "packaging/polkit/lightagentd.rules"
+CONFINED = ("observe", "reach")
+
+
+def lines(unit: str, key: str) -> list[str]:
+    """The values of a setting, in the order of the file."""
+    found = [line.partition("=") for line in (UNITS / unit).read_text().splitlines()]
+    return [value for name, sep, value in found if sep and name == key]
+
+
+@pytest.mark.parametrize("effect", CONFINED)
+def test_run_is_the_same_allow_list_as_in_bwrap(effect: str) -> None:
+    unit = f"lightagent-{effect}@.service"
+    bound = [value.removeprefix("-") for value in lines(unit, "BindReadOnlyPaths")]
+    allowed = sandbox.RUN_ALLOWED + (sandbox.RUN_ALLOWED_REACH if effect == "reach" else ())
+    assert bound == [f"/run/lightagent-bus/{effect}:/run/dbus", *allowed]
+    assert lines(unit, "TemporaryFileSystem")[0].startswith("/run:ro")
+    assert any(value.startswith(f"{sandbox.SCRATCH}:rw") for value in lines(unit, "TemporaryFileSystem"))
+
+
+@pytest.mark.parametrize("effect", CONFINED)
+def test_limit_of_processes_is_the_one_that_commands_stay_below(effect: str) -> None:
+    assert lines(f"lightagent-{effect}@.service", "LimitNPROC") == [str(sandbox.PROCESSES)]
+
+
+def test_observe_and_reach_differ_in_the_network_alone() -> None:
+    files = [(UNITS / f"lightagent-{effect}@.service").read_text().splitlines() for effect in CONFINED]
+    kinds = [
+        {
+            line.partition("=")[0]
+            for line in set(own) - set(other)
+            if line and not line.startswith("#") and CONFINED[at] not in line
+        }
+        for at, (own, other) in enumerate([files, files[::-1]])
+    ]
+    assert kinds[0] <= {"Description", "RestrictAddressFamilies", "CapabilityBoundingSet", "IPAddressDeny"}
+    reach = {"Description", "RestrictAddressFamilies", "CapabilityBoundingSet", "AmbientCapabilities"}
+    assert kinds[1] <= reach | {"BindReadOnlyPaths"}
+
+
+@pytest.mark.parametrize("effect", [*CONFINED, "change"])
+def test_every_worker_has_cgroups_for_its_calls_and_ends_with_the_daemon(effect: str) -> None:
+    service, socket = f"lightagent-{effect}@.service", f"lightagent-{effect}@.socket"
+    assert (lines(service, "Delegate"), lines(service, "DelegateSubgroup")) == (["yes"], ["worker"])
+    for unit in (service, socket):
+        assert lines(unit, "PartOf") == ["lightagentd.service"]
+        assert lines(unit, "Before") == ["lightagentd.service"]  # so that it stops after it
+    name = units.socket_of("%i", Effect(effect))
+    assert lines(socket, "ListenStream") == [str(name)]
+    assert (lines(socket, "SocketUser"), lines(socket, "SocketMode")) == (["lightagent"], ["0600"])
+
+
+def test_only_change_is_for_an_administrator_to_enable() -> None:
+    enabled = [path.name for path in UNITS.iterdir() if path.is_file() and "[Install]" in path.read_text()]
+    assert sorted(enabled) == ["lightagent-change@.socket", "lightagentd.service"]
+
+
+@pytest.mark.parametrize("place", [Place.KEYS, Place.INSPECT])
+def test_socket_of_a_place_is_where_the_daemon_looks(place: Place) -> None:
+    unit = units.name_of("", place, "socket")
+    assert lines(unit, "ListenStream") == [str(units.socket_of("", place))]
+    assert any(unit in value.split() for value in lines("lightagentd.service", "Wants"))
+
+
+def test_watcher_is_the_observe_unit() -> None:
+    assert units.name_of("ops", Place.WATCHER, "service") == "lightagent-observe@ops.service"
+
+
+def test_rule_allows_exactly_the_names_that_agents_have() -> None:
+    confined, worker = (re.compile(rule) for rule in re.findall(r"/(\^lightagent.*\$)/", RULES.read_text()))
+    for agent in ("ops", "a", "a-1", "x" * 31, ""):
+        for effect in Effect:
+            assert worker.match(units.name_of(agent, effect, "service"))
+            assert not worker.match(units.name_of(agent, effect, "socket"))
+        for kind in ("socket", "service"):
+            assert all(confined.match(units.name_of(agent, Effect(effect), kind)) for effect in CONFINED)
+            assert not confined.match(units.name_of(agent, Effect.CHANGE, kind))
+    for name in (
+        "lightagent-change@ops.socket",
+        "lightagent-observe@.socket",
+        "lightagent-observe@Ops.socket",
+        "lightagent-observe@ops.socket.d",
+        "lightagent-observe@x.service/../ssh.service",
+        "lightagent-observe@" + "x" * 32 + ".service",
+        "x-lightagent-observe@ops.service",
+        "lightagent-keys.socket",
+    ):
+        assert not confined.match(name), name
+        assert not worker.match(name), name
+
+
+async def test_pool_does_not_start_where_units_are_wanted_and_cannot_be_had() -> None:
+    with running.folders() as paths:
+        pool = Pool(config.Worker(sandbox="systemd"), paths)
+        with pytest.raises(WorkerUnavailable, match="units"):
+            await pool.start()
+        await pool.close()

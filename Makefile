@@ -21,8 +21,9 @@ setup:
 setup-test:
 	@PYTHON=$(PYTHON) packaging/checkout/setup.sh test
 
+# With PYTEST_ARGS, the tests that they name: make test PYTEST_ARGS="tests/cli -x"
 test: setup-test lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),packaging/checkout/test.sh $(REPORTS))
 
 lint: setup-test
 	$(BIN)/ruff check .

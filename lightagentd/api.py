@@ -32,12 +32,36 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmergencyStop:
+    """An emergency stop. `by` is the uid that asked for it, null when a signal did."""
+
+    since_us: int
+    by: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """What an emergency stop did: the turns and calls that it ended, queued ones too, and the workers that it
+    killed. `problems` are sentences: what could not be stored.
+    """
+
+    panic: EmergencyStop
+    turns: int
+    workers: int
+    problems: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
-    """The daemon as a whole. `state` is one of running, draining; `problems` are sentences for people."""
+    """The daemon as a whole. `state` is one of running, draining, panicked; `panic` is the emergency stop
+    that is on, if any; `problems` are sentences for people.
+    """
 
     version: str
     pid: int
     state: str
+    panic: EmergencyStop | None
     started_us: int
     uptime_s: float
     model: str
@@ -46,12 +70,60 @@ class Status:
     sessions: int
     turns_running: int
     turns_queued: int
+    turns_waiting: int
     sandbox: str
     journal: bool
     journal_dropped: int
     history: HistoryStatus
     workers: list[WorkerStatus]
     problems: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of a file that was kept. `undone_by` is the call that took it back, empty while it stands;
+    taking back an `undo` makes the change again.
+    """
+
+    call_id: str
+    agent: str
+    owner: int
+    action: str
+    path: str
+    time_us: int
+    undone_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. `status`: ok; not_held (something that is promised does not hold); wrong;
+    not_tried (`detail` says why); note (nothing is promised about it).
+    """
+
+    name: str
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What one agent's worker for one effect was held from when it tried."""
+
+    agent: str
+    effect: str
+    backend: str
+    enforced: bool
+    reason: str
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that was looked at; `ok` when all that is promised holds and nothing is wrong."""
+
+    ok: bool
+    workers: list[Examined]
+    checks: list[Finding]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +148,9 @@ class Agent:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One conversation. `state`: idle, running, waiting."""
+    """One conversation. `state`: idle, running, waiting (for an approval). `tainted`: text from outside is in
+    it, since the call `tainted_by`; `hosts` are those that it may reach again without a question.
+    """
 
     id: str
     agent: str
@@ -87,6 +161,9 @@ class Session:
     updated_us: int
     turns: int
     queued: int
+    tainted: bool
+    tainted_by: str
+    hosts: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +190,12 @@ class TurnEvent(_EveryTurnEvent, total=False):
 
     queued: position. started: model. text_delta: text. tool_call: call_id, tool, action, effect, decision,
     args. tool_output: call_id, stream, text. tool_result: call_id, tool, action, result (ok or an error
-    code), text, metadata, duration_ms. usage: prompt_tokens, completion_tokens, cached_tokens. notice:
-    code, message. done: text (the final answer), steps, duration_ms. error: code, message, suggestion,
-    steps, duration_ms. A stream ends with exactly one done or error.
+    code), text, metadata, duration_ms. approval_requested: approval, call_id, tool, action, effect, args,
+    cwd, preview, rule, reason, expires_us, volatile, may_answer (whether whoever reads this may approve).
+    approval_answered: approval, call_id, tool, action, state, answered_by, note. usage: prompt_tokens,
+    completion_tokens, cached_tokens. notice: code, message. done: text (the final answer), steps,
+    duration_ms. error: code, message, suggestion, steps, duration_ms. A stream ends with exactly one done
+    or error.
     """
 
     text: str
@@ -130,6 +210,17 @@ class TurnEvent(_EveryTurnEvent, total=False):
     stream: str
     result: str
     metadata: Any
+    approval: str
+    cwd: str
+    preview: str
+    rule: str
+    reason: str
+    expires_us: int
+    volatile: bool
+    may_answer: bool
+    state: str
+    answered_by: int | None
+    note: str
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -153,6 +244,41 @@ class Answer:
     trace_id: str
     steps: int
     duration_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """A question about one call, and its answer. `state`: waiting, granted, denied, expired, used, lapsed.
+
+    `args` are what runs, without those that are secret by their nature; `preview` is what the call would do,
+    and `rule` and `reason` say why it is asked. `answered_by` is a uid, `note` what that person said, or why
+    it lapsed. `volatile`: the daemon keeps it in memory alone, because it holds a secret; it ends with the
+    daemon. `may_answer`: whether the caller may approve it.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    trace_id: str
+    call_id: str
+    tool: str
+    action: str
+    effect: str
+    args: Any
+    cwd: str
+    digest: str
+    preview: str
+    rule: str
+    reason: str
+    created_us: int
+    expires_us: int
+    state: str
+    answered_by: int | None
+    answered_us: int
+    note: str
+    volatile: bool
+    may_answer: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +338,71 @@ class StoredEvent:
     prev: str
     data: Any | None
     hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRule:
+    """One rule of policy.d. `conditions` are those that it has, as in its file; `origin` is FILE:LINE."""
+
+    name: str
+    decision: str
+    reason: str
+    even_if_tainted: bool
+    conditions: Any
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyExplanation:
+    """What policy would say to a call, and why.
+
+    `rule` decided; its `origin` is FILE:LINE, or empty for a built-in rule. `effect` is the one in force.
+    `message` and `suggestion` are what a refused call gets. `matched` are all rules of policy.d that are
+    about the call, `notes` sentences on what else had a part in the decision.
+    """
+
+    decision: str
+    rule: str
+    origin: str
+    reason: str
+    effect: str
+    message: str
+    suggestion: str
+    matched: list[PolicyRule]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyChange:
+    """A stored call that other rules would decide otherwise. `seq` is the event that tells of it."""
+
+    seq: int
+    time_us: int
+    agent: str
+    session: str
+    owner: int | None
+    call_id: str
+    tool: str
+    action: str
+    effect: str
+    args: Any
+    before: str
+    before_rule: str
+    after: str
+    after_rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyReplay:
+    """One answer of a replay: a call whose decision would change, and the counts so far; the last has none.
+
+    `judged` counts calls that policy had decided, `skipped` those of which the history does not hold enough.
+    """
+
+    judged: int
+    changed: int
+    skipped: int
+    change: PolicyChange | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lightagentd.errors import ConfigError
+from lightagentd.limits import MAX_MESSAGE_BYTES
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-MAX_MESSAGE_BYTES = 16 << 20
-"""The largest message that any of our sockets takes."""
-
 _CREDENTIAL_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
 
@@ -51,6 +49,9 @@ class Limits(_Section):
     turn_timeout_s: Seconds = 3600.0
     call_timeout_s: Seconds = 600.0
     """The longest time that one tool call may ask for."""
+    approval_timeout_s: Seconds = 3600.0
+    """How long a call waits for a person to approve it; then it counts as denied. A turn that waits uses up
+    nothing of its own time."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
     """How much of a call's output a model gets to read."""
 
@@ -58,8 +59,9 @@ class Limits(_Section):
 class Worker(_Section):
     """`[worker]`"""
 
-    sandbox: Literal["auto", "bwrap", "none"] = "auto"
-    """`auto` takes bwrap where it works. `none` enforces nothing: shell commands then count as change."""
+    sandbox: Literal["auto", "systemd", "bwrap", "none"] = "auto"
+    """`auto` takes the worker units where they work, else bwrap. `systemd` is the units or no start at all.
+    `none` enforces nothing: shell commands then count as change."""
     web_allow: list[str] = Field(default_factory=list)
     """Hosts, HOST:PORT or networks that the tool web may reach although their addresses are private."""
     change_agents: list[str] = Field(default_factory=list)

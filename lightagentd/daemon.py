@@ -27,6 +27,7 @@ from asyncvarlink import VarlinkInterface
 from lightagentd import __version__, api
 from lightagentd import config as configuration
 from lightagentd.agents.registry import Registry
+from lightagentd.checkup import REPORT_COMMANDS
 from lightagentd.control.authz import Caller
 from lightagentd.control.interfaces import INTERFACES, Errors
 from lightagentd.control.service import Service
@@ -35,6 +36,7 @@ from lightagentd.events.feed import Feed
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.journald import JournaldSink
 from lightagentd.events.model import Event
+from lightagentd.panic import Panic
 from lightagentd.paths import Paths, default_paths
 from lightagentd.systemd import listening_socket, notify
 from lightagentd.varlink import Peer, VarlinkServer
@@ -42,8 +44,6 @@ from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger(__name__)
 
-NEEDED_COMMANDS = ("df", "ip", "ss", "ps", "journalctl", "systemctl", "last", "ping", "openssl")
-"""Commands that the shipped skills use; one that is missing makes a report say less."""
 
 _OWN_DESCRIPTORS = 256
 """Descriptors that are kept free for workers, models, files and the history."""
@@ -75,8 +75,9 @@ class Daemon:
         self._make_folders()
         self.feed = Feed(asyncio.get_running_loop())
         self.history = History(self.paths.history, on_commit=self._committed)
-        self.pool = Pool(self.config.worker, self.paths)
-        self.registry = Registry(self.config, self.paths, self.history, self.pool)
+        self.panic = Panic(self.paths.state)
+        self.pool = Pool(self.config.worker, self.paths, self.panic)
+        self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
         self.service = Service(self)
         self._lock = _lock(self.paths)
         try:
@@ -85,6 +86,7 @@ class Daemon:
             self._unlock()
             raise
         try:
+            self.panic.load()
             if JournaldSink.available():
                 self.journal = JournaldSink()
                 self.journal.start()
@@ -109,8 +111,10 @@ class Daemon:
     async def close(self) -> None:
         """Stop at once what runs, and let go of everything. May be called after a failed start."""
         self.draining = True
+        self.pool.leave()
         if self._server is not None:
             self._server.stop_listening()
+        await self.service.close_safety()
         await self.registry.close()
         self.feed.close()
         if self._server is not None:
@@ -128,6 +132,7 @@ class Daemon:
     async def drain(self) -> None:
         """Take no new work and let running turns end, for as long as the configuration says."""
         self.draining = True
+        self.pool.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.daemon.drain_timeout_s):
                 await self.registry.drain()
@@ -144,6 +149,7 @@ class Daemon:
             if getattr(new, name) != getattr(self.config, name)
         ]
         await self.pool.end_idle_now()
+        self.registry.watches.renew()
         await self.registry.read_content()
         applied = ["agents, skills and tools were read again", *await self.registry.sync()]
         await self._event("reloaded", message="; ".join(applied))
@@ -205,7 +211,8 @@ class Daemon:
             os.umask(old)
         with contextlib.suppress(KeyError, PermissionError):
             group = grp.getgrnam(self.config.daemon.socket_group).gr_gid
-            os.chown(path, -1, group)
+            if path.stat().st_gid != group:  # the unit's filter has no chown(2), and it need not
+                os.chown(path, -1, group)
             path.chmod(0o660)
         return listener
 
@@ -218,7 +225,7 @@ class Daemon:
         await self._event(
             "sandbox", message=backend.reason or f"{backend.name} enforces effects", backend=backend.name
         )
-        missing = [name for name in NEEDED_COMMANDS if shutil.which(name) is None]
+        missing = [name for name in REPORT_COMMANDS if shutil.which(name) is None]
         if missing:
             names = ", ".join(missing)
             await self._event("commands_missing", message=f"not installed: {names}", commands=missing)
@@ -249,9 +256,10 @@ def _lock(paths: Paths) -> int:
 
 
 async def serve(paths: Paths) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads."""
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads, SIGUSR1 is an emergency stop."""
     loop = asyncio.get_running_loop()
-    stop, hangup = asyncio.Event(), asyncio.Event()
+    stop, hangup, alarm = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, alarm.set)
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
@@ -259,11 +267,21 @@ async def serve(paths: Paths) -> None:
         notify("READY=1", f"STATUS=serving {len(daemon.registry.agents)} agents")
         _log.info("ready: %s", paths.socket)
         async with asyncio.TaskGroup() as tasks:
+            panicker = tasks.create_task(_panic_on(alarm, daemon))
             reloader = tasks.create_task(_reload_on(hangup, daemon))
             await stop.wait()
             reloader.cancel()
-        notify("STOPPING=1", "STATUS=waiting for running turns")
-        await daemon.drain()
+            notify("STOPPING=1", "STATUS=waiting for running turns")
+            await daemon.drain()
+            panicker.cancel()
+
+
+async def _panic_on(alarm: asyncio.Event, daemon: Daemon) -> None:
+    """Stop everything when SIGUSR1 comes: the way in when the control socket answers nobody."""
+    while True:
+        await alarm.wait()
+        alarm.clear()
+        await daemon.service.stop_everything(None, "The daemon got SIGUSR1.")
 
 
 async def _reload_on(hangup: asyncio.Event, daemon: Daemon) -> None:
@@ -283,7 +301,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="lightagentd",
         description="The agent daemon for Linux.",
-        epilog="It runs in the foreground, as systemd wants it. Talk to it with lactl.",
+        epilog="It runs in the foreground, as systemd wants it. Talk to it with lactl. SIGHUP has it read "
+        "its files again, SIGUSR1 is the emergency stop of 'lactl panic'.",
     )
     parser.add_argument("--version", action="version", version=f"lightagentd {__version__}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="instead of /etc/lightagentd")

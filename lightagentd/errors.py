@@ -13,15 +13,20 @@ The tree (class: code, exit status of lactl):
     │   ├── ToolNotFound: tool_not_found, 66
     │   ├── SkillNotFound: skill_not_found, 66
     │   ├── EventNotFound: event_not_found, 66
+    │   ├── ApprovalNotFound: approval_not_found, 66
     │   └── MethodNotFound: method_not_found, 66
     ├── Conflict: conflict, 73
     │   ├── AgentExists: agent_exists, 73
     │   ├── AgentNotRunning: agent_not_running, 73
-    │   └── AgentBroken: agent_broken, 73
+    │   ├── AgentBroken: agent_broken, 73
+    │   └── ApprovalClosed: approval_closed, 73
     ├── Refused: refused, 77
     │   ├── PermissionDenied: permission_denied, 77
     │   ├── PolicyDenied: policy_denied, 77
-    │   └── ApprovalRequired: approval_required, 77
+    │   │   └── ChangeNotEnabled: change_not_enabled, 77
+    │   ├── ApprovalRequired: approval_required, 77
+    │   ├── ApprovalDenied: approval_denied, 77
+    │   └── ApprovalMismatch: approval_mismatch, 77
     ├── LimitExceeded: limit_exceeded, 75
     │   ├── QueueFull: queue_full, 75
     │   ├── StepLimit: step_limit, 75
@@ -31,6 +36,7 @@ The tree (class: code, exit status of lactl):
     ├── Unavailable: unavailable, 69
     │   ├── DaemonUnreachable: daemon_unreachable, 69
     │   ├── ShuttingDown: shutting_down, 69
+    │   ├── Panicked: panicked, 69
     │   ├── WorkerUnavailable: worker_unavailable, 69
     │   └── SystemdUnavailable: systemd_unavailable, 69
     ├── ModelError: model_failed, 70
@@ -160,6 +166,12 @@ class EventNotFound(NotFound):
     code = "event_not_found"
 
 
+class ApprovalNotFound(NotFound):
+    """The caller knows no approval with this id."""
+
+    code = "approval_not_found"
+
+
 class MethodNotFound(NotFound):
     """The peer does not know this method or this interface."""
 
@@ -192,6 +204,12 @@ class AgentBroken(Conflict):
     code = "agent_broken"
 
 
+class ApprovalClosed(Conflict):
+    """The approval waits for no answer any more."""
+
+    code = "approval_closed"
+
+
 class Refused(LightagentError):
     """The caller or the model may not do this."""
 
@@ -212,10 +230,28 @@ class PolicyDenied(Refused):
     code = "policy_denied"
 
 
+class ChangeNotEnabled(PolicyDenied):
+    """The administrator has not enabled a worker for change for this agent."""
+
+    code = "change_not_enabled"
+
+
 class ApprovalRequired(Refused):
     """This tool call needs the approval of a person, and there is none."""
 
     code = "approval_required"
+
+
+class ApprovalDenied(Refused):
+    """A person denied this tool call, or nobody answered in time."""
+
+    code = "approval_denied"
+
+
+class ApprovalMismatch(Refused):
+    """What is about to run is not what was approved."""
+
+    code = "approval_mismatch"
 
 
 class LimitExceeded(LightagentError):
@@ -278,6 +314,12 @@ class ShuttingDown(Unavailable):
     """The daemon is stopping and takes no new work."""
 
     code = "shutting_down"
+
+
+class Panicked(Unavailable):
+    """An administrator has stopped everything; nothing runs until he allows it again."""
+
+    code = "panicked"
 
 
 class WorkerUnavailable(Unavailable):

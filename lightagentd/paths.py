@@ -35,7 +35,7 @@ class Paths:
 
     @property
     def workers(self) -> Path:
-        """Where the sockets of workers lie that the daemon starts itself."""
+        """Where the sockets of workers lie that the daemon starts itself; `worker.units` has the others."""
         return self.runtime / "workers"
 
     def undo(self, agent: str) -> Path:

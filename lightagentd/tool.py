@@ -77,7 +77,7 @@ class Place(StrEnum):
 class Args(BaseModel):
     """The arguments of one action. Unknown names are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +122,12 @@ class Context(Protocol):
 
     def progress(self, text: str, stream: str = "stdout") -> None:
         """Show a piece of output at once to whoever watches the turn; the result must still have it."""
+
+    def keep(self, stream: str, data: bytes, total_bytes: int) -> str:
+        """Have the daemon keep an output that is too long for the result; gives the handle to read it by.
+
+        `stream` is stdout or stderr, `total_bytes` how long it was. Once for each stream, in the end.
+        """
 
     def emit(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
         """Put an event of the tool's own into the history; the topic must begin with `tool.<name>`."""

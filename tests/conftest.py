@@ -1,19 +1,24 @@
 """Fixtures for every test: folders of its own, a daemon in this process, a daemon as a process.
 
-Nothing may be left after a test: no task, no child process, no open descriptor (STYLE rule 30).
+Nothing may be left after a test: no task, no child process, no open descriptor (STYLE rule 30). A test that
+waits for what never comes fails after `TEST_LIMIT_S`, and the others run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import gc
+import inspect
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +29,29 @@ from lightagentd.paths import Paths
 from lightagentd.worker import sandbox
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TEST_LIMIT_S = 240.0
+"""How long an async test may take: many times what the slowest needs on a loaded machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _bounded(item.obj)
+
+
+def pytest_collection_finish() -> None:
+    """Some fixtures collect garbage after each test: that takes no time without what all tests have."""
+    gc.collect()
+    gc.freeze()
+
+
+def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    @functools.wraps(test)
+    async def bounded(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(TEST_LIMIT_S):
+            await test(*args, **kwargs)
+
+    return bounded
 
 
 @pytest.fixture
@@ -84,7 +112,7 @@ class DaemonProcess:
             **self._env,
         }
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = 60.0) -> None:
         """Start it and wait until it serves."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -131,7 +159,7 @@ class DaemonProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(10)

@@ -148,6 +148,7 @@ def status(**changes: Any) -> dict[str, Any]:
             version="0.1.0",
             pid=4711,
             state="running",
+            panic=None,
             started_us=1_763_768_400_000_000,
             uptime_s=7_500.0,
             model="runbook",
@@ -156,6 +157,7 @@ def status(**changes: Any) -> dict[str, Any]:
             sessions=3,
             turns_running=1,
             turns_queued=0,
+            turns_waiting=0,
             sandbox="bwrap",
             journal=True,
             journal_dropped=0,
@@ -205,6 +207,39 @@ def session(id: str = "ses_1", **changes: Any) -> dict[str, Any]:  # noqa: A002 
             updated_us=1_763_768_460_000_000,
             turns=1,
             queued=0,
+            tainted=False,
+            tainted_by="",
+            hosts=[],
+        )
+    ) | dict(changes)
+
+
+def approval(id: str = "apr_0123456789abcdef", **changes: Any) -> dict[str, Any]:  # noqa: A002
+    return asdict(
+        api.Approval(
+            id=id,
+            agent="ops",
+            session="ses_1",
+            owner=0,
+            trace_id="trace_1",
+            call_id="call_1",
+            tool="file",
+            action="write",
+            effect="change",
+            args={"path": "/etc/motd", "content": "hello"},
+            cwd="",
+            digest="0" * 64,
+            preview="--- /etc/motd\n+++ /etc/motd\n@@ -1 +1 @@\n-hi\n+hello\n",
+            rule="default-change",
+            reason="a change is asked for",
+            created_us=1_763_768_400_000_000,
+            expires_us=1_763_772_000_000_000,
+            state="waiting",
+            answered_by=None,
+            answered_us=0,
+            note="",
+            volatile=False,
+            may_answer=True,
         )
     ) | dict(changes)
 

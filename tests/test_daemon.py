@@ -44,14 +44,14 @@ async def started(process: DaemonProcess) -> AsyncIterator[AsyncClient]:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def told(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], Any]) -> Any:
     """Ask a daemon again and again until its answer fits; gives the answer."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition(answer := await ask()):
             await asyncio.sleep(0.01)
     return answer

@@ -13,9 +13,9 @@ from lightagentd.cli.output import print_json, say, warn
 def command(settings: Settings) -> None:
     """Have the daemon read its files again.
 
-    That is the configuration, agents, skills and tools, as with 'systemctl reload lightagentd'. Prints
-    what is in force now and what needs a restart; files that could not be read are told on standard
-    error.
+    That is the configuration, the rules of policy.d, agents, skills and tools, as with 'systemctl reload
+    lightagentd'. Prints what is in force now and what needs a restart; files that could not be read are
+    told on standard error.
     """
     found = settings.call("Manager.Reload", timeout_s=None)
     if settings.json:

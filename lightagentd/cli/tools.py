@@ -84,6 +84,14 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
 
     A VALUE is text where the action takes text, and JSON everywhere else.
     """
+    parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole)}
+    watch(settings, "Tools.Call", parameters, hang_up=True)
+
+
+def call_parameters(
+    settings: Settings, action: str, arguments: tuple[str, ...], whole: str | None
+) -> dict[str, Any]:
+    """The tool, the action and the arguments of a call, as they stand on a command line."""
     tool, dot, name = action.partition(".")
     if not dot or not tool or not name:
         raise click.BadParameter(
@@ -92,8 +100,7 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
     if whole is not None and arguments:
         raise click.UsageError("KEY=VALUE and --args cannot be used together.")
     found = _object(whole) if whole is not None else _pairs(settings, tool, name, arguments)
-    parameters = {"agent": agent, "tool": tool, "action": name, "args": found}
-    watch(settings, "Tools.Call", parameters, hang_up=True)
+    return {"tool": tool, "action": name, "args": found}
 
 
 def _object(text: str) -> dict[str, Any]:

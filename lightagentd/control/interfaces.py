@@ -7,10 +7,10 @@ named (`SO_PEERCRED`). The files in `packaging/varlink/` are generated from this
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from asyncvarlink import (
     LastResult,
@@ -20,13 +20,15 @@ from asyncvarlink import (
 )
 
 from lightagentd import api, errors
-from lightagentd.control.authz import Caller
-from lightagentd.control.service import Service
+from lightagentd.control.adapter import Adapter as _Adapter
+from lightagentd.control.adapter import answer as _answer
+from lightagentd.control.adapter import relay as _relay
+from lightagentd.control.approval_interface import Approvals
+from lightagentd.control.policy_interface import Policy
+from lightagentd.control.safety_interface import SafetyMethods, Undo
 from lightagentd.errors import LightagentError
 from lightagentd.events.queries import Filter
 from lightagentd.varlink import error_reply
-
-_T = TypeVar("_T")
 
 
 def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
@@ -49,26 +51,6 @@ def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
     )
 
 
-async def _answer(operation: Awaitable[_T]) -> _T:
-    try:
-        return await operation
-    except LightagentError as err:
-        raise error_reply(err) from err
-
-
-async def _relay(events: AsyncGenerator[api.TurnEvent, None]) -> AsyncGenerator[api.TurnEvent, None]:
-    """Pass turn events on as they come; the last one, done or error, ends the reply."""
-    try:
-        async for event in events:
-            if event["type"] in api.LAST_EVENTS:
-                raise LastResult(event)
-            yield event
-    except LightagentError as err:
-        raise error_reply(err) from err
-    finally:
-        await events.aclose()
-
-
 class Errors(VarlinkInterface, name="org.lightagent1"):
     """The errors that every method of the other interfaces may answer with. message is one sentence
     that says what failed, suggestion what to do next, field names the parameter at fault.
@@ -77,15 +59,7 @@ class Errors(VarlinkInterface, name="org.lightagent1"):
     errors = _error_classes()
 
 
-class _Adapter:
-    """Holds what each interface needs."""
-
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self.service = service
-        self.caller = caller
-
-
-class Manager(_Adapter, VarlinkInterface, name="org.lightagent1.Manager"):
+class Manager(SafetyMethods, VarlinkInterface, name="org.lightagent1.Manager"):
     """The daemon as a whole."""
 
     @varlinkmethod(return_parameter="status")
@@ -208,9 +182,13 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
         session: str | None = None,
         new: bool = False,
         correlation_id: str | None = None,
+        unattended: bool = False,
+        outside: bool = False,
     ) -> AsyncIterator[api.TurnEvent]:
         """Prompt an agent and stream the turn. Without session the caller's latest one with the agent goes
-        on, or with new a fresh one begins. The turn goes on when the caller hangs up.
+        on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
+        is asked for approvals: what would be asked for is refused. With outside the prompt holds text that
+        the caller did not write himself, such as standard input: it taints the session.
         """
         events = self.service.prompt(
             self.caller,
@@ -219,6 +197,8 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
             session=session or "",
             new=new,
             correlation_id=correlation_id or "",
+            unattended=unattended,
+            outside=outside,
         )
         async with aclosing(_relay(events)) as relayed:
             async for event in relayed:
@@ -327,7 +307,9 @@ class Skills(_Adapter, VarlinkInterface, name="org.lightagent1.Skills"):
         return await _answer(self.service.get_skill(self.caller, name))
 
 
-INTERFACES: tuple[type[Manager | Agents | Sessions | Events | History | Tools | Skills], ...] = (
+INTERFACES: tuple[
+    type[Manager | Agents | Sessions | Events | History | Tools | Skills | Approvals | Policy | Undo], ...
+] = (
     Manager,
     Agents,
     Sessions,
@@ -335,6 +317,9 @@ INTERFACES: tuple[type[Manager | Agents | Sessions | Events | History | Tools | 
     History,
     Tools,
     Skills,
+    Approvals,
+    Policy,
+    Undo,
 )
 """The interfaces that take calls, in the order of the documentation."""
 

@@ -23,7 +23,10 @@ from lightagentd.agents.definition import AgentFrontMatter
 from lightagentd.agents.session import Session, check_prompt, new_record
 from lightagentd.agents.stream import Watcher
 from lightagentd.agents.toolcall import call_as_person
+from lightagentd.control.approval_operations import ApprovalOperations, for_caller, may_approve
 from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.control.checkup_operations import CheckupOperations
+from lightagentd.control.policy_operations import PolicyOperations
 from lightagentd.control.presentation import (
     broken_skill_info,
     error_of,
@@ -31,6 +34,8 @@ from lightagentd.control.presentation import (
     stored_event,
     tool_info,
 )
+from lightagentd.control.safety_operations import SafetyOperations
+from lightagentd.control.undo_operations import UndoOperations
 from lightagentd.errors import (
     InvalidArgument,
     LightagentError,
@@ -53,10 +58,11 @@ MAX_LIMIT = 1000
 MAX_TIMEOUT_S = 86_400.0
 
 
-class Service:
+class Service(ApprovalOperations, PolicyOperations, SafetyOperations, CheckupOperations, UndoOperations):
     """The operations. The daemon makes it and owns everything that it works on."""
 
     def __init__(self, daemon: Daemon) -> None:
+        super().__init__()
         self._daemon = daemon
         self._registry = daemon.registry
         self._history: History = daemon.history
@@ -73,15 +79,17 @@ class Service:
         return api.Status(
             version=__version__,
             pid=os.getpid(),
-            state="draining" if daemon.draining else "running",
+            state="draining" if daemon.draining else "panicked" if daemon.panic.on else "running",
+            panic=self._panic_info(),
             started_us=daemon.started_us,
             uptime_s=round(time.time() - daemon.started_us / 1e6, 3),
             model=daemon.config.models.default,
             agents_running=sum(agent.state == "running" for agent in agents),
             agents_total=len(self._registry.definitions.paths),
             sessions=sum(len(self._visible(caller, agent)) for agent in agents),
-            turns_running=sum(agent.turns_running for agent in agents),
+            turns_running=sum(agent.turns_running - agent.turns_waiting for agent in agents),
             turns_queued=sum(agent.turns_queued for agent in agents),
+            turns_waiting=sum(agent.turns_waiting for agent in agents),
             sandbox=pool.backend.name,
             journal=daemon.journal is not None,
             journal_dropped=daemon.journal.dropped if daemon.journal else 0,
@@ -97,7 +105,7 @@ class Service:
                     effect=worker.where.value,
                     backend=worker.backend.name,
                     enforced=worker.backend.enforced,
-                    pid=worker.process.pid,
+                    pid=worker.pid,
                     busy=worker.busy,
                 )
                 for worker in pool.workers()
@@ -248,23 +256,45 @@ class Service:
         ]
 
     async def prompt(
-        self, caller: Caller, *, agent: str, text: str, session: str, new: bool, correlation_id: str
+        self,
+        caller: Caller,
+        *,
+        agent: str,
+        text: str,
+        session: str,
+        new: bool,
+        correlation_id: str,
+        unattended: bool = False,
+        outside: bool = False,
     ) -> AsyncGenerator[api.TurnEvent, None]:
         check(caller, Operation.PROMPT)
         self._check_open()
+        self._daemon.panic.check()
         check_prompt(text, self._daemon.config.limits.max_prompt_bytes)
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
-        watcher = await _whole(self._begin_turn(caller, agent, text, session, correlation_id, new=new))
+        begun = self._begin_turn(
+            caller, agent, text, session, correlation_id, new=new, unattended=unattended, outside=outside
+        )
+        watcher = await _whole(begun)
         async with aclosing(watcher.events()) as events:
             async for event in events:
-                yield event
+                yield for_caller(event, caller)
 
     async def _begin_turn(
-        self, caller: Caller, agent: str, text: str, session: str, correlation_id: str, *, new: bool
+        self,
+        caller: Caller,
+        agent: str,
+        text: str,
+        session: str,
+        correlation_id: str,
+        *,
+        new: bool,
+        unattended: bool,
+        outside: bool,
     ) -> Watcher:
         running, found = await self._session_for(caller, agent, session, new=new)
-        turn = await running.prompt(found, text, correlation_id)
+        turn = await running.prompt(found, text, correlation_id, unattended=unattended, outside=outside)
         return turn.stream.watch()
 
     async def ask(
@@ -350,11 +380,14 @@ class Service:
             agent=record.agent,
             owner=record.owner,
             title=record.title,
-            state="running" if session.running else "idle",
+            state="waiting" if session.waiting else "running" if session.running else "idle",
             created_us=record.created_us,
             updated_us=record.updated_us,
             turns=record.turns,
             queued=len(session.queue),
+            tainted=record.tainted,
+            tainted_by=record.tainted_by,
+            hosts=list(record.hosts),
         )
 
     # Events and history
@@ -402,12 +435,14 @@ class Service:
     ) -> AsyncGenerator[api.TurnEvent, None]:
         check(caller, Operation.PROMPT)
         self._check_open()
+        self._daemon.panic.check()
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         running = self._registry.get(agent)
-        async with aclosing(call_as_person(running, caller.uid, tool, action, args)) as events:
+        called = call_as_person(running, caller.uid, tool, action, args, may_approve=may_approve(caller))
+        async with aclosing(called) as events:
             async for event in events:
-                yield event
+                yield for_caller(event, caller)
 
     async def list_skills(self, caller: Caller) -> list[api.Skill]:
         check(caller, Operation.INSPECT)

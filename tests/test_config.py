@@ -103,7 +103,11 @@ def test_an_unknown_key_names_file_line_and_nearest_key(
     [
         ("[limits]\nmax_steps = 0\n", 2, "limits.max_steps: Input should be greater than or equal to 1"),
         ("[limits]\n\nmax_steps = 'many'\n", 3, "limits.max_steps: Input should be a valid integer"),
-        ("[worker]\nsandbox = 'chroot'\n", 2, "worker.sandbox: Input should be 'auto', 'systemd', 'bwrap' or 'none'"),
+        (
+            "[worker]\nsandbox = 'chroot'\n",
+            2,
+            "worker.sandbox: Input should be 'auto', 'systemd', 'bwrap' or 'none'",
+        ),
         ("daemon = 5\n", 1, "daemon: Input should be a valid dictionary"),
         (
             "[models]\n[models.providers.x]\nidle_timeout_s = 1\n",

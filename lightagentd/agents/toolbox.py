@@ -107,8 +107,7 @@ class Toolbox:
         return [
             Function(name=action.function, description=action.description, parameters=action.schema)
             for action in self.functions.values()
-            if agent.offers(action.tool, action.name)
-            and (action.effect is None or action.effect in effects)
+            if agent.offers(action.tool, action.name) and (action.effect is None or action.effect in effects)
         ]
 
 

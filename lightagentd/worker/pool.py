@@ -27,7 +27,15 @@ from lightagentd.varlink import VarlinkConnection
 from lightagentd.worker import busdoor, places, sandbox
 from lightagentd.worker.busproxy import BusProxy
 from lightagentd.worker.kept import READ, KeptOutputs
-from lightagentd.worker.lanes import SHARED_CONNECTIONS, Call, Checked, Lane, WorkerProcess, distinct
+from lightagentd.worker.lanes import (
+    OWN_PREVIEWS,
+    SHARED_CONNECTIONS,
+    Call,
+    Checked,
+    Lane,
+    WorkerProcess,
+    distinct,
+)
 from lightagentd.worker.local import start_local
 from lightagentd.worker.units import UnitChild, Units, name_of
 
@@ -217,11 +225,14 @@ class Pool:
     ) -> Checked:
         """Have the action's own model check arguments, in a worker that can change nothing.
 
-        Raises InvalidArgument, ToolNotFound, what the preview raises, and WorkerUnavailable.
+        Only what `OWN_PREVIEWS` names says in the worker for change what it would do. Raises InvalidArgument,
+        ToolNotFound, what the preview raises, and WorkerUnavailable.
         """
         if place is Place.INSPECT:
             place = None  # what it may see beyond others is not needed to look at arguments
         where = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
+        if preview and (tool, action) in OWN_PREVIEWS:
+            where = effect
         async with self._worker(agent, where) as worker:
             try:
                 reply = await worker.connection.call(

@@ -56,6 +56,7 @@ def test_a_key_signs_and_verifies_by_its_handle(service: Machine) -> None:
     signature = call(service, "crypto.sign", handle=key, text="hello")["metadata"]["base64"]
     for text, valid in (("hello", True), ("hellO", False)):
         checked = call(service, "crypto.verify_with_key", handle=key, text=text, signature=signature)
+        assert checked["type"] == "tool_result", checked
         assert checked["metadata"]["valid"] is valid, checked
 
 

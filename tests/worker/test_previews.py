@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from lightagentd import config
-from lightagentd.errors import Conflict
+from lightagentd.errors import Conflict, NotFound
 from lightagentd.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Checked, Pool
@@ -62,6 +62,26 @@ async def changed(pool: Pool, action: str, path: Path, approved: Checked) -> dic
     found = [event async for event in pool.call(replace(call, expected=approved.expected))]
     assert approved.args["path"] == str(path)
     return found[-1]
+
+
+@in_module_loop
+async def test_an_undo_shows_the_path_and_the_difference_and_only_to_the_owner(
+    pool: Pool, folder: Path
+) -> None:
+    """What it takes back lies where only the worker for change can read it."""
+    (folder / "f").write_text("old\n")
+    seen = await checked(pool, "write", folder / "f", content="new\n")
+    call = a_call("file", "write", effect=Effect.CHANGE, agent="ops", timeout_s=30, **seen.args)
+    async for _ in pool.call(replace(call, expected=seen.expected, owner=1000)):
+        pass
+    args = {"call_id": call.call_id}
+    undo = await pool.check("ops", Effect.CHANGE, "file", "undo", args, owner=1000, preview=True)
+    assert str(folder / "f") in undo.preview
+    assert "-new\n+old\n" in undo.preview
+    assert undo.expected
+    with pytest.raises(NotFound):
+        await pool.check("ops", Effect.CHANGE, "file", "undo", args, owner=1001, preview=True)
+    assert (folder / "f").read_text() == "new\n"
 
 
 @in_module_loop

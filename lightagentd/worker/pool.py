@@ -21,10 +21,10 @@ from typing import Any
 from lightagentd import config
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.panic import Panic
-from lightagentd.paths import Paths, content_folders
+from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink import VarlinkConnection
-from lightagentd.worker import busdoor, described, places, sandbox
+from lightagentd.worker import busdoor, places, sandbox
 from lightagentd.worker.busproxy import BusProxy
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
@@ -200,9 +200,6 @@ class Pool:
 
     async def describe(self) -> list[dict[str, Any]]:
         """The tools, as a worker describes them. Raises WorkerUnavailable."""
-        key = described.key_of(self.backend.name, content_folders("tools", self._paths))
-        if (known := described.known(key)) is not None:
-            return known
         async with self._worker("", Effect.OBSERVE) as worker:
             try:
                 reply = await worker.connection.call("org.lightagent1.Worker.Describe")
@@ -211,7 +208,6 @@ class Pool:
                 raise WorkerUnavailable(f"The worker broke off while it described its tools: {err}") from err
         found: list[dict[str, Any]] = reply["tools"]
         await self._end(worker)
-        described.keep(key, found)
         return found
 
     async def check(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.agents.session import Session
+from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
 from lightagentd.paths import Paths
 from lightagentd.policy.approval import Approval, State
@@ -108,10 +109,18 @@ def waiting(test: Scripted) -> list[Approval]:
 
 
 async def asked(test: Scripted, count: int = 1) -> Approval:
-    """Wait until so many questions wait; gives the newest."""
+    """Wait until so many questions are stored, and the turns that asked them wait; gives the newest."""
     await until(lambda: test.daemon.registry.approvals.waiting == count)
     await until(lambda: not test.daemon.registry.approvals._storing)
-    return waiting(test)[-1]
+    questions = waiting(test)
+    await until(lambda: all(turn.is_waiting for turn in _asking(test, {one.id for one in questions})))
+    return questions[-1]
+
+
+def _asking(test: Scripted, questions: set[str]) -> list[Turn]:
+    """The running turns that asked these questions. A turn goes on a moment after its question is stored."""
+    running = [session.running for session in test.agent.sessions.values()]
+    return [turn for turn in running if turn is not None and turn.approval in questions]
 
 
 class Watched:

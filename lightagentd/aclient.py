@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
-from lightagentd.client import CHUNK_BYTES, Reply, Wire, connect_error, socket_path
+from lightagentd.client import CHUNK_BYTES, Reply, Wire, connect_error, socket_path, with_interaction
 
 __all__ = ["AsyncClient"]
 
@@ -26,9 +26,16 @@ class AsyncClient:
     A call that is cancelled leaves its connection closed.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        interactive: bool = False,
+    ) -> None:
         self.path = os.fspath(path) if path else socket_path()
         self.timeout_s = timeout_s
+        self.interactive = interactive
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._wire = Wire(self.path)
 
@@ -83,7 +90,7 @@ class AsyncClient:
 
     async def _send(self, method: str, parameters: dict[str, Any], *, more: bool) -> None:
         _, writer = self._connection()
-        writer.write(self._wire.call(method, parameters, more=more))
+        writer.write(self._wire.call(method, with_interaction(parameters, self.interactive), more=more))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await writer.drain()  # when it fails, the daemon may have said why before it hung up
 

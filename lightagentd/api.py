@@ -97,12 +97,15 @@ class Change:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing that was looked at. `status`: ok; not_held (something that is promised does not hold); wrong;
-    not_tried (`detail` says why); note (nothing is promised about it).
+    not_tried (`detail` says why); note (nothing is promised about it). `group` is what it belongs to, such as
+    units, and `remedy` what to do about it, as a sentence.
     """
 
     name: str
     status: str
     detail: str
+    group: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

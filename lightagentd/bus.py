@@ -1,4 +1,4 @@
-"""The one place that touches dbus-next, for the control plane and for the tools.
+"""The one place that touches dbus-next (with `bus_messages`), for the control plane and for the tools.
 
 Taken from dbus-next are its messages, signatures and (un)marshalling. Its connection is not used: that of
 0.2.3 loses messages when the socket's buffer is full (its writer takes BlockingIOError for the end of the
@@ -24,22 +24,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import logging
 import os
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dbus_next._private.unmarshaller import Unmarshaller
 from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from lightagentd import errors
 from lightagentd.bus_address import address_of, open_bus_socket
-from lightagentd.bus_errors import error_for
+from lightagentd.bus_descriptors import send_with_descriptors
+from lightagentd.bus_errors import dbus_name_of, error_for
+from lightagentd.bus_messages import clean, encode, holds_nul, make_message, plain, read_message
 from lightagentd.bus_signals import Signal, Signals, match_rule
 from lightagentd.errors import LightagentError
 
@@ -51,8 +50,10 @@ __all__ = [
     "Signals",
     "Variant",
     "address_of",
+    "clean",
     "connect",
     "error_for",
+    "error_reply",
     "plain",
 ]
 
@@ -63,25 +64,10 @@ CALL_TIMEOUT_S = 25.0
 """What libdbus waits for a reply too."""
 _FLUSH_S = 2.0
 """How long closing waits for what is still queued."""
-_MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
-"""The largest message that the specification allows."""
 _DAEMON = "org.freedesktop.DBus"
 _DAEMON_PATH = "/org/freedesktop/DBus"
 
 log = logging.getLogger(__name__)
-_unmarshaller: Any = Unmarshaller  # the library has no annotations, or wrong ones
-_message: Callable[..., Message] = Message
-
-
-def plain(value: Any) -> Any:
-    """A decoded value without `Variant` around any part of it; `ay` stays bytes."""
-    if isinstance(value, Variant):
-        return plain(value.value)
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +80,7 @@ class Call:
     member: str
     signature: str
     args: list[Any]
-    interactive: bool
+    interactive: bool = False
     """The peer allows that a person is asked for authorization."""
 
 
@@ -105,9 +91,16 @@ class Reply:
     signature: str = ""
     args: Sequence[Any] = ()
     error: str = ""
+    after: Callable[[], None] | None = None
+    """Called when the reply is queued, or could not be: what a signal that follows the reply waits for."""
 
 
 Handler = Callable[[Call], Awaitable[Reply]]
+
+
+def error_reply(err: LightagentError) -> Reply:
+    """The one place where an error becomes a D-Bus error, whose one text holds the suggestion too."""
+    return Reply(error=dbus_name_of(err), args=[clean(" ".join(filter(None, (err.message, err.suggestion))))])
 
 
 @contextlib.asynccontextmanager
@@ -143,9 +136,11 @@ class Bus:
         self._pending: dict[int, asyncio.Future[Message]] = {}
         self._subscriptions: list[Signals] = []
         self._handler: Handler | None = None
+        self._calls_limit = CALLS_LIMIT
         self._answers: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
         self._lost: LightagentError | None = None
+        self._takes_fds = False
 
     async def start(self) -> None:
         """Authenticate with our user id and greet; afterwards messages flow."""
@@ -157,6 +152,8 @@ class Bus:
                 raise errors.PermissionDenied(
                     f"The bus at {self._address} refuses this user (uid {os.geteuid()})."
                 )
+            self._writer.write(b"NEGOTIATE_UNIX_FD\r\n")
+            self._takes_fds = (await self._reader.readuntil(b"\r\n")).startswith(b"AGREE_UNIX_FD")
             self._writer.write(b"BEGIN\r\n")
         except (OSError, EOFError, asyncio.LimitOverrunError) as err:
             raise errors.Unavailable(
@@ -201,13 +198,18 @@ class Bus:
         signature: str = "",
         args: Sequence[Any] = (),
         timeout_s: float = CALL_TIMEOUT_S,
+        fds: Sequence[int] = (),
     ) -> list[Any]:
         """Call a method and return the plain values of its reply (no `Variant`).
 
-        An argument of the type `v` is given as `Variant(signature, value)`. Raises what `error_for` makes of
-        an error reply, InvalidArgument for names or arguments that do not fit, TimedOut, Unavailable.
+        An argument of the type `v` is given as `Variant(signature, value)`, one of the type `h` as an index
+        into `fds`, which stay the caller's. Raises what `error_for` makes of an error reply, InvalidArgument
+        for names or arguments that do not fit, TimedOut, Unavailable.
         """
+        if holds_nul(args):  # the bus would end the connection
+            raise errors.InvalidArgument(f"The arguments of {member} hold a NUL character.")
         message = self._make(MessageType.METHOD_CALL, destination, path, interface, member, signature, args)
+        message.unix_fds = list(fds)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._pending[message.serial] = future
         try:
@@ -227,6 +229,16 @@ class Bus:
             raise error_for(str(reply.error_name), text, destination)
         return [plain(value) for value in reply.body]
 
+    def tell(
+        self, destination: str, path: str, interface: str, member: str, signature: str, args: Sequence[Any]
+    ) -> None:
+        """Call a method and want no answer, where nothing may be awaited, as after a cancel."""
+        if self._lost is None:
+            kind = MessageType.METHOD_CALL
+            message = self._make(kind, destination, path, interface, member, signature, args)
+            message.flags = MessageFlag.NO_REPLY_EXPECTED
+            self._writer.write(encode(message))
+
     async def properties(
         self, destination: str, path: str, interface: str, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[str, Any]:
@@ -244,12 +256,15 @@ class Bus:
         args: Sequence[Any] = (),
         destination: str | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Send a signal to `destination` alone or to all who subscribed; it is queued when this returns."""
+    ) -> int:
+        """Send a signal to `destination` alone or to all who subscribed; it is queued when this returns.
+
+        Gives its size in bytes.
+        """
         message = self._make(MessageType.SIGNAL, destination, path, interface, member, signature, args)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(message)
+                return await self._send(message)
         except TimeoutError as err:
             raise errors.TimedOut(
                 f"The bus took no signal {interface}.{member} within {timeout_s:g} s."
@@ -302,13 +317,13 @@ class Bus:
             for rule in added:
                 self._remove_match(rule)
 
-    def serve(self, handler: Handler) -> None:
-        """Answer method calls with `handler` from now on, each in a task of its own.
+    def serve(self, handler: Handler, limit: int = CALLS_LIMIT) -> None:
+        """Answer method calls with `handler` from now on, each in a task of its own, `limit` at a time.
 
         What the handler raises is answered as an error: a LightagentError by its name in `errors.table()`,
         anything else as Internal, with the traceback in the journal only.
         """
-        self._handler = handler
+        self._handler, self._calls_limit = handler, limit
 
     async def _ask_daemon(self, member: str, signature: str, args: list[Any]) -> list[Any]:
         return await self.call(_DAEMON, _DAEMON_PATH, _DAEMON, member, signature, args)
@@ -324,11 +339,7 @@ class Bus:
 
     def _remove_match(self, rule: str) -> None:
         """Without waiting for the answer: it runs while a block is left, perhaps by a cancel."""
-        if self._lost is None:
-            kind = MessageType.METHOD_CALL
-            message = self._make(kind, _DAEMON, _DAEMON_PATH, _DAEMON, "RemoveMatch", "s", [rule])
-            message.flags = MessageFlag.NO_REPLY_EXPECTED
-            self._writer.write(_encode(message))
+        self.tell(_DAEMON, _DAEMON_PATH, _DAEMON, "RemoveMatch", "s", [rule])
 
     def _make(
         self,
@@ -341,7 +352,7 @@ class Bus:
         args: Sequence[Any],
     ) -> Message:
         try:
-            made = _message(
+            made = make_message(
                 message_type=kind,
                 destination=destination,
                 path=path,
@@ -359,22 +370,30 @@ class Bus:
         self._serial = self._serial % 0xFFFFFFFF + 1
         return self._serial
 
-    async def _send(self, message: Message) -> None:
-        data = _encode(message)
+    async def _send(self, message: Message) -> int:
+        return await self._send_bytes(encode(message), message.unix_fds)
+
+    async def _send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> int:
+        if fds and not self._takes_fds:
+            raise errors.Unavailable(f"The bus at {self._address} passes no file descriptors on.")
         try:
             if self._lost is None:
                 await self._writer.drain()
+                if fds:
+                    await send_with_descriptors(self._writer, data, fds, OUTBOX_LIMIT_BYTES)
+                    return len(data)
         except OSError as err:
             self._lose(str(err))
         if self._lost is not None:
             raise self._lost
         self._writer.write(data)
+        return len(data)
 
     async def _read(self) -> None:
         why = "the task that reads ended"
         try:
             while True:
-                message = await _read_message(self._reader)
+                message = await read_message(self._reader)
                 if message is not None:
                     self._dispatch(message)
         except (EOFError, OSError, errors.MalformedMessage) as err:
@@ -419,32 +438,36 @@ class Bus:
             subscription.offer(signal)
 
     def _take_call(self, message: Message) -> None:
-        if len(self._answers) >= CALLS_LIMIT:
+        if len(self._answers) >= self._calls_limit:
             refusal = Reply(
                 error="org.freedesktop.DBus.Error.LimitsExceeded", args=["Too many calls at a time."]
             )
             if self.queued_bytes < OUTBOX_LIMIT_BYTES:
-                self._writer.write(_encode(self._as_message(message, refusal)))
+                self._writer.write(encode(self._as_message(message, refusal)))
             return
         task = asyncio.create_task(self._answer(message), name=f"bus call {message.member}")
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
     async def _answer(self, message: Message) -> None:
+        reply = Reply()
         try:
             reply = await self._reply_to(message)
-            data = self._as_message(message, reply)
-            _encode(data)
+            data = encode(self._as_message(message, reply))
         except LightagentError as err:
-            row = next(row for row in errors.table() if row.cls in type(err).__mro__ and row.code == err.code)
-            data = self._as_message(message, Reply(error=row.dbus, args=[err.message]))
+            data = encode(self._as_message(message, error_reply(err)))
         except Exception:
             log.exception("Answering %s.%s of %s failed", message.interface, message.member, message.sender)
             text = "The call failed inside the service; its journal says why."
-            data = self._as_message(message, Reply(error=errors.DBUS_PREFIX + "Internal", args=[text]))
-        if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
-            with contextlib.suppress(errors.Unavailable):
-                await self._send(data)
+            failed = Reply(error=errors.DBUS_PREFIX + "Internal", args=[text])
+            data = encode(self._as_message(message, failed))
+        try:
+            if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
+                with contextlib.suppress(errors.Unavailable):
+                    await self._send_bytes(data)
+        finally:
+            if reply.after is not None:
+                reply.after()
 
     async def _reply_to(self, message: Message) -> Reply:
         if message.interface == "org.freedesktop.DBus.Peer" and message.member == "Ping":
@@ -464,7 +487,7 @@ class Bus:
         return await self._handler(call)
 
     def _as_message(self, message: Message, reply: Reply) -> Message:
-        return _message(
+        return make_message(
             message_type=MessageType.ERROR if reply.error else MessageType.METHOD_RETURN,
             destination=message.sender,
             reply_serial=message.serial,
@@ -473,33 +496,3 @@ class Bus:
             body=list(reply.args),
             serial=self._next_serial(),
         )
-
-
-def _encode(message: Message) -> bytes:
-    try:
-        marshall: Any = message._marshall
-        return bytes(marshall())
-    except (ValueError, TypeError) as err:
-        what = message.member or "the reply"
-        raise errors.InvalidArgument(
-            f"The arguments of {what} do not fit the signature {message.signature!r}: {err}"
-        ) from err
-
-
-async def _read_message(reader: asyncio.StreamReader) -> Message | None:
-    """The next message, or None for one that dbus-next cannot decode; that one is skipped whole."""
-    head = await reader.readexactly(16)
-    order = {ord("l"): "<", ord("B"): ">"}.get(head[0])
-    if order is None:
-        raise errors.MalformedMessage("the bus sent bytes that are no D-Bus message")
-    body_bytes, _, fields_bytes = struct.unpack_from(order + "III", head, 4)
-    rest_bytes = fields_bytes + -fields_bytes % 8 + body_bytes
-    if rest_bytes > _MESSAGE_LIMIT_BYTES:
-        raise errors.MalformedMessage(f"the bus announced a message of {rest_bytes} bytes")
-    data = head + await reader.readexactly(rest_bytes)
-    try:
-        message: Message | None = _unmarshaller(io.BytesIO(data)).unmarshall()
-    except Exception:
-        log.warning("A D-Bus message could not be decoded and is skipped", exc_info=True)
-        return None
-    return message

@@ -8,14 +8,25 @@ from lightagentd.errors import LightagentError
 SYSTEMD_NAME = "org.freedesktop.systemd1"
 """Where nobody owns this name, the error is SystemdUnavailable, not just Unavailable."""
 
+_INTERACTION_REQUIRED = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"
+
+
+class NoSuchName(errors.Unavailable):
+    """Nobody owns the bus name, and nothing can be started for it."""
+
+
+class Masked(errors.Conflict):
+    """The unit that would be started for the bus name is masked."""
+
+
 # D-Bus error name: our class. A name that ends in "." stands for all names that begin with it.
 _ERRORS: dict[str, type[LightagentError]] = {
     "org.freedesktop.DBus.Error.AccessDenied": errors.PermissionDenied,
     "org.freedesktop.DBus.Error.AuthFailed": errors.PermissionDenied,
-    "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired": errors.PermissionDenied,
+    _INTERACTION_REQUIRED: errors.PermissionDenied,
     "org.freedesktop.PolicyKit1.Error.NotAuthorized": errors.PermissionDenied,
-    "org.freedesktop.DBus.Error.ServiceUnknown": errors.Unavailable,
-    "org.freedesktop.DBus.Error.NameHasNoOwner": errors.Unavailable,
+    "org.freedesktop.DBus.Error.ServiceUnknown": NoSuchName,
+    "org.freedesktop.DBus.Error.NameHasNoOwner": NoSuchName,
     "org.freedesktop.DBus.Error.Spawn.": errors.Unavailable,
     "org.freedesktop.DBus.Error.NoServer": errors.Unavailable,
     "org.freedesktop.DBus.Error.Disconnected": errors.Unavailable,
@@ -34,7 +45,7 @@ _ERRORS: dict[str, type[LightagentError]] = {
     "org.freedesktop.systemd1.NoSuchUnit": errors.NotFound,
     "org.freedesktop.systemd1.NoSuchJob": errors.NotFound,
     "org.freedesktop.systemd1.NoUnitForPID": errors.NotFound,
-    "org.freedesktop.systemd1.UnitMasked": errors.Conflict,
+    "org.freedesktop.systemd1.UnitMasked": Masked,
     "org.freedesktop.systemd1.JobTypeNotApplicable": errors.Conflict,
     "org.freedesktop.systemd1.OnlyByDependency": errors.Conflict,
     "org.freedesktop.systemd1.TransactionIsDestructive": errors.Conflict,
@@ -55,7 +66,18 @@ def error_for(name: str, text: str, destination: str) -> LightagentError:
     said = " ".join(text.split())[:600]
     if cls is None:
         return errors.ToolError(f"{destination} answered with the error {name}: {said}")
-    if cls is errors.Unavailable and destination == SYSTEMD_NAME:
+    if cls in (errors.Unavailable, NoSuchName) and destination == SYSTEMD_NAME:
         cls = errors.SystemdUnavailable
         said = f"systemd does not answer on this bus: {said}"
-    return cls(said or f"{destination} answered with {name}.", suggestion=_SUGGESTIONS.get(cls, ""))
+    suggestion = next((_SUGGESTIONS[base] for base in cls.__mro__ if base in _SUGGESTIONS), "")
+    return cls(said or f"{destination} answered with {name}.", suggestion=suggestion)
+
+
+def dbus_name_of(err: LightagentError) -> str:
+    """What a D-Bus client is told: the name in `errors.table()`, but where D-Bus itself has a name for it.
+
+    For AuthorizationRequired the specification has one, and clients that know it ask again with the flag.
+    """
+    if isinstance(err, errors.AuthorizationRequired):
+        return _INTERACTION_REQUIRED
+    return next(row.dbus for row in errors.table() if row.cls in type(err).__mro__ and row.code == err.code)

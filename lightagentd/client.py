@@ -31,6 +31,7 @@ from lightagentd.errors import (
     TimedOut,
     from_varlink,
 )
+from lightagentd.interaction import PARAMETER
 from lightagentd.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
@@ -65,12 +66,20 @@ class Client:
 
     Methods are named without `org.lightagent1.`, and parameters that are None are left out. `timeout_s`
     limits connecting, and in a `call` sending and each wait for the answer; a stream may be silent for any
-    time.
+    time. With `interactive`, polkit may ask a person whether a call is allowed, and the call waits for that;
+    without, such a call fails with AuthorizationRequired.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        interactive: bool = False,
+    ) -> None:
         self.path = os.fspath(path) if path else socket_path()
         self.timeout_s = timeout_s
+        self.interactive = interactive
         self._socket: socket.socket | None = None
         self._wire = Wire(self.path)
 
@@ -137,7 +146,7 @@ class Client:
 
     def _send(self, method: str, parameters: dict[str, Any], *, more: bool) -> None:
         sock = self._connection()
-        data = self._wire.call(method, parameters, more=more)
+        data = self._wire.call(method, with_interaction(parameters, self.interactive), more=more)
         sock.settimeout(None if more else self.timeout_s)
         try:
             # MSG_NOSIGNAL: lactl lets SIGPIPE end it when the reader of its output leaves, and only then.
@@ -257,6 +266,11 @@ def _decode_reply(message: bytes) -> tuple[dict[str, Any], bool, LightagentError
         raise MalformedMessage("The daemon's answer is not a Varlink reply.")
     error = None if name is None else from_varlink(name, parameters)
     return parameters, reply.get("continues") is True, error
+
+
+def with_interaction(parameters: dict[str, Any], allowed: bool) -> dict[str, Any]:
+    """The parameters of a call, and that a person may be asked whether it is allowed."""
+    return {**parameters, PARAMETER: True} if allowed else parameters
 
 
 def connect_error(path: str, err: OSError) -> LightagentError:

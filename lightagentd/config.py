@@ -13,13 +13,14 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lightagentd.errors import ConfigError
 from lightagentd.limits import MAX_MESSAGE_BYTES
 
+_Model = TypeVar("_Model", bound=BaseModel)
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _CREDENTIAL_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
@@ -37,16 +38,28 @@ class Daemon(_Section):
     drain_timeout_s: Seconds = 30.0
     """How long running turns may go on after a stop was asked for; then they are cancelled."""
     max_connections: int = Field(default=1024, ge=1, le=65_536)
+    """Connections to the control socket at once; the limit on open files may leave room for fewer."""
+    bus: str = Field(default="auto", pattern=r"^(auto|system|session|off|unix:\S+)$")
+    """The D-Bus to serve `org.lightagent1` on. `auto` is the system bus for a system service, and the session
+    bus for an ordinary user's own daemon; an address such as `unix:path=/run/bus` is that bus."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe messages of the daemon itself that the journal gets; events do not depend on it."""
+    journal_content: bool = False
+    """Whether the journal gets the content of prompts, output and messages too: whoever may read the journal
+    then reads everyone's conversations."""
 
 
 class Limits(_Section):
     """`[limits]`: what one turn, session or prompt may use, unless the agent's own limits say less."""
 
     max_steps: int = Field(default=40, ge=1, le=10_000)
+    """Model calls of one turn, each with the tool calls that it asks for."""
     max_queue: int = Field(default=32, ge=1, le=10_000)
+    """Prompts that may wait in one session."""
     max_prompt_bytes: int = Field(default=12 << 20, ge=1, le=MAX_MESSAGE_BYTES)
+    """The largest prompt, with what was attached to it."""
     turn_timeout_s: Seconds = 3600.0
+    """How long a turn may take; then it ends as an error."""
     call_timeout_s: Seconds = 600.0
     """The longest time that one tool call may ask for."""
     approval_timeout_s: Seconds = 3600.0
@@ -68,21 +81,30 @@ class Worker(_Section):
     """Agents that get a worker for change, which runs as the daemon's own user, where systemd does not run
     the workers; where it does, `systemctl enable --now lightagent-change@AGENT.socket` says the same."""
     idle_timeout_s: Seconds = 300.0
+    """A worker that has had nothing to do for so long ends, unless it holds a watch."""
     max_per_effect: int = Field(default=4, ge=1, le=64)
     """How many calls of one agent and effect run at once."""
     start_timeout_s: Seconds = 20.0
+    """How long a worker may take until it answers."""
 
 
 class Provider(_Section):
     """`[models.providers.NAME]`: an endpoint that speaks chat completions."""
 
     kind: Literal["openai"] = "openai"
+    """The protocol: `openai` is chat completions, as most servers speak it."""
     base_url: str = Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")
+    """Where the endpoint is, up to and with `/v1`."""
     api_key_file: Path | None = None
+    """A file that holds the key and nothing else, or the name of a credential of the daemon."""
     api_key_env: str = ""
+    """A variable of the daemon's environment that holds the key."""
     headers: dict[str, str] = Field(default_factory=dict)
+    """More headers of each request; those that would hold a key are refused."""
     connect_timeout_s: Seconds = 10.0
+    """How long the connection may take."""
     idle_timeout_s: Seconds = 120.0
+    """How long the endpoint may be silent in the middle of an answer."""
 
     @field_validator("headers")
     @classmethod
@@ -128,7 +150,17 @@ def load(folder: Path) -> tuple[Config, dict[str, Path]]:
     try:
         return Config.model_validate(merged), origins
     except ValidationError as err:
-        raise _explain(err, origins) from err
+        raise _explain(err, origins, Config) from err
+
+
+def load_one(path: Path, model: type[_Model]) -> _Model:
+    """A file of its own kind, such as one of `prompts/`, under the same rules. Raises ConfigError."""
+    values, origins = _read(path), dict[str, Path]()
+    _merge({}, values, origins, path, "")
+    try:
+        return model.model_validate(values)
+    except ValidationError as err:
+        raise _explain(err, origins, model, path) from err
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -186,19 +218,20 @@ def _known_keys(model: type[BaseModel], where: tuple[int | str, ...]) -> list[st
     return list(model.model_fields)
 
 
-def _explain(err: ValidationError, origins: dict[str, Path]) -> ConfigError:
+def _explain(
+    err: ValidationError, origins: dict[str, Path], model: type[BaseModel], file: Path | None = None
+) -> ConfigError:
     first = err.errors(include_url=False, include_input=False)[0]
     loc = tuple(str(part) for part in first["loc"])
     key = ".".join(loc)
-    path = next((origins[name] for name in _from_longest(loc) if name in origins), None)
+    path = next((origins[name] for name in _from_longest(loc) if name in origins), file)
     where = f"{path}{_line_of(path, loc)}" if path else "The configuration"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(loc[-1], _known_keys(Config, loc[:-1]), n=1)
+        near = difflib.get_close_matches(loc[-1], _known_keys(model, loc[:-1]), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Remove it; lactl config show lists what there is."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
-    return ConfigError(
-        f"{where}: {key}: {first['msg']}.", suggestion="Mend the file at the place named.", field=key
-    )
+    said = f"{key}: {first['msg']}" if key else str(first["msg"])
+    return ConfigError(f"{where}: {said}.", suggestion="Mend the file at the place named.", field=key)
 
 
 def _from_longest(loc: tuple[str, ...]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import fcntl
 import grp
 import logging
@@ -28,17 +29,29 @@ from lightagentd import __version__, api
 from lightagentd import config as configuration
 from lightagentd.agents.registry import Registry
 from lightagentd.checkup import REPORT_COMMANDS
-from lightagentd.control.authz import Caller
+from lightagentd.control.authz import Authority, Caller, GroupRule
+from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
+from lightagentd.control.dbus.plane import DBusPlane
 from lightagentd.control.interfaces import INTERFACES, Errors
+from lightagentd.control.polkit import Polkit
 from lightagentd.control.service import Service
 from lightagentd.errors import Conflict, LightagentError
+from lightagentd.events import journal_log
 from lightagentd.events.feed import Feed
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.journald import JournaldSink
 from lightagentd.events.model import Event
 from lightagentd.panic import Panic
 from lightagentd.paths import Paths, default_paths
-from lightagentd.systemd import listening_socket, notify
+from lightagentd.systemd import (
+    extending,
+    feeding_watchdog,
+    keep_status,
+    listening_socket,
+    notify,
+    notify_stopping,
+    status_line,
+)
 from lightagentd.varlink import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
@@ -78,7 +91,15 @@ class Daemon:
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.config.worker, self.paths, self.panic)
         self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
+        self.bus_link = BusLink(bus_of(self.config.daemon.bus))
+        # On any other bus somebody else could own polkit's name.
+        asks_polkit = is_system_service() and self.bus_link.kind == "system"
+        self.polkit = Polkit(self.bus_link) if asks_polkit else None
+        group_rule = GroupRule(self.config.daemon.socket_group)
+        self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
         self.service = Service(self)
+        self.dbus = DBusPlane(self)
+        self.bus_link.on_connect(self.dbus.prepare)
         self._lock = _lock(self.paths)
         try:
             listener = self._listener()
@@ -88,9 +109,13 @@ class Daemon:
         try:
             self.panic.load()
             if JournaldSink.available():
-                self.journal = JournaldSink()
+                self.journal = JournaldSink(
+                    content=self.config.daemon.journal_content,
+                    gap_file=self.paths.state / "journal-gap.json",
+                )
                 self.journal.start()
-            await self.history.start()
+            async with extending():
+                await self.history.start()
             await self.pool.start()
             await self._event("starting", message=f"lightagentd {__version__}")
             await self.registry.start()
@@ -101,6 +126,7 @@ class Daemon:
                 product="lightagentd",
                 max_connections=min(self.config.daemon.max_connections, _room_for_connections()),
             )
+            await self.bus_link.start()
             self._server.start()
             await self._event("ready", message=f"serving on {self.paths.socket}")
         except BaseException:
@@ -120,6 +146,8 @@ class Daemon:
         if self._server is not None:
             await self._server.close()
             self._server = None
+        await self.dbus.close()
+        await self.bus_link.close()
         await self.pool.close()
         with contextlib.suppress(LightagentError):
             await self._event("stopped")
@@ -163,8 +191,14 @@ class Daemon:
                 f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"
             )
         found += self.pool.backend.limits
-        if self.journal is not None and self.journal.dropped:
-            found.append(f"journald did not take {self.journal.dropped} events; the history has them.")
+        if self.bus_link.problem:
+            found.append(f"The daemon is not on the bus: {self.bus_link.problem}")
+        if self.polkit is not None and self.polkit.problem:
+            found.append(self.polkit.problem)
+        if self.dbus.problem:
+            found.append(self.dbus.problem)
+        if self.journal is not None and (problem := self.journal.problem()):
+            found.append(problem)
         if self.history.disk_low:
             found.append(f"The disk that holds {self.paths.history} is nearly full.")
         return found
@@ -217,13 +251,16 @@ class Daemon:
         return listener
 
     def _interfaces_for(self, peer: Peer) -> list[VarlinkInterface]:
-        caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid)
+        caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, groups=peer.groups, process=peer.process)
         return [Errors(), *(interface(self.service, caller) for interface in INTERFACES)]
 
     async def _report_machine(self) -> None:
         backend = self.pool.backend
         await self._event(
-            "sandbox", message=backend.reason or f"{backend.name} enforces effects", backend=backend.name
+            "sandbox",
+            message=backend.reason or f"{backend.name} enforces effects",
+            backend=backend.name,
+            enforced=backend.enforced,
         )
         missing = [name for name in REPORT_COMMANDS if shutil.which(name) is None]
         if missing:
@@ -263,15 +300,21 @@ async def serve(paths: Paths) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    async with Daemon(paths) as daemon:
-        notify("READY=1", f"STATUS=serving {len(daemon.registry.agents)} agents")
+    async with feeding_watchdog(), Daemon(paths) as daemon:
+
+        def line() -> str:
+            return status_line(len(daemon.registry.agents), daemon.problems())
+
+        notify("READY=1", f"STATUS={line()}")
         _log.info("ready: %s", paths.socket)
         async with asyncio.TaskGroup() as tasks:
             panicker = tasks.create_task(_panic_on(alarm, daemon))
             reloader = tasks.create_task(_reload_on(hangup, daemon))
+            reporter = tasks.create_task(keep_status(line))
             await stop.wait()
             reloader.cancel()
-            notify("STOPPING=1", "STATUS=waiting for running turns")
+            reporter.cancel()
+            notify_stopping(daemon.config.daemon.drain_timeout_s)
             await daemon.drain()
             panicker.cancel()
 
@@ -315,12 +358,17 @@ def main() -> None:
         state=(options.state_dir or defaults.state).absolute(),
         runtime=(options.runtime_dir or defaults.runtime).absolute(),
     )
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[journal_log.handler()])
+    # Where the loop hung, when the watchdog of the service manager sends SIGABRT. The loop's thread alone: to
+    # walk the frames of threads that run meanwhile can end in SIGSEGV.
+    faulthandler.enable(all_threads=False)
     try:
         asyncio.run(serve(paths))
     except (LightagentError, OSError) as err:
         suggestion = getattr(err, "suggestion", "")
-        sys.stderr.write(f"lightagentd: {err}{' ' + suggestion if suggestion else ''}\n")
+        said = f"{err}{' ' + suggestion if suggestion else ''}"
+        notify(f"STATUS=ended: {' '.join(said.split())}")
+        sys.stderr.write(f"lightagentd: {said}\n")
         sys.exit(getattr(err, "exit_status", 1))
 
 

@@ -22,6 +22,7 @@ The tree (class: code, exit status of lactl):
     │   └── ApprovalClosed: approval_closed, 73
     ├── Refused: refused, 77
     │   ├── PermissionDenied: permission_denied, 77
+    │   │   └── AuthorizationRequired: authorization_required, 77
     │   ├── PolicyDenied: policy_denied, 77
     │   │   └── ChangeNotEnabled: change_not_enabled, 77
     │   ├── ApprovalRequired: approval_required, 77
@@ -222,6 +223,12 @@ class PermissionDenied(Refused):
     """The caller may not call this operation."""
 
     code = "permission_denied"
+
+
+class AuthorizationRequired(PermissionDenied):
+    """The caller may do this only once a person has authenticated, and the call did not allow to ask."""
+
+    code = "authorization_required"
 
 
 class PolicyDenied(Refused):

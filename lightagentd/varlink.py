@@ -12,9 +12,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from asyncvarlink.serviceinterface import VarlinkServiceInterface
 from lightagentd import __version__
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.peer import Peer
 from lightagentd.varlink_serving import Connection, HangupWatch, Transport
 from lightagentd.varlink_wire import encode_message, error_reply, reply_of
 
@@ -34,21 +33,6 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 1.0
 """How long closing waits for peers to take what was sent to them."""
 _ACCEPT_RETRY_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """The other end of a connection, as the kernel knew it when it connected (unix(7), SO_PEERCRED)."""
-
-    uid: int
-    gid: int
-    pid: int
-
-    @staticmethod
-    def of(sock: socket.socket) -> Peer:
-        size = struct.calcsize("3i")
-        pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        return Peer(uid=uid, gid=gid, pid=pid)
 
 
 class VarlinkServer:
@@ -122,10 +106,11 @@ class VarlinkServer:
                 "lightagentd", self._product, __version__, "https://lightagentd.example.org/", registry
             )
         )
-        for interface in self._interfaces_for(Peer.of(conn)):
+        peer = Peer.of(conn)
+        for interface in self._interfaces_for(peer):
             registry.register_interface(interface)
         assert self._hangups is not None
-        connection = Connection(self._hangups, conn, registry)
+        connection = Connection(self._hangups, conn, registry, peer)
         transport = Transport(asyncio.get_running_loop(), conn, conn, connection)
         self._transports[transport] = connection
         transport.closed_future.add_done_callback(lambda _: self._transports.pop(transport, None))

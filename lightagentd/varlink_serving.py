@@ -27,8 +27,17 @@ from asyncvarlink.protocol import VarlinkBaseProtocol
 from asyncvarlink.types import FileDescriptorArray
 
 from lightagentd.errors import LightagentError, MessageTooLarge
+from lightagentd.interaction import INTERACTION
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.varlink_wire import call_of, decode_message, encode_message, error_reply, parameters_of
+from lightagentd.peer import Peer
+from lightagentd.varlink_wire import (
+    call_of,
+    decode_message,
+    encode_message,
+    error_reply,
+    parameters_of,
+    split_interaction,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -118,8 +127,11 @@ class Connection(VarlinkBaseProtocol):
     sent: so a peer that never reads, or sends without end, costs a bounded amount of memory.
     """
 
-    def __init__(self, hangups: HangupWatch, sock: socket.socket, registry: VarlinkInterfaceRegistry) -> None:
+    def __init__(
+        self, hangups: HangupWatch, sock: socket.socket, registry: VarlinkInterfaceRegistry, peer: Peer
+    ) -> None:
         self._hangups = hangups
+        self._peer = peer
         self._fd = sock.fileno()
         self._registry = registry
         self._transport: Transport | None = None
@@ -140,6 +152,8 @@ class Connection(VarlinkBaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the transport's call
         self._hangups.remove(self._fd, self)
+        if self._peer.process is not None:
+            self._peer.process.close()
         self._transport = None
         if self._linger is not None:
             self._linger.cancel()
@@ -184,9 +198,12 @@ class Connection(VarlinkBaseProtocol):
     def on_hangup(self) -> None:
         """The peer closed its whole end: nobody reads what a stream would still say.
 
-        A call with one answer goes on, so that no change is left half done.
+        A call with one answer goes on, so that no change is left half done; a person who is asked whether
+        it may begin is asked no longer.
         """
         self._hung_up = True
+        if self._peer.process is not None:
+            self._peer.process.gone.set()
         if self._streaming:
             self.cancel()
 
@@ -242,7 +259,9 @@ class Connection(VarlinkBaseProtocol):
     async def _run(self, call: VarlinkMethodCall) -> None:
         """Raises VarlinkErrorReply, LightagentError."""
         method, signature = self._registry.lookup_method(call)
-        parameters = parameters_of(signature, call.parameters)
+        given, interactive = split_interaction(call.parameters)
+        parameters = parameters_of(signature, given)
+        INTERACTION.set(interactive)  # of the task that answers this connection, for this call
         if signature.more:
             self._streaming = True
             try:

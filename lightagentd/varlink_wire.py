@@ -17,6 +17,7 @@ from asyncvarlink.conversion import ConversionError
 from asyncvarlink.serviceinterface import InvalidParameter
 
 from lightagentd.errors import LightagentError, MalformedMessage
+from lightagentd.interaction import PARAMETER
 
 MAX_DEPTH = 100
 """How deep objects and arrays may be nested; what stores and shows them recurses into them."""
@@ -107,6 +108,15 @@ def call_of(message: dict[str, Any]) -> VarlinkMethodCall:
             f"The message is not a Varlink call: {err}.",
             suggestion="Send an object with the keys method and parameters.",
         ) from None
+
+
+def split_interaction(given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """A method's own parameters, and whether a person may be asked. Raises InvalidParameter."""
+    own = dict(given)
+    allowed = own.pop(PARAMETER, None)
+    if not isinstance(allowed, bool | None):
+        raise InvalidParameter(parameter=PARAMETER)
+    return own, bool(allowed)
 
 
 def parameters_of(signature: VarlinkMethodSignature, given: dict[str, Any]) -> dict[str, Any]:

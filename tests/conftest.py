@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import grp
 import inspect
 import os
 import signal
@@ -27,8 +28,11 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.paths import Paths
 from lightagentd.worker import sandbox
+from tests.other_user import OUTSIDERS_GID
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
+    os.environ[f"DBUS_{_bus}_BUS_ADDRESS"] = "unix:path=/nonexistent/bus"
 TEST_LIMIT_S = 240.0
 """How long an async test may take: many times what the slowest needs on a loaded machine."""
 
@@ -58,6 +62,11 @@ def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Co
 def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """Folders of a daemon of this test's own. The runtime folder's path is short, as sockets need."""
     base = tmp_path_factory.mktemp("la")
+    drop_ins = base / "etc" / "lightagentd.toml.d"
+    drop_ins.mkdir(parents=True)
+    (drop_ins / "00-test.toml").write_text(
+        f'[daemon]\nsocket_group = "{grp.getgrgid(OUTSIDERS_GID).gr_name}"\n'
+    )
     return Paths(config=base / "etc", state=base / "state", runtime=base / "run")
 
 

@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+OUTSIDERS_GID = 65534
+"""The group of every such client: the tests' daemons let it inspect and prompt."""
+
 
 def _replies(sock: socket.socket, call: dict[str, Any]) -> list[dict[str, Any]]:
     sock.sendall(json.dumps(call).encode() + b"\0")
@@ -29,7 +32,7 @@ def _replies(sock: socket.socket, call: dict[str, Any]) -> list[dict[str, Any]]:
 
 def main(path: Path, uid: int) -> None:
     os.setgroups([])
-    os.setresgid(uid, uid, uid)
+    os.setresgid(OUTSIDERS_GID, OUTSIDERS_GID, OUTSIDERS_GID)
     os.setresuid(uid, uid, uid)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:

@@ -1,4 +1,4 @@
-"""What every command has: `--json` and `--socket`, before or after the command's name, and the connection.
+"""What every command has, before or after its name: the common options, and the connection.
 
 The `Settings` of one run of lactl are made in `main.run` and handed down by click as the context's object.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.authorize import AskingClient
 from lightagentd.client import Client
 from lightagentd.errors import LightagentError
 
@@ -25,10 +26,12 @@ class Settings:
 
     json: bool = False
     socket: str = ""
+    ask_password: bool = True
 
     def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> Client:
         """A client for the socket that was named, not yet connected."""
-        return Client(self.socket or None, timeout_s=timeout_s)
+        kind = AskingClient if self.ask_password else Client
+        return kind(self.socket or None, timeout_s=timeout_s)
 
     def call(self, method: str, /, *, timeout_s: float | None = CALL_TIMEOUT_S, **parameters: Any) -> Any:
         """Make one call on a connection of its own and return the one parameter of its reply, or None."""
@@ -47,6 +50,11 @@ def _set_socket(context: click.Context, parameter: click.Parameter, value: str |
         context.ensure_object(Settings).socket = value
 
 
+def _set_no_ask_password(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value:
+        context.ensure_object(Settings).ask_password = False
+
+
 def _common() -> list[click.Parameter]:
     return [
         click.Option(["--json"], is_flag=True, expose_value=False, callback=_set_json, help="Print JSON."),
@@ -56,6 +64,13 @@ def _common() -> list[click.Parameter]:
             expose_value=False,
             callback=_set_socket,
             help="The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place.",
+        ),
+        click.Option(
+            ["--no-ask-password"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_no_ask_password,
+            help="Fail instead of asking for a password on the terminal.",
         ),
     ]
 
@@ -92,7 +107,9 @@ class Group(click.Group):
 def agent_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """The names of agents, for the completion of a shell; none when the daemon does not answer at once."""
     try:
-        agents = context.ensure_object(Settings).call("Agents.List", timeout_s=1.0)
+        settings = context.ensure_object(Settings)
+        settings.ask_password = False
+        agents = settings.call("Agents.List", timeout_s=1.0)
     except LightagentError:
         return []
     return [agent["name"] for agent in agents if agent["name"].startswith(incomplete)]

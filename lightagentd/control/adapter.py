@@ -1,18 +1,16 @@
-"""What every Varlink interface is made of: the service, the caller, and the translation of errors."""
+"""What every interface is made of: the service and the caller.
+
+Errors of the service pass through as they are; each plane makes its own of them.
+"""
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
-from collections.abc import AsyncGenerator, Awaitable
-from typing import TypeVar
+from collections.abc import AsyncGenerator
 
 from asyncvarlink import LastResult
 
 from lightagentd import api
 from lightagentd.control.authz import Caller
 from lightagentd.control.service import Service
-from lightagentd.errors import LightagentError
-from lightagentd.varlink import error_reply
-
-_T = TypeVar("_T")
 
 
 class Adapter:
@@ -23,14 +21,6 @@ class Adapter:
         self.caller = caller
 
 
-async def answer(operation: Awaitable[_T]) -> _T:
-    """The result of an operation; its error becomes the Varlink error of that class."""
-    try:
-        return await operation
-    except LightagentError as err:
-        raise error_reply(err) from err
-
-
 async def relay(events: AsyncGenerator[api.TurnEvent, None]) -> AsyncGenerator[api.TurnEvent, None]:
     """Pass turn events on as they come; the last one, done or error, ends the reply."""
     try:
@@ -38,7 +28,5 @@ async def relay(events: AsyncGenerator[api.TurnEvent, None]) -> AsyncGenerator[a
             if event["type"] in api.LAST_EVENTS:
                 raise LastResult(event)
             yield event
-    except LightagentError as err:
-        raise error_reply(err) from err
     finally:
         await events.aclose()

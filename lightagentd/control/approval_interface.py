@@ -4,7 +4,7 @@
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter, answer
+from lightagentd.control.adapter import Adapter
 
 
 class Approvals(Adapter, VarlinkInterface, name="org.lightagent1.Approvals"):
@@ -15,19 +15,19 @@ class Approvals(Adapter, VarlinkInterface, name="org.lightagent1.Approvals"):
     @varlinkmethod(return_parameter="approvals", allow_foreign=True)
     async def List(self, *, all: bool = False) -> list[api.Approval]:  # noqa: A002 - the parameter's name
         """The open questions that the caller may see, oldest first; with all, also those that are over."""
-        return await answer(self.service.list_approvals(self.caller, every=all))
+        return await self.service.list_approvals(self.caller, every=all)
 
     @varlinkmethod(return_parameter="approval", allow_foreign=True)
     async def Get(self, *, approval: str) -> api.Approval:
         """One question, with what the call would do."""
-        return await answer(self.service.get_approval(self.caller, approval))
+        return await self.service.get_approval(self.caller, approval)
 
     @varlinkmethod(return_parameter="approval", allow_foreign=True)
     async def Approve(self, *, approval: str, note: str | None = None) -> api.Approval:
         """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session."""
-        return await answer(self.service.approve(self.caller, approval, note or ""))
+        return await self.service.approve(self.caller, approval, note or "")
 
     @varlinkmethod(return_parameter="approval", allow_foreign=True)
     async def Deny(self, *, approval: str, note: str | None = None) -> api.Approval:
         """Refuse the call; the model reads the note. The owner of the session may do this, too."""
-        return await answer(self.service.deny(self.caller, approval, note or ""))
+        return await self.service.deny(self.caller, approval, note or "")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation, check
-from lightagentd.errors import InvalidArgument, PermissionDenied
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations
+from lightagentd.errors import InvalidArgument
 from lightagentd.policy import approval as policy
 from lightagentd.policy.approvals import Approvals, not_found
 
@@ -25,23 +26,7 @@ LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
 """How long the arguments and previews of a list may be in all, and those that are in it in any case."""
 
 
-def may_approve(caller: Caller) -> bool:
-    """Whether a caller may answer yes."""
-    try:
-        check(caller, Operation.APPROVE)
-    except PermissionDenied:
-        return False
-    return True
-
-
-def for_caller(event: api.TurnEvent, caller: Caller) -> api.TurnEvent:
-    """A turn event as this caller gets it: a question says whether he may answer it."""
-    if event["type"] != "approval_requested":
-        return event
-    return cast(api.TurnEvent, {**event, "may_answer": may_approve(caller)})
-
-
-class ApprovalOperations:
+class ApprovalOperations(Operations):
     """List, look at and answer approvals."""
 
     _registry: Registry
@@ -51,11 +36,13 @@ class ApprovalOperations:
 
         What is long is left out of a long list, so that no question can keep others from being seen.
         """
-        check(caller, Operation.INSPECT)
+        caller = await self._admit(caller, Operation.INSPECT)
         await self._approvals.expire()
         kept = self._approvals
         found = await asyncio.to_thread(kept.all) if every else kept.open_ones()
-        listed = [_info(one, caller) for one in found if _sees(caller, one)]
+        seen = [one for one in found if _sees(caller, one)]
+        may = {agent: await self._may_approve(caller, agent) for agent in {one.agent for one in seen}}
+        listed = [_info(one, may_approve=may[one.agent]) for one in seen]
         room = LISTED_CHARS
         for at, one in enumerate(listed):
             size = len(one.preview) + len(json.dumps(one.args))
@@ -67,20 +54,22 @@ class ApprovalOperations:
         return listed
 
     async def get_approval(self, caller: Caller, approval: str) -> api.Approval:
-        check(caller, Operation.INSPECT)
-        return _info(self._visible_approval(caller, approval), caller)
+        caller = await self._admit(caller, Operation.INSPECT)
+        found = self._visible_approval(caller, approval)
+        return _info(found, may_approve=await self._may_approve(caller, found.agent))
 
     async def approve(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        check(caller, Operation.INSPECT)
-        self._visible_approval(caller, approval)
-        check(caller, Operation.APPROVE)
+        caller = await self._admit(caller, Operation.INSPECT)
+        found = self._visible_approval(caller, approval)
+        caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
         self._registry.panic.check()
         return await self._answer_approval(caller, approval, note, grant=True)
 
     async def deny(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        check(caller, Operation.INSPECT)
-        if self._visible_approval(caller, approval).owner != caller.uid:
-            check(caller, Operation.APPROVE)
+        caller = await self._admit(caller, Operation.INSPECT)
+        found = self._visible_approval(caller, approval)
+        if found.owner != caller.uid:
+            caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
         return await self._answer_approval(caller, approval, note, grant=False)
 
     async def _answer_approval(
@@ -91,7 +80,7 @@ class ApprovalOperations:
                 f"The note holds a NUL byte or more than {NOTE_MAX_CHARS} characters.", field="note"
             )
         answered = await self._approvals.answer(approval, grant=grant, uid=caller.uid, note=note)
-        return _info(answered, caller)
+        return _info(answered, may_approve=False)
 
     def _visible_approval(self, caller: Caller, approval: str) -> policy.Approval:
         """Raises ApprovalNotFound, also for one that the caller may not know of."""
@@ -109,7 +98,7 @@ def _sees(caller: Caller, approval: policy.Approval) -> bool:
     return caller.viewer is None or approval.owner == caller.viewer
 
 
-def _info(approval: policy.Approval, caller: Caller) -> api.Approval:
+def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
     return api.Approval(
         id=approval.id,
         agent=approval.agent,
@@ -133,5 +122,5 @@ def _info(approval: policy.Approval, caller: Caller) -> api.Approval:
         answered_us=approval.answered_us,
         note=approval.note,
         volatile=approval.volatile,
-        may_answer=approval.state is policy.State.WAITING and may_approve(caller),
+        may_answer=approval.state is policy.State.WAITING and may_approve,
     )

@@ -6,14 +6,19 @@ A part of `Service`. Each worker that is tried is an event `daemon.doctor`, befo
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightagentd import api
+from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
-from lightagentd.checkup import local_checks, note, ok, wrong
-from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.checkup import Running, look
+from lightagentd.checkup.finding import BAD, in_order, note, ok, wrong
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations
 from lightagentd.errors import LightagentError
 from lightagentd.events.history import NewEvent
 from lightagentd.events.model import within
@@ -28,19 +33,25 @@ TAIL_EVENTS = 1000
 """How many of the newest events are verified; lactl audit verify walks them all."""
 AT_ONCE = 2
 """How many workers are tried at the same time."""
+_FEW_DESCRIPTORS = 512
 _FUTURE_US = 300 * 1_000_000
+_SANDBOX = "sandbox"
 _PROGRAMS = ("lightagentd.worker.keeper", "lightagentd.worker.program")
 
 
-class CheckupOperations:
+class CheckupOperations(Operations):
     """Find out whether what is promised holds."""
 
     _daemon: Daemon
 
-    async def diagnose(self, caller: Caller, agent: str) -> api.Diagnosis:
-        """Look at everything; with `agent` try the workers of that one alone. Raises AgentNotFound."""
-        check(caller, Operation.ADMINISTER)
+    async def diagnose(self, caller: Caller, agent: str, *, models: bool = False) -> api.Diagnosis:
+        """Look at everything; with `agent` try the workers of that one alone, with `models` try whether their
+        endpoints can be reached. Raises AgentNotFound.
+        """
+        caller = await self._admit(caller, Operation.ADMINISTER)
         daemon = self._daemon
+        if daemon.polkit is not None:
+            await daemon.polkit.look()
         registry = daemon.registry
         agents = [registry.get(agent)] if agent else list(registry.agents.values())
         room = asyncio.Semaphore(AT_ONCE)
@@ -58,13 +69,17 @@ class CheckupOperations:
         workers = await asyncio.gather(
             *(examine(one, effect) for one in agents for effect in self._effects_of(one))
         )
-        checks = await asyncio.to_thread(local_checks, daemon.paths)
-        checks = [*self._daemon_checks(), *(self._agent_check(one) for one in agents), *checks]
-        checks.insert(0, await asyncio.to_thread(self._history_check))
-        checks.append(await asyncio.to_thread(_leftovers))
+        checks = [
+            *self._daemon_checks(),
+            *(self._agent_check(one) for one in agents),
+            await asyncio.to_thread(self._history_check),
+            await asyncio.to_thread(_leftovers),
+        ]
+        running = Running(pid=os.getpid(), seq=daemon.history.head_seq)
+        checks += await look(daemon.paths, running, in_daemon=True, reach=models)
         findings = [*checks, *(finding for worker in workers for finding in worker.findings)]
-        bad = any(finding.status in ("not_held", "wrong") for finding in findings)
-        return api.Diagnosis(ok=not bad, workers=list(workers), checks=checks)
+        bad = any(finding.status in BAD for finding in findings)
+        return api.Diagnosis(ok=not bad, workers=list(workers), checks=in_order(checks))
 
     def _effects_of(self, agent: Agent) -> list[Effect]:
         definition = self._daemon.registry.definitions.agents.get(agent.name)
@@ -74,19 +89,21 @@ class CheckupOperations:
         self, doctor: SandboxDoctor, caller: Caller, agent: Agent, effect: Effect
     ) -> api.Examined:
         pool = self._daemon.pool
-        why, status = "", "not_tried"
+        why, remedy, status = "", "", "not_tried"
         if self._daemon.panic.on:
-            why = "everything is stopped: lactl panic --off"
+            why, remedy = "everything is stopped", "End it with: lactl panic --off"
         elif agent.state != "running":
-            why = f"the agent is {agent.state}: lactl agents start {agent.name}"
+            why, remedy = f"the agent is {agent.state}", f"Start it: lactl agents start {agent.name}"
         elif effect is Effect.CHANGE and not pool.has_change(agent.name):
             why, status = "no worker for change is enabled for this agent, so it can change nothing", "note"
+            remedy = f"To allow it: systemctl enable --now lightagent-change@{agent.name}.socket"
         if why:
-            findings = [api.Finding(name="all", status=status, detail=why)]
+            findings = [api.Finding(name="all", status=status, detail=why, group=_SANDBOX, remedy=remedy)]
         else:
             with within(agent=agent.name):
                 await self._doctor_event("begun", effect=effect.value, by=caller.uid)
                 findings = await doctor.examine(agent.name, effect)
+                findings = [_with_remedy(each, agent.name, effect) for each in findings]
                 held = [finding.name for finding in findings if finding.status == "not_held"]
                 await self._doctor_event("examined", effect=effect.value, by=caller.uid, not_held=held)
         backend, reason = pool.held_by(agent.name, effect)
@@ -101,29 +118,50 @@ class CheckupOperations:
 
     def _daemon_checks(self) -> list[api.Finding]:
         daemon = self._daemon
-        found = []
-        if daemon.panic.on:
-            found.append(note("panic", "everything is stopped: lactl panic --off"))
+        found = [ok("daemon", "version", __version__)]
+        history = daemon.paths.history
         if daemon.history.disk_low:
-            found.append(wrong("disk", f"the reserve for {daemon.paths.history} cannot be kept"))
+            remedy = f"Make room on the file system of {history}."
+            found.append(wrong("disk", "reserve", f"the reserve for {history} cannot be kept", remedy))
         else:
-            found.append(ok("disk", "the history's reserve is there"))
+            found.append(ok("disk", "reserve", "the history's reserve is there"))
         if daemon.journal is None:
-            found.append(note("journald", "does not run here: events are in the history alone"))
-        elif daemon.journal.dropped:
-            found.append(wrong("journald", f"did not take {daemon.journal.dropped} events"))
+            remedy = "Nothing needs to be done: the history has every event."
+            found.append(note("journal", "journald", "does not run here", remedy))
+        elif problem := daemon.journal.problem():
+            found.append(wrong("journal", "journald", problem, "systemctl restart systemd-journald"))
         else:
-            found.append(ok("journald", "takes every event"))
-        return found + [note("status", text) for text in daemon.problems()]
+            found.append(ok("journal", "journald", "takes every event"))
+        if problem := daemon.bus_link.problem:
+            remedy = "The daemon tries again by itself; look at: systemctl status dbus"
+            found.append(wrong("bus", "the daemon's connection", problem, remedy))
+        if daemon.polkit is not None and (problem := daemon.polkit.problem):
+            remedy = "Look at: systemctl status polkit"
+            found.append(wrong("polkit", "the daemon's questions", problem, remedy))
+        found.append(self._descriptors())
+        problems = enumerate(daemon.problems(), 1)
+        remedy = "The sentence says what to do, or a line of this report does."
+        return found + [note("daemon", f"problem {number}", text, remedy) for number, text in problems]
+
+    def _descriptors(self) -> api.Finding:
+        """How many descriptors the daemon may open, beside how many clients it is to serve."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = self._daemon.config.daemon.max_connections
+        detail = f"{limit} open files for at most {wanted} connections"
+        if limit < _FEW_DESCRIPTORS:
+            remedy = "Raise it: systemctl edit lightagentd, LimitNOFILE=4096"
+            return wrong("daemon", "open files", detail, remedy)
+        return ok("daemon", "open files", detail)
 
     def _agent_check(self, agent: Agent) -> api.Finding:
         """Which models an agent has; none is asked, because that costs something."""
         name = f"agent {agent.name}"
         if agent.state != "running":
-            return wrong(name, f"is {agent.state}{f': {agent.problem}' if agent.problem else ''}")
+            detail = f"is {agent.state}{f': {agent.problem}' if agent.problem else ''}"
+            return wrong("agents", name, detail, f"Start it: lactl agents start {agent.name}")
         clients = agent.parts.clients if agent.parts else []
         models = ", ".join(client.name for client in clients)
-        return ok(name, f"runs; its model: {models} (not asked)")
+        return ok("agents", name, f"runs; its model: {models} (not asked)")
 
     def _history_check(self) -> api.Finding:
         """In a thread: whether the newest events can be read and are chained."""
@@ -132,17 +170,34 @@ class CheckupOperations:
             found = verify_tail(history.environment, TAIL_EVENTS)
             last = history.last()
         except LightagentError as err:
-            return wrong("history", err.message)
+            return wrong("history", "history", err.message, err.suggestion or "lactl audit verify")
         if not found.ok:
-            return wrong(
-                "history", f"altered at event {found.first_bad_seq}: {found.reason}; run: lactl audit verify"
-            )
+            detail = f"altered at event {found.first_bad_seq}: {found.reason}"
+            remedy = "Find out who could write the file, and look at all of it: lactl audit verify"
+            return wrong("history", "history", detail, remedy)
         if last is not None and last.time_us > time.time_ns() // 1000 + _FUTURE_US:
-            return wrong("history", f"event {last.seq} is in the future: the clock was set back")
-        return ok("history", f"the newest {found.events} events are intact; lactl audit verify walks all")
+            detail = f"event {last.seq} is in the future: the clock was set back"
+            remedy = "Set the clock right; times of events before are wrong."
+            return wrong("history", "history", detail, remedy)
+        return ok(
+            "history", "history", f"the newest {found.events} events are intact; lactl audit verify walks all"
+        )
 
     async def _doctor_event(self, what: str, **data: object) -> None:
         await self._daemon.history.append(NewEvent(topic="daemon.doctor", type=what, data=data))
+
+
+def _with_remedy(finding: api.Finding, agent: str, effect: Effect) -> api.Finding:
+    """What a sandbox did not hold, with what to do about it."""
+    unit = f"lightagent-{effect}@{agent}.service"
+    remedy = {
+        "not_held": f"systemctl cat {unit} shows what is in force, and systemctl revert {unit} undoes"
+        " overrides; where there are no such units, lactl status says why no sandbox works.",
+        "wrong": f"Look at: journalctl -u {unit} -u lightagentd",
+        "not_tried": f"Look at: journalctl -u {unit} -u lightagentd",
+        "note": "Nothing is promised about it, so nothing needs to be done.",
+    }.get(finding.status, "")
+    return replace(finding, group=_SANDBOX, remedy=finding.remedy or remedy)
 
 
 def _leftovers() -> api.Finding:
@@ -168,8 +223,9 @@ def _leftovers() -> api.Finding:
         if above <= 1:
             left.append(pid)
     if left:
-        return wrong("workers left over", f"end them: kill -9 {' '.join(str(pid) for pid in sorted(left))}")
-    return ok("workers left over", "none")
+        pids = " ".join(str(pid) for pid in sorted(left))
+        return wrong("daemon", "workers left over", f"no daemon holds {pids}", f"End them: kill -9 {pids}")
+    return ok("daemon", "workers left over", "none")
 
 
 def _of_a_unit(pid: int) -> bool:

@@ -21,14 +21,11 @@ from asyncvarlink import (
 
 from lightagentd import api, errors
 from lightagentd.control.adapter import Adapter as _Adapter
-from lightagentd.control.adapter import answer as _answer
 from lightagentd.control.adapter import relay as _relay
 from lightagentd.control.approval_interface import Approvals
 from lightagentd.control.policy_interface import Policy
 from lightagentd.control.safety_interface import SafetyMethods, Undo
-from lightagentd.errors import LightagentError
 from lightagentd.events.queries import Filter
-from lightagentd.varlink import error_reply
 
 
 def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
@@ -54,6 +51,10 @@ def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
 class Errors(VarlinkInterface, name="org.lightagent1"):
     """The errors that every method of the other interfaces may answer with. message is one sentence
     that says what failed, suggestion what to do next, field names the parameter at fault.
+
+    Every method takes the parameter allowInteractiveAuthentication (bool) beside its own: polkit may then
+    ask a person whether the call is allowed, and the call waits for that. Without it such a call fails with
+    AuthorizationRequired.
     """
 
     errors = _error_classes()
@@ -65,7 +66,7 @@ class Manager(SafetyMethods, VarlinkInterface, name="org.lightagent1.Manager"):
     @varlinkmethod(return_parameter="status")
     async def GetStatus(self) -> api.Status:
         """The state of the daemon, its workers and its history, and what is wrong."""
-        return await _answer(self.service.status(self.caller))
+        return await self.service.status(self.caller)
 
     @varlinkmethod(return_parameter="answer")
     async def Ask(
@@ -78,16 +79,14 @@ class Manager(SafetyMethods, VarlinkInterface, name="org.lightagent1.Manager"):
         timeout_s: float | None = None,
     ) -> api.Answer:
         """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead."""
-        return await _answer(
-            self.service.ask(
-                self.caller, agent=agent, text=text, session=session or "", new=new, timeout_s=timeout_s
-            )
+        return await self.service.ask(
+            self.caller, agent=agent, text=text, session=session or "", new=new, timeout_s=timeout_s
         )
 
     @varlinkmethod(return_parameter="reloaded")
     async def Reload(self) -> api.Reloaded:
         """Read configuration, agents, skills and tools again, as SIGHUP does."""
-        return await _answer(self.service.reload(self.caller))
+        return await self.service.reload(self.caller)
 
 
 class Agents(_Adapter, VarlinkInterface, name="org.lightagent1.Agents"):
@@ -96,12 +95,12 @@ class Agents(_Adapter, VarlinkInterface, name="org.lightagent1.Agents"):
     @varlinkmethod(return_parameter="agents")
     async def List(self) -> list[api.Agent]:
         """All agents, broken and stopped ones too."""
-        return await _answer(self.service.list_agents(self.caller))
+        return await self.service.list_agents(self.caller)
 
     @varlinkmethod(return_parameter="agent")
     async def Get(self, *, name: str) -> api.Agent:
         """One agent."""
-        return await _answer(self.service.get_agent(self.caller, name))
+        return await self.service.get_agent(self.caller, name)
 
     @varlinkmethod(return_parameter="agent")
     async def Create(
@@ -116,38 +115,36 @@ class Agents(_Adapter, VarlinkInterface, name="org.lightagent1.Agents"):
         prompt: str | None = None,
     ) -> api.Agent:
         """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt."""
-        return await _answer(
-            self.service.create_agent(
-                self.caller,
-                name=name,
-                description=description or "",
-                role=role or "default",
-                model=model or "",
-                base_url=base_url or "",
-                api_key_file=api_key_file or "",
-                prompt=prompt or "",
-            )
+        return await self.service.create_agent(
+            self.caller,
+            name=name,
+            description=description or "",
+            role=role or "default",
+            model=model or "",
+            base_url=base_url or "",
+            api_key_file=api_key_file or "",
+            prompt=prompt or "",
         )
 
     @varlinkmethod
     async def Delete(self, *, name: str) -> None:
         """Stop an agent that was made with Create and forget its definition; its history stays."""
-        await _answer(self.service.delete_agent(self.caller, name))
+        await self.service.delete_agent(self.caller, name)
 
     @varlinkmethod(return_parameter="agent")
     async def Start(self, *, name: str) -> api.Agent:
         """Start a stopped agent."""
-        return await _answer(self.service.start_agent(self.caller, name))
+        return await self.service.start_agent(self.caller, name)
 
     @varlinkmethod(return_parameter="agent")
     async def Stop(self, *, name: str) -> api.Agent:
         """Cancel an agent's turns and stop it, until it is started again or the daemon restarts."""
-        return await _answer(self.service.stop_agent(self.caller, name))
+        return await self.service.stop_agent(self.caller, name)
 
     @varlinkmethod(return_parameter="agent")
     async def Restart(self, *, name: str) -> api.Agent:
         """Stop and start an agent; its sessions stay."""
-        return await _answer(self.service.restart_agent(self.caller, name))
+        return await self.service.restart_agent(self.caller, name)
 
 
 class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
@@ -156,22 +153,22 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
     @varlinkmethod(return_parameter="session")
     async def Create(self, *, agent: str, title: str | None = None) -> api.Session:
         """Begin a conversation."""
-        return await _answer(self.service.create_session(self.caller, agent, title or ""))
+        return await self.service.create_session(self.caller, agent, title or "")
 
     @varlinkmethod(return_parameter="sessions")
     async def List(self, *, agent: str | None = None) -> list[api.Session]:
         """The caller's sessions, newest first."""
-        return await _answer(self.service.list_sessions(self.caller, agent or ""))
+        return await self.service.list_sessions(self.caller, agent or "")
 
     @varlinkmethod(return_parameter="session")
     async def Get(self, *, session: str) -> api.Session:
         """One session."""
-        return await _answer(self.service.get_session(self.caller, session))
+        return await self.service.get_session(self.caller, session)
 
     @varlinkmethod(return_parameter="messages", allow_foreign=True)
     async def Messages(self, *, session: str, limit: int | None = None) -> list[api.Message]:
         """The newest messages of a conversation, oldest of them first; 100 unless limit says otherwise."""
-        return await _answer(self.service.messages(self.caller, session, 100 if limit is None else limit))
+        return await self.service.messages(self.caller, session, 100 if limit is None else limit)
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Prompt(
@@ -207,7 +204,7 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
     @varlinkmethod(return_parameter="cancelled")
     async def Cancel(self, *, session: str) -> int:
         """Cancel the running turn and the queued prompts of a session; says how many turns that were."""
-        return await _answer(self.service.cancel(self.caller, session))
+        return await self.service.cancel(self.caller, session)
 
 
 class Events(_Adapter, VarlinkInterface, name="org.lightagent1.Events"):
@@ -228,14 +225,10 @@ class Events(_Adapter, VarlinkInterface, name="org.lightagent1.Events"):
         else when the daemon stops.
         """
         wanted = Filter(topic=topic or "", agent=agent or "", session=session or "")
-        try:
-            async with aclosing(
-                self.service.subscribe(self.caller, wanted, from_seq, follow=follow)
-            ) as events:
-                async for event in events:
-                    yield event
-        except LightagentError as err:
-            raise error_reply(err) from err
+        found = self.service.subscribe(self.caller, wanted, from_seq, follow=follow)
+        async with aclosing(found) as events:
+            async for event in events:
+                yield event
         raise LastResult(None)
 
 
@@ -261,12 +254,12 @@ class History(_Adapter, VarlinkInterface, name="org.lightagent1.History"):
             trace=trace or "",
             since_us=since_us or 0,
         )
-        return await _answer(self.service.query(self.caller, wanted, 50 if limit is None else limit))
+        return await self.service.query(self.caller, wanted, 50 if limit is None else limit)
 
     @varlinkmethod(return_parameter="verification")
     async def Verify(self) -> api.Verification:
         """Walk the whole hash chain."""
-        return await _answer(self.service.verify(self.caller))
+        return await self.service.verify(self.caller)
 
 
 class Tools(_Adapter, VarlinkInterface, name="org.lightagent1.Tools"):
@@ -275,12 +268,12 @@ class Tools(_Adapter, VarlinkInterface, name="org.lightagent1.Tools"):
     @varlinkmethod(return_parameter="tools", allow_foreign=True)
     async def List(self) -> list[api.Tool]:
         """All tools, with their actions; broken files too."""
-        return await _answer(self.service.list_tools(self.caller))
+        return await self.service.list_tools(self.caller)
 
     @varlinkmethod(return_parameter="tool", allow_foreign=True)
     async def Get(self, *, name: str) -> api.Tool:
         """One tool."""
-        return await _answer(self.service.get_tool(self.caller, name))
+        return await self.service.get_tool(self.caller, name)
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Call(self, *, agent: str, tool: str, action: str, args: Any) -> AsyncIterator[api.TurnEvent]:
@@ -299,12 +292,12 @@ class Skills(_Adapter, VarlinkInterface, name="org.lightagent1.Skills"):
     @varlinkmethod(return_parameter="skills")
     async def List(self) -> list[api.Skill]:
         """All skills, broken ones too, without their bodies."""
-        return await _answer(self.service.list_skills(self.caller))
+        return await self.service.list_skills(self.caller)
 
     @varlinkmethod(return_parameter="skill")
     async def Get(self, *, name: str) -> api.Skill:
         """One skill with its body."""
-        return await _answer(self.service.get_skill(self.caller, name))
+        return await self.service.get_skill(self.caller, name)
 
 
 INTERFACES: tuple[

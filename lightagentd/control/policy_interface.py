@@ -8,9 +8,7 @@ from typing import Any
 from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter, answer
-from lightagentd.errors import LightagentError
-from lightagentd.varlink import error_reply
+from lightagentd.control.adapter import Adapter
 
 
 class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
@@ -21,7 +19,7 @@ class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
     @varlinkmethod(return_parameter="rules", allow_foreign=True)
     async def List(self) -> list[api.PolicyRule]:
         """The rules in force, in the order of their files."""
-        return await answer(self.service.list_rules(self.caller))
+        return await self.service.list_rules(self.caller)
 
     @varlinkmethod(return_parameter="explanation", allow_foreign=True)
     async def Explain(
@@ -39,17 +37,15 @@ class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
         unless another is named, caller the uid that owns the session, by default that of the peer. Nothing
         is called.
         """
-        return await answer(
-            self.service.explain_policy(
-                self.caller,
-                agent=agent,
-                tool=tool,
-                action=action,
-                args=args,
-                trigger="person" if trigger is None else trigger,
-                tainted=tainted,
-                uid=caller,
-            )
+        return await self.service.explain_policy(
+            self.caller,
+            agent=agent,
+            tool=tool,
+            action=action,
+            args=args,
+            trigger="person" if trigger is None else trigger,
+            tainted=tainted,
+            uid=caller,
         )
 
     @varlinkmethod(return_parameter="replay", delay_generator=False, allow_foreign=True)
@@ -62,11 +58,8 @@ class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
         answers = self.service.replay_policy(
             self.caller, files=files, agent=agent or "", since_us=since_us or 0
         )
-        try:
-            async with aclosing(answers) as stream:
-                async for one in stream:
-                    if one.change is None:
-                        raise LastResult(one)
-                    yield one
-        except LightagentError as err:
-            raise error_reply(err) from err
+        async with aclosing(answers) as stream:
+            async for one in stream:
+                if one.change is None:
+                    raise LastResult(one)
+                yield one

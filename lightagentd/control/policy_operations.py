@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lightagentd import api
 from lightagentd.agents.calls import parse_call
 from lightagentd.agents.origin import host_of
-from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History
 from lightagentd.events.model import Event
@@ -38,7 +39,7 @@ _JUDGING_CPU_S = 0.25
 _DISPATCH = "agent.tool_dispatch"
 
 
-class PolicyOperations:
+class PolicyOperations(Operations):
     """List the rules, explain a decision, and replay past calls."""
 
     _registry: Registry
@@ -46,7 +47,7 @@ class PolicyOperations:
 
     async def list_rules(self, caller: Caller) -> list[api.PolicyRule]:
         """The rules of policy.d that are in force."""
-        check(caller, Operation.INSPECT)
+        caller = await self._admit(caller, Operation.INSPECT)
         return [_rule(rule) for rule in self._registry.policy.rules.rules]
 
     async def explain_policy(
@@ -66,7 +67,7 @@ class PolicyOperations:
         The arguments get the defaults that the action's schema names, but are not checked by the tool. In a
         tainted session the host is taken to be new.
         """
-        check(caller, Operation.INSPECT)
+        caller = await self._admit(caller, Operation.INSPECT)
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         if not 0 < len(trigger) <= 64 or not trigger.isprintable():
@@ -118,7 +119,7 @@ class PolicyOperations:
 
         Rules of a caller's own can keep the daemon's event loop busy, so it is for administrators.
         """
-        check(caller, Operation.ADMINISTER)
+        caller = await self._admit(caller, Operation.ADMINISTER)
         replay = Replay(load_texts(_texts(files)), self._registry.policy)
         wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer)
         judged = changed = skipped = 0

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter, answer, relay
+from lightagentd.control.adapter import Adapter, relay
 
 
 class SafetyMethods(Adapter):
@@ -18,19 +18,20 @@ class SafetyMethods(Adapter):
         """End every turn and kill every worker at once, and refuse new ones until EndPanic, also after a
         restart. Everything that only looks goes on working.
         """
-        return await answer(self.service.panic(self.caller, reason or ""))
+        return await self.service.panic(self.caller, reason or "")
 
     @varlinkmethod(return_parameter="diagnosis")
-    async def Diagnose(self, *, agent: str | None = None) -> api.Diagnosis:
+    async def Diagnose(self, *, agent: str | None = None, models: bool | None = None) -> api.Diagnosis:
         """Have each worker (of one agent, or of all) try what its effect may not do, and look at the rest of
-        the daemon and the machine. Changes nothing, and takes some seconds.
+        the daemon and the machine. With models, try whether the endpoints of models can be reached; nothing
+        is asked of them. Changes nothing, and takes some seconds.
         """
-        return await answer(self.service.diagnose(self.caller, agent or ""))
+        return await self.service.diagnose(self.caller, agent or "", models=bool(models))
 
     @varlinkmethod
     async def EndPanic(self) -> None:
         """Allow turns and workers again. What was asked for before the stop is not taken up."""
-        await answer(self.service.end_panic(self.caller))
+        await self.service.end_panic(self.caller)
 
 
 class Undo(Adapter, VarlinkInterface, name="org.lightagent1.Undo"):
@@ -39,7 +40,7 @@ class Undo(Adapter, VarlinkInterface, name="org.lightagent1.Undo"):
     @varlinkmethod(return_parameter="changes")
     async def List(self, *, agent: str | None = None) -> list[api.Change]:
         """The newest changes of files that were kept, newest first."""
-        return await answer(self.service.list_undoable(self.caller, agent or ""))
+        return await self.service.list_undoable(self.caller, agent or "")
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Run(

@@ -11,12 +11,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.history import NewEvent
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
     from lightagentd.panic import Stop
 
 _log = logging.getLogger(__name__)
@@ -27,10 +27,8 @@ STORE_PATIENCE_S = 5.0
 """How long the answer waits until it is stored how the turns ended; that goes on afterwards."""
 
 
-class SafetyOperations:
+class SafetyOperations(Operations):
     """Stop everything, and allow it again."""
-
-    _daemon: Daemon
 
     def __init__(self) -> None:
         self._stopping: set[asyncio.Task[list[str]]] = set()
@@ -38,7 +36,7 @@ class SafetyOperations:
 
     async def panic(self, caller: Caller, reason: str) -> api.Stopped:
         """Stop everything, until `end_panic`, whatever happens to the daemon meanwhile."""
-        check(caller, Operation.ADMINISTER)
+        caller = await self._admit(caller, Operation.ADMINISTER)
         return await self.stop_everything(caller.uid, reason)
 
     async def stop_everything(self, by: int | None, reason: str) -> api.Stopped:
@@ -72,7 +70,7 @@ class SafetyOperations:
         Raises Conflict when nothing is stopped, or when a stop comes meanwhile; StorageError when it cannot
         be stored how the turns ended, because they would run at the next start.
         """
-        check(caller, Operation.ADMINISTER)
+        caller = await self._admit(caller, Operation.ADMINISTER)
         daemon = self._daemon
         if not daemon.panic.on:
             raise Conflict("There is no emergency stop to end.", suggestion="lactl status says what is.")

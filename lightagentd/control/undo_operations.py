@@ -12,18 +12,15 @@ import shlex
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightagentd import api
 from lightagentd.agents.toolcall import call_as_person
-from lightagentd.control.approval_operations import for_caller, may_approve
-from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
-
-if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
 
 LISTED = 200
 """How many of the newest changes of files are looked at."""
@@ -33,16 +30,14 @@ _ROOT = 0
 _DISPATCH = "agent.tool_dispatch"
 
 
-class UndoOperations:
+class UndoOperations(Operations):
     """List what can be taken back, and take it back."""
-
-    _daemon: Daemon
 
     async def list_undoable(self, caller: Caller, agent: str) -> list[api.Change]:
         """The newest changes of files that were kept, newest first: the caller's, or everybody's for an
         administrator.
         """
-        check(caller, Operation.INSPECT)
+        caller = await self._admit(caller, Operation.INSPECT)
         return await asyncio.to_thread(self._changes, caller, agent)
 
     async def undo(self, caller: Caller, call_id: str, agent: str) -> AsyncGenerator[api.TurnEvent, None]:
@@ -50,9 +45,10 @@ class UndoOperations:
 
         Raises NotFound; Conflict for a call that cannot be taken back, with what to do instead.
         """
-        check(caller, Operation.PROMPT)
+        caller = await self._admit(caller, Operation.PROMPT)
         self._daemon.panic.check()
         wanted = await asyncio.to_thread(self._find, caller, call_id, agent)
+        caller = await self._admit(caller, Operation.PROMPT, agent=wanted.agent)
         running = self._daemon.registry.get(wanted.agent)
         called = call_as_person(
             running,
@@ -60,12 +56,12 @@ class UndoOperations:
             "file",
             "undo",
             {"call_id": wanted.call_id},
-            may_approve=may_approve(caller),
+            may_approve=await self._may_approve(caller, wanted.agent),
             for_owner=_ROOT if caller.viewer is None else None,
         )
         async with aclosing(called) as events:
             async for event in events:
-                yield for_caller(event, caller)
+                yield await self._for_caller(event, caller, wanted.agent)
 
     def _find(self, caller: Caller, call_id: str, agent: str) -> api.Change:
         """In a thread."""

@@ -21,9 +21,10 @@ from lightagentd.paths import Paths
 from lightagentd.policy.approval import State
 from tests.agents.asking import Watched, add, approvals, asked, asking, kinds, lines, prepare, result, waiting
 from tests.agents.scripted import ME, check_conversation, types, until
+from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import call, calls, say
 
-OTHER = Caller(uid=54321, gid=54321, pid=1)
+OTHER = Caller(uid=54321, gid=OUTSIDERS_GID, pid=1)
 
 
 async def test_a_granted_call_runs_once_and_the_turn_goes_on_with_its_result(paths: Paths) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import json
 import os
 import shutil
@@ -14,11 +15,12 @@ from typing import Any, Self
 
 import pytest
 
-from lightagentd.control.authz import Caller, Operation, check
+from lightagentd.control.authz import Authority, Caller, GroupRule, Operation
 from lightagentd.daemon import Daemon
 from lightagentd.errors import PermissionDenied
 from lightagentd.paths import Paths
 from tests.conftest import REPOSITORY
+from tests.other_user import OUTSIDERS_GID
 from tests.raw_varlink import Raw, code
 from tests.scripted_model import ScriptedModel, say
 from tests.talker import talker
@@ -32,24 +34,65 @@ def caller(uid: int) -> Caller:
     return Caller(uid=uid, gid=uid, pid=1)
 
 
+NOGROUP = GroupRule(grp.getgrgid(OUTSIDERS_GID).gr_name)
+
+
 @pytest.mark.parametrize("operation", list(Operation))
-def test_root_and_the_daemons_own_user_may_do_everything(operation: Operation) -> None:
+async def test_root_and_the_daemons_own_user_may_do_everything(operation: Operation) -> None:
     for uid in (0, os.geteuid()):
-        check(caller(uid), operation)
-        assert caller(uid).viewer is None
+        admitted = await Authority().admit(caller(uid), operation)
+        assert admitted.viewer is None
 
 
 @pytest.mark.parametrize("operation", list(Operation))
-def test_others_may_inspect_and_prompt(operation: Operation) -> None:
-    stranger = caller(os.geteuid() + 1)
-    assert stranger.viewer == stranger.uid
+@pytest.mark.parametrize("supplementary", [True, False])
+async def test_the_group_may_inspect_and_prompt(operation: Operation, supplementary: bool) -> None:
+    uid = os.geteuid() + 1
+    member = Caller(uid=uid, gid=OUTSIDERS_GID, pid=1)
+    if supplementary:
+        member = Caller(uid=uid, gid=uid, pid=1, groups=frozenset({OUTSIDERS_GID}))
+    authority = Authority(NOGROUP)
     if operation in (Operation.INSPECT, Operation.PROMPT):
-        check(stranger, operation)
+        assert (await authority.admit(member, operation)).viewer == uid
         return
     with pytest.raises(PermissionDenied) as caught:
-        check(stranger, operation)
+        await authority.admit(member, operation)
     assert f"org.lightagent1.{operation}" in caught.value.message
     assert "sudo" in caught.value.suggestion
+    assert not await authority.may(member, operation)
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+async def test_others_may_do_nothing_and_so_may_all_without_the_group(operation: Operation) -> None:
+    uid = os.geteuid() + 1
+    member = Caller(uid=uid, gid=OUTSIDERS_GID, pid=1)
+    for one, rule in ((caller(uid), NOGROUP), (member, GroupRule("no-such-group"))):
+        with pytest.raises(PermissionDenied):
+            await Authority(rule).admit(one, operation)
+
+
+class Says:
+    """A decider that says the same of everything."""
+
+    def __init__(self, verdict: bool | None, *, only: Operation | None = None) -> None:
+        self._verdict, self._only = verdict, only
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool | None:
+        return self._verdict if self._only in (None, operation) else False
+
+
+async def test_the_first_decider_that_is_there_decides() -> None:
+    one = caller(os.geteuid() + 1)
+    await Authority(Says(None), Says(True)).admit(one, Operation.ADMINISTER)
+    with pytest.raises(PermissionDenied):
+        await Authority(Says(False), Says(True)).admit(one, Operation.INSPECT)
+
+
+async def test_who_may_administer_sees_all_sessions() -> None:
+    one = caller(os.geteuid() + 1)
+    assert (await Authority(Says(True)).admit(one, Operation.INSPECT)).viewer is None
+    modest = Authority(Says(True, only=Operation.INSPECT))
+    assert (await modest.admit(one, Operation.INSPECT)).viewer == one.uid
 
 
 class OtherUser:
@@ -86,6 +129,10 @@ class OtherUser:
         stdin.write(json.dumps([method, parameters, more]).encode() + b"\n")
         found: list[dict[str, Any]] = json.loads(await stdout.readline())
         return found
+
+    def kill(self) -> None:
+        """End it at once, whatever it waits for."""
+        self._process.kill()
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return (await self.replies(method, **parameters))[-1]
@@ -235,6 +282,8 @@ async def test_a_persons_tool_call_is_not_shown_to_others(shared: Daemon) -> Non
 
 @needs_root
 async def test_the_socket_is_for_its_owner_and_group_alone(open_paths: Paths) -> None:
+    elsewhere = open_paths.config / "lightagentd.toml.d" / "10-group.toml"
+    elsewhere.write_text('[daemon]\nsocket_group = "root"\n')
     async with Daemon(open_paths):
         assert open_paths.socket.stat().st_mode & 0o007 == 0
         async with OtherUser(open_paths.socket, NOBODY) as nobody:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from lightagentd.events.layout import EVENTS, seq_key
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME
 from tests.conftest import write
+from tests.other_user import OUTSIDERS_GID
 
-STRANGER = Caller(uid=12345, gid=12345, pid=1)
+STRANGER = Caller(uid=12345, gid=OUTSIDERS_GID, pid=1)
 
 
 def named(diagnosis: api.Diagnosis, name: str) -> api.Finding:
@@ -36,6 +38,9 @@ async def test_a_sound_daemon_is_called_sound(daemon: Daemon, sandboxed: None) -
     assert found.ok
     assert named(found, "history").status == "ok"
     assert "runbook" in named(found, "agent ops").detail
+    everything = [*found.checks, *(finding for worker in found.workers for finding in worker.findings)]
+    assert [one for one in everything if one.status != "ok" and not one.remedy] == []
+    assert [one for one in everything if not one.group] == []
 
 
 async def test_what_was_tried_is_in_the_history(daemon: Daemon, sandboxed: None) -> None:
@@ -94,7 +99,8 @@ async def test_a_mode_that_is_too_open_is_named_with_what_to_do(
         path.chmod(before)
     assert (named(found, name).status, found.ok) == ("wrong", False)
     assert f"{path}" in named(found, name).detail
-    assert "chmod" in named(found, name).detail
+    assert "chmod 0" in named(found, name).remedy
+    assert f" {path}" in named(found, name).remedy
 
 
 async def test_a_key_file_that_others_can_read_is_named(paths: Paths, tmp_path: Path) -> None:
@@ -105,7 +111,8 @@ async def test_a_key_file_that_others_can_read_is_named(paths: Paths, tmp_path: 
     async with Daemon(paths) as daemon:
         await daemon.service.stop_agent(ME, "ops")
         found = await daemon.service.diagnose(ME, "ops")
-    assert str(key) in named(found, "key file").detail
+    assert (named(found, f"key file {key}").status, found.ok) == ("wrong", False)
+    assert f"chmod 600 {key}" in named(found, f"key file {key}").remedy
     assert "not-a-real-key" not in repr(found)
 
 
@@ -113,7 +120,7 @@ async def test_an_agent_that_does_not_run_is_said_and_not_tried(daemon: Daemon) 
     await daemon.service.stop_agent(ME, "ops")
     found = await daemon.service.diagnose(ME, "ops")
     assert {finding.status for one in found.workers for finding in one.findings} == {"not_tried"}
-    assert "lactl agents start ops" in found.workers[0].findings[0].detail
+    assert "lactl agents start ops" in found.workers[0].findings[0].remedy
     assert named(found, "agent ops").status == "wrong"
     assert daemon.pool.workers() == []
 
@@ -121,7 +128,8 @@ async def test_an_agent_that_does_not_run_is_said_and_not_tried(daemon: Daemon) 
 async def test_during_an_emergency_stop_it_looks_and_tries_nothing(daemon: Daemon) -> None:
     await daemon.service.panic(ME, "")
     found = await daemon.service.diagnose(ME, "")
-    assert named(found, "panic").status == "note"
+    assert named(found, "emergency stop").status == "note"
+    assert "lactl panic --off" in named(found, "emergency stop").remedy
     assert {finding.status for one in found.workers for finding in one.findings} == {"not_tried"}
     assert daemon.pool.workers() == []
 
@@ -154,3 +162,27 @@ async def _orphan(code: str) -> int:
         pid = int(parent.stdout.readline())
         parent.wait()
     return pid
+
+
+async def test_an_endpoint_is_reached_only_when_asked_and_its_key_is_looked_for(paths: Paths) -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    toml = f"""
+[models.providers.there]
+base_url = "http://127.0.0.1:{port}/v1"
+api_key_env = "LIGHTAGENT_TEST_NO_SUCH_KEY"
+[models.providers.away]
+base_url = "http://127.0.0.1:1/v1"
+"""
+    write(paths.config / "lightagentd.toml", toml)
+    async with server, Daemon(paths) as daemon:
+        await daemon.service.stop_agent(ME, "ops")
+        quiet = await daemon.service.diagnose(ME, "ops")
+        asked = await daemon.service.diagnose(ME, "ops", models=True)
+    assert named(quiet, "there, key").status == "wrong"
+    assert "LIGHTAGENT_TEST_NO_SUCH_KEY" in named(quiet, "there, key").detail
+    assert named(quiet, "away, key").status == "ok"
+    assert [one for one in quiet.checks if "endpoint" in one.name] == []
+    assert named(asked, "there, endpoint").status == "ok"
+    assert named(asked, "away, endpoint").status == "wrong"
+    assert "127.0.0.1 port 1" in named(asked, "away, endpoint").detail

@@ -27,10 +27,11 @@ from lightagentd.worker import sandbox
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare
 from tests.agents.scripted import ME, Scripted, define, scripted, types, until
 from tests.conftest import REPOSITORY, DaemonProcess, write
+from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
 from tests.worker.running import marked, marker
 
-STRANGER = Caller(uid=12345, gid=12345, pid=1)
+STRANGER = Caller(uid=12345, gid=OUTSIDERS_GID, pid=1)
 DEAF = "trap '' TERM HUP INT; (setsid sleep {0} &) ; while :; do sleep {0}; done"
 """A shell that no polite signal ends, with a child that left its session."""
 HANGS = Stream(pieces=[chunk({"role": "assistant", "content": "thinking"})], hang=True)

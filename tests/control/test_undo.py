@@ -14,9 +14,10 @@ from lightagentd.control.authz import Caller
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
+from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import say
 
-STRANGER = Caller(uid=12345, gid=12345, pid=1)
+STRANGER = Caller(uid=12345, gid=OUTSIDERS_GID, pid=1)
 FRONT = "effects: [observe, reach, change]"
 RULE = '[[rule]]\nname = "files"\ndecision = "allow"\ntool = "file"\n'
 TOML = '[worker]\nchange_agents = ["test"]\n'

@@ -16,9 +16,10 @@ from lightagentd.events.history import NewEvent
 from lightagentd.events.model import within
 from lightagentd.paths import Paths
 from tests.conftest import write
+from tests.other_user import OUTSIDERS_GID
 
 ME = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
-OTHER = Caller(uid=4711, gid=4711, pid=os.getpid())
+OTHER = Caller(uid=4711, gid=OUTSIDERS_GID, pid=os.getpid())
 RULES = """[[rule]]
 name = "no-hosts"
 decision = "deny"

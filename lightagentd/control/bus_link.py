@@ -1,0 +1,96 @@
+"""Keeps one connection to the bus, for the D-Bus plane and for polkit, and makes it again when it was lost.
+
+The daemon owns the `BusLink`. While there is no bus, `bus` is None and `problem` says why; nothing else of
+the daemon waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from lightagentd.bus import Bus, connect
+from lightagentd.errors import LightagentError
+
+_log = logging.getLogger(__name__)
+
+RETRY_S, RETRY_MAX_S = 0.25, 15.0
+"""How long to wait before the first new attempt, and at most; each time twice as long, with some chance."""
+
+OnConnect = Callable[[Bus], Awaitable[None]]
+"""Called with each new connection before anybody else gets it; what it raises ends the connection."""
+
+
+def bus_of(setting: str) -> str:
+    """The bus that `[daemon] bus` names: `system`, `session`, an address, or empty for none."""
+    if setting == "auto":
+        return "system" if is_system_service() else "session"
+    return "" if setting == "off" else setting
+
+
+def is_system_service() -> bool:
+    """Whether this process serves the machine, and not one ordinary user."""
+    return os.geteuid() == 0 or bool(os.environ.get("STATE_DIRECTORY"))
+
+
+class BusLink:
+    """Start with `start()`, end with `close()`."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind` as `lightagentd.bus.connect` takes it; empty for no bus at all."""
+        self.kind = kind
+        self.bus: Bus | None = None
+        self.problem = ""
+        """Why there is no bus now, as a sentence; empty when there is one, or when none is wanted."""
+        self._on_connect: list[OnConnect] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+
+    def on_connect(self, prepare: OnConnect) -> None:
+        """Have each new connection prepared by this, in the order of these calls. Before `start`."""
+        self._on_connect.append(prepare)
+
+    async def start(self, patience_s: float = 2.0) -> None:
+        """Begin, and wait for the first attempt, but not for long."""
+        if not self.kind:
+            return
+        self._keeping = asyncio.create_task(self._keep(), name="bus-link")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._tried.wait()
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+            self._keeping = None
+
+    async def _keep(self) -> None:
+        wait_s = RETRY_S
+        while True:
+            try:
+                async with connect(self.kind) as bus:
+                    for prepare in self._on_connect:
+                        await prepare(bus)
+                    self.bus, self.problem, wait_s = bus, "", RETRY_S
+                    self._tried.set()
+                    lost = await bus.wait_lost()
+                raise lost
+            except LightagentError as err:
+                if self.problem != err.message and self._expected():
+                    _log.warning("the bus is not there: %s", err.message)
+                self.problem = err.message if self._expected() else ""
+            finally:
+                self.bus = None
+            self._tried.set()
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    def _expected(self) -> bool:
+        """Whether a bus should be there: on a machine without systemd, and in a test, there often is none."""
+        return self.kind not in ("system", "session") or Path("/run/systemd/system").is_dir()

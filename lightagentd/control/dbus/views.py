@@ -1,0 +1,223 @@
+"""What objects there are on D-Bus, and each of them as one caller may see it.
+
+Every kind of object is a class of `api`, or `Turn` here; its fields become properties. Views are made by the
+operations of the `Service`, which check what the caller may do and see; here is nothing of that. A view is a
+value: it says how something was when it was made.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightagentd import api
+from lightagentd.agents.turn import Turn as RunningTurn
+from lightagentd.control.authz import Caller
+from lightagentd.control.dbus.types import ROOT, object_name, object_path
+from lightagentd.errors import AgentBroken, NotFound
+
+if TYPE_CHECKING:
+    from lightagentd.daemon import Daemon
+
+LISTED_SESSIONS = 500
+"""How many sessions at rest are in a list of objects, the newest: each costs 0.1 ms of the daemon's time. The
+older ones are objects like the others."""
+OPEN_STATES = ("waiting", "granted")
+"""An approval in another state is over, and no object any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A turn that waits in its session's queue or runs. `state`: queued, running, waiting (for `approval`).
+    When it is over the object is gone; its events, sent by Prompt, say how it ended.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    state: str
+    approval: str
+
+
+View = api.Status | api.Agent | api.Session | api.Approval | Turn
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kind:
+    """One kind of object. `folder` is in its path, and empty for the daemon as a whole.
+
+    `counts` are the fields that count sessions: they depend on who asks. No signal tells of a change of those
+    that are `silent`, since they change all the time.
+    """
+
+    folder: str
+    interface: str
+    view: type[View]
+    counts: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+
+
+class Key(NamedTuple):
+    """One object, whether it exists or not."""
+
+    kind: Kind
+    name: str
+
+    @property
+    def path(self) -> str:
+        return object_path(self.kind.folder, self.name) if self.kind.folder else ROOT
+
+
+MANAGER_KIND = Kind(
+    folder="",
+    interface="org.lightagent1.Manager",
+    view=api.Status,
+    counts=frozenset({"sessions"}),
+    silent=frozenset({"uptime_s", "history", "workers"}),
+)
+AGENT = Kind(
+    folder="agents", interface="org.lightagent1.Agent", view=api.Agent, counts=frozenset({"sessions"})
+)
+SESSION = Kind(folder="sessions", interface="org.lightagent1.Session", view=api.Session)
+APPROVAL = Kind(folder="approvals", interface="org.lightagent1.Approval", view=api.Approval)
+TURN = Kind(folder="turns", interface="org.lightagent1.Turn", view=Turn)
+KINDS = (AGENT, SESSION, APPROVAL, TURN)
+MANAGER = Key(MANAGER_KIND, "")
+_BY_FOLDER = {kind.folder: kind for kind in KINDS}
+
+
+def key_of(path: str) -> Key | None:
+    """The object that a path names; None for a path that can name none."""
+    if path == ROOT:
+        return MANAGER
+    found = object_name(path)
+    kind = _BY_FOLDER.get(found[0]) if found else None
+    return Key(kind, found[1]) if found and kind else None
+
+
+def kind_of_folder(path: str) -> Kind | None:
+    """The kind of the objects right below a path such as /org/lightagent1/agents."""
+    return next((kind for kind in KINDS if path == f"{ROOT}/{kind.folder}"), None)
+
+
+def owner_of(view: View) -> int | None:
+    """The uid whose object this is; None for one that is nobody's alone."""
+    return view.owner if isinstance(view, api.Session | api.Approval | Turn) else None
+
+
+def is_at_rest(view: View | None) -> bool:
+    """Whether nothing changes it but what is stored as an event."""
+    match view:
+        case api.Session():
+            return view.state == "idle" and not view.queued
+        case api.Agent():
+            return view.state == "running"
+        case api.Approval() | Turn():
+            return False
+    return True
+
+
+class Views:
+    """Makes views. It owns nothing."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    @staticmethod
+    def of_all() -> Caller:
+        """The daemon itself, which sees everything."""
+        return Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
+
+    async def everything(self, caller: Caller, *, limit: int | None = LISTED_SESSIONS) -> dict[Key, View]:
+        """All that the caller sees below the root; of the sessions at rest only the newest, up to a limit.
+
+        Raises PermissionDenied.
+        """
+        found = await self.of_kind(caller, AGENT) | await self.of_kind(caller, APPROVAL)
+        sessions = await self._daemon.service.list_sessions(caller, "")
+        return found | _newest(sessions, limit) | self._turns(sessions)
+
+    async def of_kind(self, caller: Caller, kind: Kind) -> dict[Key, View]:
+        """As `everything`, for one kind."""
+        service = self._daemon.service
+        if kind is AGENT:
+            return {Key(kind, one.name): one for one in await service.list_agents(caller)}
+        if kind is APPROVAL:
+            questions = await service.list_approvals(caller, every=False)
+            return {Key(kind, one.id): one for one in questions}
+        sessions = await service.list_sessions(caller, "")
+        return self._turns(sessions) if kind is TURN else _newest(sessions, LISTED_SESSIONS)
+
+    async def get(self, caller: Caller, key: Key) -> View:
+        """One object. Raises PermissionDenied; NotFound where there is none that the caller may see."""
+        service = self._daemon.service
+        if key.kind is AGENT:
+            return await service.get_agent(caller, key.name)
+        if key.kind is SESSION:
+            return await service.get_session(caller, key.name)
+        if key.kind is APPROVAL:
+            found = await service.get_approval(caller, key.name)
+            if found.state in OPEN_STATES:
+                return found
+        if key.kind is TURN:
+            turn = self._turn(key.name)
+            await service.get_session(caller, turn.session if turn else "")
+            if turn:
+                return turn
+        if key == MANAGER:
+            return await service.status(caller)
+        raise NotFound(f"There is no object {key.path}.")
+
+    async def find(self, key: Key) -> View | None:
+        """As the daemon itself sees it; None where there is none."""
+        try:
+            return await self.get(self.of_all(), key)
+        except (NotFound, AgentBroken):
+            return None
+
+    @property
+    def agent_names(self) -> list[str]:
+        """All agents that are defined."""
+        return list(self._daemon.registry.definitions.paths)
+
+    def _turns(self, sessions: list[api.Session]) -> dict[Key, View]:
+        """The turns in sessions that the caller may see."""
+        turns: list[RunningTurn] = []
+        for one in sessions:
+            if not is_at_rest(one):
+                _, found = self._daemon.registry.session(one.id)
+                turns += [found.running] if found.running else []
+                turns += found.queue
+        return {Key(TURN, one.trace_id): _turn(one) for one in turns}
+
+    def _turn(self, trace_id: str) -> Turn | None:
+        for agent in self._daemon.registry.agents.values():
+            for session in agent.sessions.values():
+                if session.running is not None and session.running.trace_id == trace_id:
+                    return _turn(session.running)
+                for one in session.queue:
+                    if one.trace_id == trace_id:
+                        return _turn(one)
+        return None
+
+
+def _newest(sessions: list[api.Session], limit: int | None) -> dict[Key, View]:
+    """Those of the sessions, the newest first, that go into a list."""
+    if limit is not None and len(sessions) > limit:
+        sessions = sessions[:limit] + [one for one in sessions[limit:] if not is_at_rest(one)]
+    return {Key(SESSION, one.id): one for one in sessions}
+
+
+def _turn(turn: RunningTurn) -> Turn:
+    record = turn.session.record
+    running = turn.session.running is turn
+    return Turn(
+        id=turn.trace_id,
+        agent=record.agent,
+        session=record.id,
+        owner=record.owner,
+        state="waiting" if turn.is_waiting else "running" if running else "queued",
+        approval=turn.approval if turn.is_waiting else "",
+    )

@@ -1,0 +1,220 @@
+"""The peers that are told what changes of the objects on D-Bus, each with signals to it alone.
+
+A peer is told of what it may see, from the call with which it began to look until it leaves the bus or says
+that it has enough. Its rights are looked at again before signals go out. `Objects` (objects.py) owns the
+`Watchers`; each `Watcher` has a task that sends, so that one who is slow, or whose rights take long to be
+decided, holds up nobody. What waits for it is one record for each object that changed, however often it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from lightagentd.control.authz import Authority, Caller, Operation
+from lightagentd.control.dbus.changes import Change
+from lightagentd.control.dbus.properties import INTERFACE as PROPERTIES
+from lightagentd.control.dbus.properties import values
+from lightagentd.control.dbus.types import ROOT
+from lightagentd.control.dbus.views import APPROVAL, Key, View, Views
+from lightagentd.errors import LightagentError, LimitExceeded, NotFound, PermissionDenied, TimedOut
+
+OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
+FOR_UID, IN_ALL = 16, 128
+"""How many peers of one user are told, and of all users together, administrators not counted."""
+RIGHTS_S = 1.0
+"""How long a peer's rights are taken for what they were."""
+
+Emit = Callable[[str, str, str, str, str, list[Any]], Awaitable[None]]
+"""Sends a signal: destination, path, interface, member, signature, arguments."""
+
+_log = logging.getLogger(__name__)
+
+
+class Watchers:
+    """End with `close()`."""
+
+    def __init__(self, views: Views, authority: Authority, emit: Emit, emptied: Callable[[], None]) -> None:
+        """`emptied` is called when nobody is left."""
+        self._views, self._authority, self._emit, self._emptied = views, authority, emit, emptied
+        self._watchers: dict[str, Watcher] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """The unique names of the peers that are told."""
+        return list(self._watchers)
+
+    def get(self, name: str) -> Watcher | None:
+        return self._watchers.get(name)
+
+    def check_room(self, caller: Caller) -> None:
+        """Raises LimitExceeded when there is no room for one more peer of this user."""
+        others = [one.caller for one in self._watchers.values()]
+        of_uid = sum(one.uid == caller.uid for one in others)
+        in_all = sum(not one.is_administrator for one in others)
+        if of_uid >= FOR_UID or (in_all >= IN_ALL and not caller.is_administrator):
+            raise LimitExceeded(
+                f"{of_uid} programs of the user with uid {caller.uid} are told of changes already, "
+                f"and {in_all} of all users.",
+                suggestion="End some of them; Get and GetAll answer all the same.",
+            )
+
+    def add(self, caller: Caller, known: Mapping[Key, View]) -> Watcher:
+        """Begin to tell a peer that is not told yet; `known` is how things are, kept up to date."""
+        made = Watcher(caller, known, self._views, self._authority, self._emit)
+        self._watchers[caller.bus_name] = made
+        made.task = asyncio.create_task(self._serve(made), name=f"dbus-watcher {caller.bus_name}")
+        self._tasks.add(made.task)
+        made.task.add_done_callback(self._tasks.discard)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Tell this peer nothing more."""
+        watcher = self._watchers.pop(name, None)
+        if watcher is not None and watcher.task is not None:
+            watcher.task.cancel()
+            if not self._watchers:
+                self._emptied()
+
+    def clear(self) -> None:
+        for name in list(self._watchers):
+            self.remove(name)
+
+    def tell(self, change: Change) -> None:
+        for watcher in self._watchers.values():
+            watcher.note(change)
+
+    async def close(self) -> None:
+        self.clear()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _serve(self, watcher: Watcher) -> None:
+        """Until the peer is removed, or lost its rights, or the bus is gone."""
+        try:
+            await watcher.run()
+        except LightagentError as err:
+            _log.info("%s is told of no more changes: %s", watcher.caller.bus_name, err.message)
+        except Exception:  # noqa: BLE001 - the boundary of what is done for one peer
+            _log.exception("%s is told of no more changes", watcher.caller.bus_name)
+        finally:
+            if self._watchers.get(watcher.caller.bus_name) is watcher:
+                self.remove(watcher.caller.bus_name)
+
+
+class Watcher:
+    """One peer that is told. `Watchers` makes it and runs it."""
+
+    def __init__(
+        self, caller: Caller, known: Mapping[Key, View], views: Views, authority: Authority, emit: Emit
+    ) -> None:
+        self.caller = caller
+        self.task: asyncio.Task[None] | None = None
+        self.left_out: set[Key] = set()
+        """Objects that its list left out: it hears of them as new ones when they change."""
+        self._known, self._views, self._authority, self._emit = known, views, authority, emit
+        self._pending: dict[Key, Change] = {}
+        self._wake = asyncio.Event()
+        self._rights_until_s = 0.0
+        self._asking = 0
+
+    def note(self, change: Change) -> None:
+        """Tell this later, together with what else becomes of the object until then."""
+        if not self._may_see(change):
+            return
+        before = self._pending.get(change.key)
+        if before is not None:
+            names = before.names | change.names
+            if not before.exists and change.exists:  # another one with the same name
+                names = frozenset(field.name for field in dataclasses.fields(change.key.kind.view))
+            change = dataclasses.replace(change, names=names, existed=before.existed)
+        self._pending[change.key] = change
+        self._wake.set()
+
+    def asks(self) -> None:
+        """It asked how things are: until `answered`, no signal may overtake the answer."""
+        self._asking += 1
+
+    def answered(self) -> None:
+        """The answer is on its way, or there is none."""
+        self._asking -= 1
+        self._wake.set()
+
+    async def check_rights(self) -> None:
+        """Raises PermissionDenied when it may be told nothing any more."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._rights_until_s:
+            return
+        if not await self._authority.may(self.caller, Operation.INSPECT):
+            raise PermissionDenied(
+                f"The user with uid {self.caller.uid} may not be told of changes.",
+                suggestion="It needs org.lightagent1.inspect without a question each time.",
+            )
+        sees_all = await self._authority.may(self.caller, Operation.ADMINISTER)
+        self.caller = dataclasses.replace(self.caller, sees_all=sees_all)
+        self._rights_until_s = now_s + RIGHTS_S
+
+    async def run(self) -> None:
+        """Raises PermissionDenied when its rights are gone, Unavailable when it or the bus is, LimitExceeded
+        when it does not read.
+        """
+        await self.check_rights()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._pending or self._is_asking():
+                continue
+            await self.check_rights()
+            pending, self._pending = self._pending, {}
+            for change in pending.values():
+                if self._is_asking():  # the answer may be older than this: tell it afterwards
+                    self.note(change)
+                else:
+                    await self._tell(change)
+
+    async def _tell(self, change: Change) -> None:
+        if not self._may_see(change):
+            return
+        try:
+            await self._send(change)
+        except TimedOut:  # the bus takes nothing now; what came meanwhile is newer than this
+            newer = self._pending.pop(change.key, None)
+            for one in (change, newer):
+                if one is not None:
+                    self.note(one)
+
+    async def _send(self, change: Change) -> None:
+        key = change.key
+        peer, interface = self.caller.bus_name, key.kind.interface
+        view = self._known.get(key) if change.exists else None
+        if view is None:
+            self.left_out.discard(key)
+            if change.existed:
+                gone = [key.path, [interface]]
+                await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesRemoved", "oas", gone)
+            return
+        is_new = not change.existed or key in self.left_out
+        names = change.names | ({"may_answer"} if key.kind is APPROVAL else set())
+        if key.kind is APPROVAL or (key.kind.counts and (is_new or names & key.kind.counts)):
+            try:
+                view = await self._views.get(self.caller, key)
+            except NotFound:
+                return  # it is gone meanwhile, of which it hears next
+        if is_new:
+            self.left_out.discard(key)
+            added = [key.path, {interface: values(key, view)}]
+            await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", added)
+        else:
+            changed = [interface, values(key, view, names), []]
+            await self._emit(peer, key.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", changed)
+
+    def _is_asking(self) -> bool:
+        return self._asking > 0
+
+    def _may_see(self, change: Change) -> bool:
+        viewer = self.caller.viewer
+        return change.owner is None or viewer is None or change.owner == viewer

@@ -1,0 +1,47 @@
+"""The operations on what was stored, a part of `Service`: the event stream, queries, verification."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, replace
+
+from lightagentd import api
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations import Operations, check_limit
+from lightagentd.control.presentation import stored_event
+from lightagentd.errors import InvalidArgument
+from lightagentd.events.feed import Feed
+from lightagentd.events.queries import Filter
+
+
+class HistoryOperations(Operations):
+    """Events and history."""
+
+    _feed: Feed
+
+    async def subscribe(
+        self, caller: Caller, wanted: Filter, from_seq: int | None, *, follow: bool
+    ) -> AsyncGenerator[api.StoredEvent, None]:
+        caller = await self._admit(caller, Operation.INSPECT)
+        if from_seq is not None and from_seq < 0:
+            raise InvalidArgument("from_seq must not be negative.", field="from_seq")
+        wanted = replace(wanted, viewer=caller.viewer)
+        first = self._history.head_seq + 1 if from_seq is None else max(1, from_seq)
+        last = None if follow else self._history.head_seq
+        async with aclosing(self._feed.follow(self._history, wanted, first, last)) as events:
+            async for event in events:
+                yield stored_event(event)
+
+    async def query(self, caller: Caller, wanted: Filter, limit: int) -> list[api.StoredEvent]:
+        caller = await self._admit(caller, Operation.INSPECT)
+        check_limit(limit)
+        wanted = replace(wanted, viewer=caller.viewer)
+        found = await asyncio.to_thread(self._history.newest, wanted, limit)
+        return [stored_event(event) for event in found]
+
+    async def verify(self, caller: Caller) -> api.Verification:
+        await self._admit(caller, Operation.INSPECT)
+        found = await asyncio.to_thread(self._history.verify)
+        return api.Verification(**asdict(found))

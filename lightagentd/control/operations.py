@@ -1,0 +1,54 @@
+"""What every group of the `Service`'s operations begins with: may the caller do this?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from lightagentd import api
+from lightagentd.agents.agent import Agent
+from lightagentd.agents.registry import Registry
+from lightagentd.agents.session import Session
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.errors import InvalidArgument, ShuttingDown
+from lightagentd.events.history import History
+
+if TYPE_CHECKING:
+    from lightagentd.daemon import Daemon
+
+MAX_LIMIT = 1000
+"""The most events or messages that one answer holds; a stream has no such limit."""
+
+
+class Operations:
+    """A group of operations; `Service` is made of them."""
+
+    _daemon: Daemon
+    _registry: Registry
+    _history: History
+
+    async def _admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
+        """The caller with what he may see. Raises PermissionDenied."""
+        return await self._daemon.authority.admit(caller, operation, agent=agent)
+
+    async def _may_approve(self, caller: Caller, agent: str) -> bool:
+        """Whether a caller may answer yes to what this agent asks, without being asked himself."""
+        return await self._daemon.authority.may(caller, Operation.APPROVE, agent=agent)
+
+    async def _for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
+        """A turn event as this caller gets it: a question says whether he may answer it."""
+        if event["type"] != "approval_requested":
+            return event
+        return cast(api.TurnEvent, {**event, "may_answer": await self._may_approve(caller, agent)})
+
+    def _visible(self, caller: Caller, agent: Agent) -> list[Session]:
+        viewer = caller.viewer
+        return [one for one in agent.sessions.values() if viewer is None or one.record.owner == viewer]
+
+    def _check_open(self) -> None:
+        if self._daemon.draining:
+            raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidArgument(f"limit must be from 1 to {MAX_LIMIT}.", field="limit")

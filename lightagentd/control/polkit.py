@@ -1,0 +1,330 @@
+"""Asks polkit whether a caller may do something: the first of the daemon's deciders (`authz.Authority`).
+
+The daemon owns the `Polkit`; it keeps no answer, since rules, and what an administrator has authenticated
+for, change at any time. A caller on the bus is named by its unique name, one of the control socket by a
+descriptor of its process (pidfd) and its uid, never by a number that could be another process by now. Who
+may be asked for a password is the caller's to say (`lightagentd/interaction.py`); who hangs up meanwhile is
+asked no longer. What goes wrong while polkit is there refuses; where it is not, the next decider is asked.
+
+Interface: org.freedesktop.PolicyKit1.Authority (https://polkit.pages.freedesktop.org/polkit/)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from lightagentd.agents.definition import NAME
+from lightagentd.bus import CALL_TIMEOUT_S, Bus, Variant
+from lightagentd.bus_errors import Masked, NoSuchName
+from lightagentd.control.authz import INTERACTION, Caller, Operation
+from lightagentd.control.bus_link import BusLink
+from lightagentd.errors import (
+    AuthorizationRequired,
+    LightagentError,
+    LimitExceeded,
+    PermissionDenied,
+    Unavailable,
+)
+
+_T = TypeVar("_T")
+
+ACTION_PREFIX = "org.lightagent1."
+DIALOG_TIMEOUT_S = 300.0
+"""How long a person gets to authenticate."""
+LOOK_TIMEOUT_S = 2.0
+CHECKS, CHECKS_EACH = 48, 8
+"""How many checks that ask nobody run at a time, in all and of one user; more wait for their turn."""
+DIALOGS, DIALOGS_EACH = 48, 4
+"""The same of those that may ask a person; more are refused. A connection may wait for 128 answers at a time
+(`max_replies_per_connection`, dbus-daemon(1)), and no dialog shall keep others from being asked about."""
+
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+_NAME = "org.freedesktop.PolicyKit1"
+_PATH = "/org/freedesktop/PolicyKit1/Authority"
+_INTERFACE = "org.freedesktop.PolicyKit1.Authority"
+_ALLOW_USER_INTERACTION = 1
+_FIRST_WITH_PIDFD = 124
+"""The version of polkit since which a process can be named by a pidfd."""
+_MESSAGES = {
+    Operation.INSPECT: "Authentication is required to look at the AI agent $(agent)",
+    Operation.PROMPT: "Authentication is required to prompt the AI agent $(agent)",
+    Operation.APPROVE: "Authentication is required to approve what the AI agent $(agent) asks to do",
+    Operation.MANAGE_AGENTS: "Authentication is required to manage the AI agent $(agent)",
+}
+"""What a dialog says where the call is about one agent; polkit puts its name in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Authority:
+    """The polkit that runs now."""
+
+    bus: Bus
+    owner: str
+    """Its unique name: what is asked there goes to no other version, and to nobody else."""
+    takes_pidfd: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    authorized: bool
+    challenge: bool
+    """Somebody could be asked."""
+    dismissed: bool
+    """Somebody was, and would not answer."""
+
+
+class _NotThere(Exception):
+    """polkit does not run here, and cannot be started."""
+
+
+class Polkit:
+    """Decides by CheckAuthorization on the system bus."""
+
+    def __init__(
+        self,
+        link: BusLink,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        dialog_timeout_s: float = DIALOG_TIMEOUT_S,
+    ) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+        self._dialog_timeout_s = dialog_timeout_s
+        self._known: _Authority | None = None
+        self._finding = asyncio.Lock()
+        self._checks = _Room(CHECKS, CHECKS_EACH)
+        self._dialogs = _Room(DIALOGS, DIALOGS_EACH)
+        self._ids = itertools.count(1)
+        self.problem = ""
+        """What was wrong with polkit when it was last asked, as a sentence."""
+
+    async def look(self) -> None:
+        """Bring `problem` up to date; polkit is started if need be."""
+        if (bus := self._link.bus) is None:
+            return  # the link says what is wrong
+        with contextlib.suppress(_NotThere, PermissionDenied):
+            async with self._failing_closed(LOOK_TIMEOUT_S):
+                self._known = None
+                await self._authority(bus)
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool | None:
+        """As the protocol `authz.Decider` has it. Raises AuthorizationRequired when a person would have to
+        be asked and `ask` is set, but the caller allows no interaction or there is nothing to ask with.
+        """
+        bus = self._link.bus
+        if bus is None:
+            return None
+        interactive = ask and INTERACTION.get()
+        try:
+            if interactive:
+                async with (
+                    self._dialogs.place_now(caller.uid),
+                    self._failing_closed(self._dialog_timeout_s),
+                ):
+                    answer = await self._check(bus, caller, operation, agent, interactive=True)
+            else:
+                async with self._failing_closed(self._timeout_s), self._checks.place(caller.uid):
+                    answer = await self._check(bus, caller, operation, agent, interactive=False)
+        except _NotThere:
+            return None
+        if ask and not answer.authorized:
+            _explain(answer, operation, interactive=interactive)
+        return answer.authorized
+
+    @contextlib.asynccontextmanager
+    async def _failing_closed(self, timeout_s: float) -> AsyncIterator[None]:
+        """Make a refusal of whatever fails in the block, but of `_NotThere`, and keep `problem`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except (NoSuchName, Masked) as err:
+            self.problem = f"polkit does not run here, so the rule of the group applies: {err.message}"
+            raise _NotThere from err
+        except _CallerGone:
+            raise
+        except (LightagentError, OSError) as err:  # TimeoutError is an OSError
+            why = f"no answer within {timeout_s:g} s" if isinstance(err, TimeoutError) else str(err)
+            raise self._failed(why) from err
+        self.problem = ""
+
+    def _failed(self, why: str) -> PermissionDenied:
+        self.problem = f"polkit cannot be asked, so only root may do anything: {why}"
+        return PermissionDenied(
+            f"polkit cannot be asked whether you may do this: {why}",
+            suggestion="Look at it with: systemctl status polkit. Until then, use sudo.",
+        )
+
+    async def _authority(self, bus: Bus) -> _Authority:
+        """The polkit that runs now; it is started if need be. Raises NoSuchName, Masked and others."""
+        async with self._finding:
+            if self._known is None or self._known.bus is not bus:
+                try:
+                    [owner] = await bus.call(*_BUS, "GetNameOwner", "s", [_NAME])
+                except NoSuchName:
+                    await bus.call(*_BUS, "StartServiceByName", "su", [_NAME, 0])
+                    [owner] = await bus.call(*_BUS, "GetNameOwner", "s", [_NAME])
+                found = await bus.properties(owner, _PATH, _INTERFACE)
+                version = str(found.get("BackendVersion", ""))
+                takes_pidfd = version.isdecimal() and int(version) >= _FIRST_WITH_PIDFD
+                self._known = _Authority(bus=bus, owner=owner, takes_pidfd=takes_pidfd)
+            return self._known
+
+    async def _check(
+        self, bus: Bus, caller: Caller, operation: Operation, agent: str, *, interactive: bool
+    ) -> _Answer:
+        authority = await self._authority(bus)
+        try:
+            return await self._ask(authority, caller, operation, agent, interactive=interactive)
+        except NoSuchName:  # it has been restarted since
+            if self._known is authority:
+                self._known = None
+            return await self._ask(
+                await self._authority(bus), caller, operation, agent, interactive=interactive
+            )
+
+    async def _ask(
+        self, authority: _Authority, caller: Caller, operation: Operation, agent: str, *, interactive: bool
+    ) -> _Answer:
+        details = {}
+        if NAME.fullmatch(agent):  # no other agent can be there, and no other text gets into a dialog
+            details["agent"] = agent
+            if operation in _MESSAGES:
+                details["polkit.message"] = _MESSAGES[operation]
+        check_id = f"lightagentd-{next(self._ids)}" if interactive else ""
+        flags = _ALLOW_USER_INTERACTION if interactive else 0
+        with _subject(caller, takes_pidfd=authority.takes_pidfd) as (subject, fds):
+            args = [subject, ACTION_PREFIX + operation, details, flags, check_id]
+            asking = authority.bus.call(
+                authority.owner,
+                _PATH,
+                _INTERFACE,
+                "CheckAuthorization",
+                "(sa{sv})sa{ss}us",
+                args,
+                timeout_s=self._dialog_timeout_s if interactive else self._timeout_s,
+                fds=fds,
+            )
+            if interactive:
+                asking = _while_there(authority, caller, check_id, asking)
+            [[authorized, challenge, said]] = await asking
+        return _Answer(
+            authorized=authorized is True,
+            challenge=challenge is True,
+            dismissed=bool(said.get("polkit.dismissed")),
+        )
+
+
+class _CallerGone(PermissionDenied):
+    """The caller hung up."""
+
+
+def _explain(answer: _Answer, operation: Operation, *, interactive: bool) -> None:
+    """Raises what says more than a plain no."""
+    action = ACTION_PREFIX + operation
+    if answer.dismissed:
+        raise PermissionDenied(
+            f"The authentication for {action} was dismissed.", suggestion="Try again, or use sudo."
+        )
+    if answer.challenge and not interactive:
+        raise AuthorizationRequired(
+            f"This needs {action}, for which polkit asks an administrator to authenticate.",
+            suggestion="Use lactl on a terminal, allow interactive authorization in the call, or use sudo.",
+        )
+    if answer.challenge:
+        raise AuthorizationRequired(
+            f"This needs {action}, for which polkit asks an administrator to authenticate, and there is "
+            "nothing to ask him with: no authentication agent answers for this program.",
+            suggestion="Use lactl on a terminal with pkttyagent installed, start one with 'pkttyagent "
+            "--process PID', or use sudo.",
+        )
+
+
+@contextlib.contextmanager
+def _subject(caller: Caller, *, takes_pidfd: bool) -> Iterator[tuple[list[Any], list[int]]]:
+    """Who is asked about, as polkit takes it, and the descriptors with it."""
+    if caller.bus_name:
+        yield ["system-bus-name", {"name": Variant("s", caller.bus_name)}], []
+        return
+    if caller.process is None or not takes_pidfd:
+        raise Unavailable("it cannot be told for certain which process asks (that needs polkit 124)")
+    try:
+        pidfd = caller.process.open_pidfd()
+    except OSError as err:
+        raise _CallerGone("The program that asks has ended.") from err
+    try:
+        yield ["unix-process", {"pidfd": Variant("h", 0), "uid": Variant("i", caller.uid)}], [pidfd]
+    finally:
+        os.close(pidfd)
+
+
+async def _while_there(
+    authority: _Authority, caller: Caller, check_id: str, asking: Coroutine[Any, Any, _T]
+) -> _T:
+    """Wait for polkit's answer, but only while the caller waits. A check that is given up ends in polkit too.
+
+    Raises PermissionDenied when the caller is gone.
+    """
+    check = asyncio.create_task(asking, name=f"polkit {check_id}")
+    gone = asyncio.create_task(_gone(authority.bus, caller), name=f"caller of {check_id}")
+    try:
+        await asyncio.wait({check, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if check.done():
+            return check.result()
+        gone.result()  # raises where it could not be watched
+        raise _CallerGone("The caller has gone while polkit asked.")
+    finally:
+        if not check.done():
+            authority.bus.tell(
+                authority.owner, _PATH, _INTERFACE, "CancelCheckAuthorization", "s", [check_id]
+            )
+        for task in (check, gone):
+            task.cancel()
+        await asyncio.wait({check, gone})
+
+
+async def _gone(bus: Bus, caller: Caller) -> None:
+    """Wait until nobody waits for the answer any more."""
+    if caller.process is not None:
+        await caller.process.gone.wait()
+        return
+    name = caller.bus_name
+    async with bus.signals(sender=_BUS[0], member="NameOwnerChanged", arg0=name) as changes:
+        [there] = await bus.call(*_BUS, "NameHasOwner", "s", [name])
+        while there:
+            there = (await anext(changes)).args[2]
+
+
+class _Room:
+    """At most so many at a time, of each user and in all, so that no user takes the others' places."""
+
+    def __init__(self, total: int, each: int) -> None:
+        self._total = asyncio.Semaphore(total)
+        self._each = each
+        self._own: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+
+    def _of(self, uid: int) -> asyncio.Semaphore:
+        return self._own.setdefault(uid, asyncio.Semaphore(self._each))
+
+    @contextlib.asynccontextmanager
+    async def place(self, uid: int) -> AsyncIterator[None]:
+        """A place for the length of the block, once one is free."""
+        async with self._of(uid), self._total:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def place_now(self, uid: int) -> AsyncIterator[None]:
+        """The same. Raises LimitExceeded when none is free now."""
+        if self._of(uid).locked() or self._total.locked():
+            raise LimitExceeded(
+                "Too many questions for authentication are open.",
+                suggestion="Answer or close those that are open, then try again.",
+            )
+        async with self.place(uid):
+            yield

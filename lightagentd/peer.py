@@ -1,0 +1,75 @@
+"""The other end of a Unix socket, as the kernel names it: user, groups and process.
+
+A `Peer` belongs to its connection. The process is never named by its number alone, since the number of a
+process that has ended is given to another one: `PeerProcess` gives a pidfd of exactly the process that
+connected (pidfd_open(2)).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+
+_SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77
+"""Not in Python's socket module; since Linux 4.13 and 6.5."""
+_GROUPS_BYTES = 1 << 10
+"""The most that Python asks the kernel for: room for 256 groups."""
+
+
+class PeerProcess:
+    """The process that connected. Its connection calls `close` at its end."""
+
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        self._sock = sock
+        self._kept = -1
+        self.gone = asyncio.Event()
+        """Set once the peer has hung up: nobody waits for an answer any more."""
+        try:
+            os.close(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError as err:
+            if err.errno == errno.ENOPROTOOPT:  # an older kernel: the earlier it is opened, the better
+                with contextlib.suppress(OSError):
+                    self._kept = os.pidfd_open(pid)
+
+    def open_pidfd(self) -> int:
+        """A descriptor that the caller closes. Raises OSError when the process or the connection is gone."""
+        if self.gone.is_set():
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if self._kept >= 0:
+            return os.dup(self._kept)
+        # The kernel keeps which process connected, so this is that one however late it is asked.
+        return self._sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+
+    def close(self) -> None:
+        self.gone.set()
+        if self._kept >= 0:
+            os.close(self._kept)
+            self._kept = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """The other end of a connection, as the kernel knew it when it connected (unix(7), SO_PEERCRED)."""
+
+    uid: int
+    gid: int
+    pid: int
+    groups: frozenset[int] = frozenset()
+    process: PeerProcess | None = field(default=None, compare=False, repr=False)
+
+    @staticmethod
+    def of(sock: socket.socket) -> Peer:
+        """Raises OSError."""
+        size = struct.calcsize("3i")
+        pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        try:
+            raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+        except OSError:  # ERANGE: it is in more groups than that, and counts as being in its own alone
+            raw = b""
+        groups = frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
+        return Peer(uid=uid, gid=gid, pid=pid, groups=groups, process=PeerProcess(sock, pid))

@@ -427,12 +427,13 @@ class Agent:
         """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
         figures = {"steps": turn.steps_done, "duration_ms": turn.duration_ms}
         failure = None if error is None else final_error(error, cancelled=turn.cancelled)
+        stored = {**figures, "unattended": True} if turn.unattended else figures
         if turn.cancelled_because is not None and isinstance(error, asyncio.CancelledError):
             failure = turn.cancelled_because
         if failure is None:
-            outcome = NewEvent(topic="session.turn", type="done", data=figures, source="agent")
+            outcome = NewEvent(topic="session.turn", type="done", data=stored, source="agent")
         else:
-            data = {**failure.to_dict(), **figures}
+            data = {**failure.to_dict(), **stored}
             outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
         try:
             lapsed = parts.dispatcher.approvals.lapse(turn.approval, "Its turn ended.")

@@ -1,125 +1,105 @@
-"""Sends each stored event to journald, in a thread of its own, so that a stuck journal delays nobody.
+"""The journald sink: sends each stored event, in a thread of its own, so that a stuck journal delays nobody.
 
-The journal gets what happened (a tool call with its redacted arguments, as sudo logs its commands) and the
-event's hash, but not the content of prompts, output and messages: whoever may read the journal would
-read everyone's. Fields are described in systemd.journal-fields(7); ours begin with LIGHTAGENT. Those that
-describe a call come from the daemon's own events alone: a tool may put what it likes into its events.
+What journald does not take is counted, and the history has it. When journald takes entries again, one that
+has no event behind it says from which to which number the journal lacks events, so that an auditor knows
+where to look; what cannot be said before the daemon ends is kept in a file for the next start. The events
+themselves are not kept for a second attempt: a journal that is slow for long must not eat memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import json
 import logging
 import queue
 import threading
-import uuid
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lightagentd.events.model import Event, dump_json
+from lightagentd.events.journal_entry import GAP, gap_fields, journal_fields, message_id
+from lightagentd.events.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.model import Event
+from lightagentd.systemd import BOOTED
 
 _log = logging.getLogger(__name__)
 
-JOURNAL_SOCKET = Path("/run/systemd/journal/socket")
-QUEUE_LIMIT = 10_000
+QUEUE_LIMIT = 20_000
 """Events that may wait; beyond it the newest are dropped here and counted (the history has them)."""
-_FIELD_MAX_BYTES = 4096
-_NAMESPACE = uuid.UUID("6c1f6f3e-7f0a-4f43-9d5e-2a1b3a7d6a10")
-
-_ERRORS = ("agent.error", "daemon.error")
-FROM_TOOL = "tool"
-"""The source of an event that a tool emitted."""
+RETRY_S = 5.0
+"""How often a journal that did not take an event is asked again while nothing happens."""
+_SLOW = QUEUE_LIMIT // 4
+"""So many waiting events are worth a word."""
 
 
-def message_id(topic: str, event_type: str) -> str:
-    """The MESSAGE_ID of a type of event: 32 hexadecimal digits, the same on every machine."""
-    group = "tool" if topic.startswith("tool.") and event_type == "invocation" else topic
-    return uuid.uuid5(_NAMESPACE, f"{group}/{event_type}").hex
+@dataclass(frozen=True)
+class _Gap:
+    """Events that the journal lacks: all of them lie between these numbers."""
 
+    first_seq: int
+    last_seq: int
+    count: int
 
-def journal_fields(event: Event) -> dict[str, str]:
-    """The fields of one event, without its content."""
-    data = event.data or {}
-    fields = {
-        "MESSAGE": _sentence(event, data),
-        "MESSAGE_ID": message_id(event.topic, event.type),
-        "PRIORITY": "3" if event.topic in _ERRORS else "6",
-        "SYSLOG_IDENTIFIER": "lightagentd",
-        "LIGHTAGENT_SEQ": str(event.seq),
-        "LIGHTAGENT_HASH": event.hash,
-        "LIGHTAGENT_TOPIC": event.topic,
-        "LIGHTAGENT_TYPE": event.type,
-        "LIGHTAGENT_AGENT": event.agent,
-        "LIGHTAGENT_SESSION": event.session,
-        "LIGHTAGENT_CALLER_UID": "" if event.owner is None else str(event.owner),
-        "LIGHTAGENT_REQUEST_ID": event.request_id,
-        "LIGHTAGENT_TRACE_ID": event.trace_id,
-    }
-    own = event.source != FROM_TOOL
-    for name in ("tool", "action", "effect", "decision", "duration_ms", "result"):
-        if own and name in data:
-            fields[f"LIGHTAGENT_{name.upper()}"] = _short(str(data[name]))
-    if own and "args" in data:
-        fields["LIGHTAGENT_ARGS"] = _short(dump_json(data["args"]).decode())
-    return {key: value for key, value in fields.items() if value}
-
-
-def _short(text: str) -> str:
-    raw = text.encode()
-    if len(raw) <= _FIELD_MAX_BYTES:
-        return text
-    digest = hashlib.sha256(raw).hexdigest()[:16]
-    return raw[: _FIELD_MAX_BYTES - 64].decode(errors="ignore") + f"… ({len(raw)} bytes, sha256 {digest})"
-
-
-def _sentence(event: Event, data: dict[str, Any]) -> str:
-    who = f"{event.agent}: " if event.agent else ""
-    if event.source == FROM_TOOL:
-        return f"{who}{event.topic} {_short(event.type)}"
-    if "tool" in data and "action" in data:
-        call = f"{data['tool']}.{data['action']}"
-        what = f"{event.type} {call}"
-        if event.type == "invocation":
-            what = f"{call} {data.get('result', '')} in {data.get('duration_ms', '?')} ms"
-        elif "args" in data:
-            what = f"{event.type} {call} {_short(dump_json(data['args']).decode())}"
-        return who + what
-    if event.topic in _ERRORS or event.topic.startswith("daemon."):
-        return who + _short(f"{event.type}: {data.get('message', '')}".rstrip(": "))
-    return f"{who}{event.topic} {event.type}"
+    def joined(self, other: _Gap | None) -> _Gap:
+        if other is None:
+            return self
+        first, last = min(self.first_seq, other.first_seq), max(self.last_seq, other.last_seq)
+        return _Gap(first, last, self.count + other.count)
 
 
 class JournaldSink:
-    """Owns the sending thread. `send` never blocks; `dropped` counts what did not get through."""
+    """Owns the sending thread and its socket. `send` never blocks; `dropped` counts what did not get through.
 
-    def __init__(self) -> None:
-        self._overflowed = 0  # written by whoever calls `send`
-        self._failed = 0  # written by the sending thread
-        self._abandoned = 0
+    With `content`, the entries hold what the events hold: prompts, output, messages. In `gap_file` a gap
+    waits that could not be told before the end.
+    """
+
+    def __init__(self, path: Path = SOCKET, *, content: bool = False, gap_file: Path | None = None) -> None:
+        self._path = path
+        self._content = content
+        self._gap_file = gap_file
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._gap: _Gap | None = None
+        self._refused = ""
+        """Why journald takes nothing now."""
+        self._sending: Event | None = None
+        self._telling: _Gap | None = None
+        """What the thread has in hand, and may be stuck with."""
         self._queue: queue.Queue[Event | None] = queue.Queue(QUEUE_LIMIT)
         self._thread: threading.Thread | None = None
 
     @property
     def dropped(self) -> int:
         """How many events did not get through."""
-        return self._overflowed + self._failed + self._abandoned
+        return self._dropped
 
     @staticmethod
     def available() -> bool:
-        """Whether journald runs here."""
-        return JOURNAL_SOCKET.exists()
+        """Whether there is a journald here, or systemd would have one that is only gone just now."""
+        return SOCKET.exists() or BOOTED.is_dir()
 
-    def start(self, send: Callable[..., None] | None = None) -> None:
-        """Start the thread. `send` takes the message and the fields, as `systemd.journal.send` does, which
-        is what is called without one.
-        """
-        if send is None:
-            from systemd import journal
+    def problem(self) -> str:
+        """What is wrong, as a sentence; empty when all is well."""
+        if self._refused:
+            return (
+                f"journald takes no events ({self._refused}); {self._dropped} are in the history alone. "
+                "Look at: systemctl status systemd-journald.socket systemd-journald"
+            )
+        waiting = self._queue.qsize()
+        if waiting >= _SLOW:
+            return (
+                f"journald does not keep up: {waiting} events wait for it. "
+                "Look at: systemctl status systemd-journald"
+            )
+        if self._dropped:
+            return f"journald did not take {self._dropped} events; the history has them."
+        return ""
 
-            send = journal.send
-        self._thread = threading.Thread(target=self._run, args=(send,), name="journald", daemon=True)
+    def start(self) -> None:
+        """Start the thread."""
+        if (kept := self._kept_gap()) is not None:
+            self._gap = kept.joined(self._gap)
+        self._thread = threading.Thread(target=self._run, name="journald", daemon=True)
         self._thread.start()
 
     def send(self, event: Event) -> None:
@@ -127,7 +107,7 @@ class JournaldSink:
         try:
             self._queue.put_nowait(event)
         except queue.Full:
-            self._overflowed += 1
+            self._miss(event)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, for a limited time."""
@@ -137,24 +117,113 @@ class JournaldSink:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 # The journal is stuck, and the thread with it, holding one event; the rest ends here.
-                self._abandoned = 1 + self._drain()
+                left = self._drain()
+                for event in left:
+                    self._miss(event)
+                _log.warning("journald is stuck: %d events are in the history alone", len(left))
                 self._queue.put(None)
             self._thread = None
+            self._keep_gap()
 
-    def _drain(self) -> int:
-        count = 0
+    def _drain(self) -> list[Event]:
+        """What the stuck thread holds, and what waits for it."""
+        left = [self._sending] if self._sending is not None else []
         while True:
             try:
-                count += self._queue.get_nowait() is not None
+                event = self._queue.get_nowait()
             except queue.Empty:
-                return count
+                return left
+            if event is not None:
+                left.append(event)
 
-    def _run(self, send: Callable[..., None]) -> None:
-        while (event := self._queue.get()) is not None:
-            try:
-                fields = journal_fields(event)
-                send(fields.pop("MESSAGE"), **fields)
-            except (OSError, ValueError) as err:
-                self._failed += 1
-                if self._failed == 1:
-                    _log.warning("journald does not take events: %s", err)
+    def _kept_gap(self) -> _Gap | None:
+        """The gap that the last run of the daemon could not tell."""
+        if self._gap_file is None:
+            return None
+        try:
+            found = json.loads(self._gap_file.read_text())
+            return _Gap(*(int(found[name]) for name in ("first_seq", "last_seq", "count")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as err:
+            _log.warning("what the journal lacks since the last run is not known: %s", err)
+            return None
+
+    def _keep_gap(self) -> None:
+        """Leave the gap that is still to be told for the next start, or nothing."""
+        if self._gap_file is None:
+            return
+        try:
+            gap = self._telling.joined(self._gap) if self._telling else self._gap
+            if gap is None:
+                self._gap_file.unlink(missing_ok=True)
+            else:
+                self._gap_file.write_text(json.dumps(asdict(gap)))
+        except OSError as err:
+            _log.warning("what the journal lacks cannot be kept for the next start: %s", err)
+
+    def _run(self) -> None:
+        journal = JournalSocket(self._path)
+        try:
+            while True:
+                try:
+                    # While a gap is to be told, not only the next event tells it.
+                    event = self._queue.get(timeout=RETRY_S if self._gap else None)
+                except queue.Empty:
+                    self._tell_gap(journal)
+                    continue
+                if event is None:
+                    self._tell_gap(journal)
+                    return
+                self._sending = event
+                self._pass_on(journal, event)
+                self._sending = None
+        finally:
+            journal.close()
+
+    def _pass_on(self, journal: JournalSocket, event: Event) -> None:
+        # A gap that is still growing beyond this event is told later, so that one entry tells all of it.
+        gap = self._gap
+        if gap is not None and gap.last_seq < event.seq and not self._tell_gap(journal):
+            self._miss(event)
+            return
+        try:
+            journal.send(journal_fields(event, content=self._content))
+        except (OSError, ValueError) as err:
+            self._miss(event)
+            self._note(str(err))
+        else:
+            self._refused = ""
+
+    def _tell_gap(self, journal: JournalSocket) -> bool:
+        """Whether journald has taken the entry about the events that it lacks."""
+        with self._lock:
+            gap, self._gap = self._gap, None
+            self._telling = gap
+        if gap is None:
+            return True
+        try:
+            journal.send(gap_fields(gap.first_seq, gap.last_seq, gap.count))
+        except OSError as err:
+            with self._lock:
+                self._gap, self._telling = gap.joined(self._gap), None
+            self._note(str(err))
+            return False
+        self._telling = None
+        self._refused = ""
+        self._keep_gap()
+        return True
+
+    def _miss(self, event: Event) -> None:
+        with self._lock:
+            self._dropped += 1
+            self._gap = _Gap(event.seq, event.seq, 1).joined(self._gap)
+
+    def _note(self, why: str) -> None:
+        """Remember why journald takes nothing, and log it once for each time that this begins."""
+        if not self._refused:
+            _log.warning("journald does not take events: %s", why)
+        self._refused = why
+
+
+__all__ = ["GAP", "JournaldSink", "journal_fields", "message_id"]

@@ -28,6 +28,10 @@ INDEXES = ("by_session", "by_agent", "by_topic", "by_time", "by_trace")
 STATES = ("sessions", "turns", "agents", "approvals", "undo", "watches")
 META = "meta"
 INITIAL_MAP_BYTES = 64 << 20
+_LOCK_BYTES = 8192
+"""What LMDB's lock file takes for as many readers as are allowed here."""
+_DISK_FULL_BYTES = 1 << 20
+"""A disk with less room than this counts as full."""
 RESERVE_BYTES = 16 << 20
 """Always allocated beyond the used part of the file, so that a full disk does not stop the history."""
 
@@ -105,6 +109,7 @@ class Environment:
         try:
             if not self.read_only:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._allocate_lock_file()
             return lmdb.open(
                 os.fspath(self.path),
                 map_size=0 if self.read_only else INITIAL_MAP_BYTES,
@@ -117,6 +122,16 @@ class Environment:
             )
         except (lmdb.Error, OSError) as err:
             raise _as_storage_error(self.path, err) from err
+
+    def _allocate_lock_file(self) -> None:
+        """LMDB maps this file without asking for its blocks: on a full disk touching it would end the process
+        with SIGBUS (mmap(2)). Raises OSError.
+        """
+        fd = os.open(self.path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _LOCK_BYTES)
+        finally:
+            os.close(fd)
 
     def _check_size(self) -> None:
         """Reading a page that was cut off would end the process with SIGBUS (mmap(2)), so look first."""
@@ -165,19 +180,21 @@ class Environment:
             self.env.set_mapsize(self.env.info()["map_size"] * 2)
 
     def reserve(self) -> bool:
-        """Keep RESERVE_BYTES allocated beyond what is used; False when the disk is too full for that."""
+        """Keep RESERVE_BYTES allocated beyond what is used; False when the disk is too full for that, or when
+        the reserve is all that is left of it.
+        """
         used_bytes = self._used_bytes()
         try:
-            if self._data_file.stat().st_blocks * 512 >= used_bytes + RESERVE_BYTES // 2:
-                return True
-            fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
-            finally:
-                os.close(fd)
+            if self._data_file.stat().st_blocks * 512 < used_bytes + RESERVE_BYTES // 2:
+                fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
+                finally:
+                    os.close(fd)
+            disk = os.statvfs(self.path)
         except OSError:
             return False
-        return True
+        return disk.f_bavail * disk.f_frsize >= _DISK_FULL_BYTES
 
     def close(self) -> None:
         self.env.close()
@@ -194,5 +211,5 @@ def _as_storage_error(path: Path, err: Exception) -> StorageError:
             suggestion=_RESTORE,
         )
     return StorageError(
-        f"The history in {path} cannot be used: {err}", suggestion="Look at the disk and its mount."
+        f"The history in {path} cannot be used: {err}.", suggestion="Look at the disk and its mount."
     )

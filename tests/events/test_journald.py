@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import os
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightagentd.daemon import Daemon
 from lightagentd.events import journald
+from lightagentd.events.journal_socket import JournalSocket
 from lightagentd.events.journald import JournaldSink, journal_fields, message_id
 from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
 from lightagentd.events.redaction import Redactor
-from tests.conftest import REPOSITORY
+from lightagentd.paths import Paths
 
 CALL = {
     "call_id": "call_1",
@@ -29,6 +34,7 @@ CALL = {
     "decision": "allow",
     "rule": "admin",
 }
+SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 SECRET_TEXT = "the content of somebody's conversation"
 
 
@@ -41,33 +47,69 @@ def stored(
     return encode(new, seq, GENESIS, Redactor())[1]
 
 
-class JournalSocket:
-    """A datagram socket that takes the journal's native protocol, in a form that is easy to read back."""
+class Journal:
+    """Plays journald: a datagram socket that takes its native protocol and sealed files in memory."""
 
     def __init__(self, path: Path) -> None:
-        self._receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._receiver.bind(str(path))
-        self._receiver.settimeout(20)
-        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sender.connect(str(path))
-
-    def send(self, message: str, **fields: str) -> None:
-        self._sender.send(json.dumps({"MESSAGE": message, **fields}).encode())
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(20)
 
     def receive(self) -> dict[str, str]:
-        entry: dict[str, str] = json.loads(self._receiver.recv(1 << 20))
-        return entry
+        data, rights, _, _ = self._socket.recvmsg(1 << 20, socket.CMSG_LEN(4))
+        for _, _, fd in rights:
+            with os.fdopen(int.from_bytes(fd, sys.byteorder), "rb") as file:
+                seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+                # journald refuses a file that the sender could still change.
+                assert seals == SEALED
+                file.seek(0)
+                data = file.read()
+        return decoded(data)
 
     def close(self) -> None:
-        self._receiver.close()
-        self._sender.close()
+        """Be gone: who sends now is refused."""
+        self._socket.close()
+        self.path.unlink()
+
+
+def decoded(data: bytes) -> dict[str, str]:
+    """The fields of an entry in the native protocol."""
+    fields: dict[str, str] = {}
+    while data:
+        name, _, rest = data.partition(b"\n")
+        if b"=" in name:
+            name, _, value = name.partition(b"=")
+        else:
+            size = int.from_bytes(rest[:8], "little")
+            value, rest = rest[8 : 8 + size], rest[8 + size + 1 :]
+        fields[name.decode()] = value.decode()
+        data = rest
+    return fields
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[JournalSocket]:
-    found = JournalSocket(tmp_path / "journal")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    found = Journal(tmp_path / "journal")
     yield found
-    found.close()
+    if found.path.exists():
+        found.close()
+
+
+@pytest.fixture
+def sink(journal: Journal) -> Iterator[JournaldSink]:
+    """A sink towards the journal, not yet started."""
+    found = JournaldSink(journal.path)
+    yield found
+    found.close(20)
 
 
 def test_every_event_has_its_number_hash_and_where_it_belongs() -> None:
@@ -166,9 +208,69 @@ def test_a_tool_cannot_write_the_fields_of_a_call() -> None:
     )
 
 
-def test_errors_have_a_higher_priority() -> None:
-    assert journal_fields(stored("agent.error", "timeout", {}))["PRIORITY"] == "3"
-    assert journal_fields(stored("agent.message", "message", {}))["PRIORITY"] == "6"
+@pytest.mark.parametrize(
+    ("topic", "event_type", "data", "priority"),
+    [
+        ("agent.error", "timeout", {}, "3"),
+        ("agent.error", "cancelled", {}, "5"),
+        ("agent.error", "fallback", {}, "4"),
+        ("agent.message", "message", {}, "6"),
+        ("agent.tool_dispatch", "intent", CALL, "6"),
+        ("agent.tool_dispatch", "refused", CALL, "4"),
+        ("tool.bash", "invocation", {**CALL, "result": "ok"}, "6"),
+        ("tool.bash", "invocation", {**CALL, "result": "tool_failed"}, "4"),
+        ("approval.requested", "requested", CALL, "5"),
+        ("approval.granted", "granted", CALL, "6"),
+        ("approval.denied", "denied", CALL, "4"),
+        ("daemon.state", "panic", {"by": 0}, "4"),
+        ("daemon.state", "ready", {}, "6"),
+        ("daemon.state", "sandbox", {"enforced": True}, "6"),
+        ("daemon.state", "sandbox", {"enforced": False}, "4"),
+        ("daemon.agent", "failed", {}, "3"),
+        ("daemon.doctor", "examined", {"not_held": []}, "6"),
+        ("daemon.doctor", "examined", {"not_held": ["raw sockets"]}, "4"),
+        ("policy.rules", "broken", {}, "3"),
+    ],
+)
+def test_the_priority_goes_by_the_kind_of_event(
+    topic: str, event_type: str, data: dict[str, Any], priority: str
+) -> None:
+    assert journal_fields(stored(topic, event_type, data))["PRIORITY"] == priority
+
+
+def test_a_tool_cannot_raise_an_alarm_in_the_name_of_the_daemon() -> None:
+    found = journal_fields(stored("tool.x", "invocation", {"result": "failed", "by": 0}, source="tool"))
+    assert (found["PRIORITY"], found["LIGHTAGENT_CALLER_UID"]) == ("6", "1000")
+
+
+def test_the_caller_is_who_answered_or_commanded_and_else_the_owner() -> None:
+    granted = stored("approval.granted", "granted", {**CALL, "approval": "apr_1", "answered_by": 0})
+    assert journal_fields(granted)["LIGHTAGENT_CALLER_UID"] == "0"
+    assert journal_fields(granted)["MESSAGE"].startswith("ops: granted approval apr_1: systemd.restart")
+    assert journal_fields(stored("daemon.state", "panic", {"by": 5}))["LIGHTAGENT_CALLER_UID"] == "5"
+    assert journal_fields(stored("agent.prompt", "prompt", {}))["LIGHTAGENT_CALLER_UID"] == "1000"
+
+
+def test_a_turn_that_failed_has_the_error_as_its_result() -> None:
+    found = journal_fields(stored("agent.error", "timeout", {"code": "timeout"}))
+    assert found["LIGHTAGENT_RESULT"] == "timeout"
+
+
+def test_content_is_in_the_journal_only_where_the_configuration_wants_it() -> None:
+    event = stored("agent.message", "message", {"role": "user", "content": SECRET_TEXT})
+    assert "LIGHTAGENT_CONTENT" not in journal_fields(event)
+    found = journal_fields(event, content=True)
+    assert json.loads(found["LIGHTAGENT_CONTENT"]) == event.data
+    assert SECRET_TEXT not in found["MESSAGE"]
+
+
+def test_what_steers_a_terminal_is_escaped_in_every_field() -> None:
+    wild = "a\x1b[2J\nMESSAGE=forged\0\u202e\x85z"
+    event = stored("agent.error", "x", {"message": wild, "code": wild})
+    escaped = "a\\x1b[2J\\x0aMESSAGE=forged\\x00\\u202e\\x85z"
+    found = journal_fields(event)
+    assert found["MESSAGE"] == f"ops: x: {escaped}"
+    assert found["LIGHTAGENT_RESULT"] == escaped
 
 
 def test_an_event_whose_data_was_deleted_has_fields() -> None:
@@ -206,92 +308,234 @@ def test_message_ids_are_fixed_and_one_for_all_invocations() -> None:
     assert message_id("agent.error", "timeout") != message_id("agent.error", "cancelled")
 
 
-def test_events_arrive_in_order_over_a_socket(journal: JournalSocket) -> None:
-    sink = JournaldSink()
-    sink.start(journal.send)
+def test_events_arrive_in_order_over_a_socket(journal: Journal, sink: JournaldSink) -> None:
+    sink.start()
     for seq in range(1, 101):
         sink.send(stored("agent.tool_dispatch", "intent", CALL, seq=seq))
         entry = journal.receive()
         assert (entry["LIGHTAGENT_SEQ"], entry["LIGHTAGENT_TOOL"]) == (str(seq), "systemd")
         assert entry["MESSAGE"].startswith("ops: intent")
-    sink.close()
+    assert (sink.dropped, sink.problem()) == (0, "")
+
+
+def test_ten_thousand_events_at_once_arrive_whole(journal: Journal, sink: JournaldSink) -> None:
+    event = stored("agent.prompt", "prompt", {})
+    for _ in range(10_000):
+        sink.send(event)
+    sink.start()
+    for _ in range(10_000):
+        assert journal.receive()["LIGHTAGENT_HASH"] == event.hash
     assert sink.dropped == 0
 
 
-def test_closing_sends_what_waits(journal: JournalSocket) -> None:
-    sink = JournaldSink()
+def test_closing_sends_what_waits(journal: Journal, sink: JournaldSink) -> None:
     for seq in range(1, 6):
         sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
-    sink.start(journal.send)
+    sink.start()
     sink.close(20)
     assert [journal.receive()["LIGHTAGENT_SEQ"] for _ in range(5)] == ["1", "2", "3", "4", "5"]
 
 
-def test_what_overflows_the_queue_is_dropped_and_counted(
-    journal: JournalSocket, monkeypatch: pytest.MonkeyPatch
+def test_values_with_newlines_and_huge_ones_arrive_whole(journal: Journal, tmp_path: Path) -> None:
+    sender = JournalSocket(journal.path)
+    fields = {"MESSAGE": "two\nlines=\n", "LIGHTAGENT_X": "a=b\0c", "LIGHTAGENT_HUGE": "ü\n" * 4_000_000}
+    sender.send(fields)
+    sender.close()
+    assert journal.receive() == fields
+
+
+def test_huge_content_goes_as_a_file_in_memory_and_says_what_was_cut(journal: Journal) -> None:
+    sink = JournaldSink(journal.path, content=True)
+    sink.start()
+    sink.send(stored("agent.message", "message", {"role": "tool", "content": "x" * 1_000_000}))
+    found = journal.receive()["LIGHTAGENT_CONTENT"]
+    sink.close(20)
+    assert len(found) < (256 << 10) + 100
+    assert "(1000028 bytes, sha256 " in found
+    assert sink.dropped == 0
+
+
+def test_what_overflows_the_queue_is_counted_and_the_journal_says_what_it_lacks(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journald, "QUEUE_LIMIT", 3)
-    sink = JournaldSink()
+    sink = JournaldSink(journal.path)
     for seq in range(1, 11):
         sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
     assert sink.dropped == 7
-    sink.start(journal.send)
+    sink.start()
     assert [journal.receive()["LIGHTAGENT_SEQ"] for _ in range(3)] == ["1", "2", "3"]
     sink.close(20)
+    assert missing(journal.receive()) == ("4", "10", "7")
     assert sink.dropped == 7
+    assert "did not take 7 events" in sink.problem()
 
 
-def test_a_stuck_journal_delays_neither_sending_nor_closing_and_is_counted() -> None:
-    release, stuck = threading.Event(), threading.Event()
+def missing(entry: dict[str, str]) -> tuple[str, str, str]:
+    """From where to where the journal lacks events, and how many, as an entry says."""
+    assert entry["MESSAGE_ID"] == message_id("daemon.journal", "gap")
+    assert "LIGHTAGENT_SEQ" not in entry
+    return (
+        entry["LIGHTAGENT_MISSING_FROM"],
+        entry["LIGHTAGENT_MISSING_TO"],
+        entry["LIGHTAGENT_MISSING_COUNT"],
+    )
 
-    def send(message: str, **fields: str) -> None:
-        stuck.set()
-        release.wait(20)
 
-    sink = JournaldSink()
-    sink.start(send)
-    for seq in range(1, 11):
+def test_a_stuck_journal_delays_neither_sending_nor_closing_and_is_counted(
+    journal: Journal, sink: JournaldSink
+) -> None:
+    # Nobody reads: the kernel takes a few entries, then the thread waits in sendto(2).
+    sink.start()
+    with Path("/proc/sys/net/unix/max_dgram_qlen").open() as file:
+        room = int(file.read())
+    for seq in range(1, 2 * room + 101):
         sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
-    assert stuck.wait(20)
+    until(lambda: sink._queue.qsize() <= room + 100)
     sink.close(timeout_s=0.05)
-    assert sink.dropped == 10
-    release.set()
+    taken = 2 * room + 100 - sink.dropped
+    assert 0 < taken <= room + 1
+    assert [journal.receive()["LIGHTAGENT_SEQ"] for _ in range(taken)][-1] == str(taken)
+    journal.close()
     for thread in threading.enumerate():
         if thread.name == "journald":
             thread.join(20)
             assert not thread.is_alive()
 
 
-def test_a_journal_that_refuses_is_counted_and_later_events_get_through(
-    journal: JournalSocket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_journal_that_does_not_keep_up_is_a_problem_before_anything_is_lost(
+    sink: JournaldSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(message: str, **fields: str) -> None:
-        if fields["LIGHTAGENT_SEQ"] in ("1", "2"):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nobody:
-                nobody.connect(str(tmp_path / "nothing-listens"))
-        journal.send(message, **fields)
-
-    sink = JournaldSink()
-    sink.start(send)
-    for seq in (1, 2, 3):
+    monkeypatch.setattr(journald, "_SLOW", 2)
+    for seq in (1, 2):
         sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
-    assert journal.receive()["LIGHTAGENT_SEQ"] == "3"
+    assert "2 events wait" in sink.problem()
+
+
+def test_a_journal_that_went_away_and_came_back_is_told_what_it_lacks_before_the_next_event(
+    journal: Journal, sink: JournaldSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.start()
+    sink.send(stored("agent.prompt", "prompt", {}, seq=1))
+    assert journal.receive()["LIGHTAGENT_SEQ"] == "1"
+    journal.close()
+    for seq in (2, 3, 4):
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    until(lambda: sink.dropped == 3)
+    assert "journald takes no events" in sink.problem()
+    assert "3 are in the history alone" in sink.problem()
+    back = Journal(journal.path)
+    sink.send(stored("agent.prompt", "prompt", {}, seq=5))
+    assert missing(back.receive()) == ("2", "4", "3")
+    assert back.receive()["LIGHTAGENT_SEQ"] == "5"
+    until(lambda: "did not take 3 events; the history has them" in sink.problem())
     sink.close(20)
-    assert sink.dropped == 2
-    assert len(caplog.records) == 1
+    assert sink.dropped == 3
+    assert len([one for one in caplog.records if "does not take events" in one.message]) == 1
+    back.close()
 
 
-@pytest.mark.skipif(JournaldSink.available(), reason="it would write into this machine's journal")
-def test_the_real_library_takes_all_fields() -> None:
-    # In a process of its own: libsystemd keeps its socket open.
-    program = (
-        "from lightagentd.events.journald import JournaldSink\n"
-        "from tests.events.test_journald import CALL, stored\n"
-        "sink = JournaldSink()\n"
-        "sink.start()\n"
-        "sink.send(stored('agent.tool_dispatch', 'intent', {**CALL, 'tool': '\\ud800'}))\n"
-        "sink.close(20)\n"
-        "print(sink.dropped)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+def test_a_journal_that_came_back_is_told_although_nothing_happens(
+    journal: Journal, sink: JournaldSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journald, "RETRY_S", 0.02)
+    journal.close()
+    sink.start()
+    sink.send(stored("agent.prompt", "prompt", {}, seq=8))
+    until(lambda: sink.dropped == 1)
+    back = Journal(journal.path)
+    assert missing(back.receive()) == ("8", "8", "1")
+    sink.close(20)
+    back.close()
+
+
+def test_a_gap_that_grows_is_told_once(journal: Journal, sink: JournaldSink) -> None:
+    journal.close()
+    sink.start()
+    for seq in range(1, 51):
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+        until(lambda: sink.dropped == seq)  # noqa: B023 - used at once
+    back = Journal(journal.path)
+    sink.close(20)
+    assert missing(back.receive()) == ("1", "50", "50")
+    back._socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        back.receive()
+    back.close()
+
+
+def test_a_gap_that_cannot_be_told_before_the_end_is_told_after_the_next_start(
+    journal: Journal, tmp_path: Path
+) -> None:
+    kept = tmp_path / "gap.json"
+    journal.close()
+    first = JournaldSink(journal.path, gap_file=kept)
+    first.start()
+    for seq in (5, 6, 7):
+        first.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    first.close(20)
+    assert kept.exists()
+    back = Journal(journal.path)
+    second = JournaldSink(journal.path, gap_file=kept)
+    second.start()
+    second.send(stored("agent.prompt", "prompt", {}, seq=8))
+    assert missing(back.receive()) == ("5", "7", "3")
+    assert back.receive()["LIGHTAGENT_SEQ"] == "8"
+    second.close(20)
+    assert not kept.exists()
+    back.close()
+
+
+def test_what_a_stuck_journal_held_is_told_after_the_next_start(journal: Journal, tmp_path: Path) -> None:
+    kept = tmp_path / "gap.json"
+    sink = JournaldSink(journal.path, gap_file=kept)
+    sink.start()
+    room = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
+    for seq in range(1, room + 101):
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    until(lambda: sink._queue.qsize() < 100)
+    sink.close(timeout_s=0.05)
+    found = json.loads(kept.read_text())
+    assert (found["last_seq"], found["count"]) == (room + 100, sink.dropped)
+    assert found["first_seq"] == room + 100 - sink.dropped + 1
+    journal.close()
+    for thread in threading.enumerate():
+        if thread.name == "journald":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"first_seq": "x"}'])
+def test_a_damaged_file_of_a_gap_stops_nothing(journal: Journal, tmp_path: Path, content: str) -> None:
+    kept = tmp_path / "gap.json"
+    kept.write_text(content)
+    sink = JournaldSink(journal.path, gap_file=kept)
+    sink.start()
+    sink.send(stored("agent.prompt", "prompt", {}, seq=8))
+    assert journal.receive()["LIGHTAGENT_SEQ"] == "8"
+    sink.close(20)
+
+
+def test_journald_is_there_when_only_its_socket_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journald, "SOCKET", tmp_path / "socket")
+    monkeypatch.setattr(journald, "BOOTED", tmp_path / "system")
+    assert not JournaldSink.available()
+    (tmp_path / "system").mkdir()
+    assert JournaldSink.available()
+
+
+async def test_a_daemon_without_its_journal_says_so_and_the_history_has_everything(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    for name in ("SOCKET", "BOOTED"):
+        monkeypatch.setattr(journald, name, journal.path)
+    monkeypatch.setattr(JournaldSink.__init__, "__defaults__", (journal.path,))
+    async with Daemon(paths) as daemon:
+        journal.close()
+        await daemon.history.append(NewEvent(topic="agent.prompt", type="prompt", data={}))
+        await asyncio.to_thread(until, lambda: daemon.journal and daemon.journal.dropped)
+        assert [one for one in daemon.problems() if "journald takes no events" in one]
+        assert daemon.history.head_seq > 1

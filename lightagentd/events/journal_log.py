@@ -1,0 +1,69 @@
+"""The daemon's own messages in the journal: tracebacks, and what is worth a word but is no event.
+
+Standard error would do, but it is a stream that journald holds: when journald is stopped, what the daemon
+says after that is lost until the daemon is restarted. journald's own protocol knows no such stream, and keeps
+the severity, and a traceback as one entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from lightagentd.events.journal_entry import plain
+from lightagentd.events.journal_socket import SOCKET, JournalSocket
+
+_PRIORITIES = ((logging.CRITICAL, "2"), (logging.ERROR, "3"), (logging.WARNING, "4"), (logging.INFO, "6"))
+"""Levels of logging, and what they are in syslog(3)."""
+
+
+class JournalHandler(logging.Handler):
+    """Sends each message as an entry. It never waits: what a journal that is stuck does not take is gone."""
+
+    def __init__(self, path: Path = SOCKET) -> None:
+        super().__init__()
+        self._journal = JournalSocket(path, blocking=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._journal.send(
+                {
+                    "MESSAGE": plain(self.format(record), keep="\t\n"),
+                    "PRIORITY": next((one for level, one in _PRIORITIES if record.levelno >= level), "7"),
+                    "SYSLOG_IDENTIFIER": "lightagentd",
+                    "CODE_FILE": record.pathname,
+                    "CODE_LINE": str(record.lineno),
+                    "CODE_FUNC": record.funcName or "",
+                }
+            )
+        except OSError:
+            pass  # standard error would end in the same journal
+        except Exception:  # noqa: BLE001 - logging's own way: a message must not end what it is about
+            self.handleError(record)
+
+    def close(self) -> None:
+        self._journal.close()
+        super().close()
+
+
+def handler() -> logging.Handler:
+    """For this process: the journal where standard error is journald's (systemd.exec(5), JOURNAL_STREAM),
+    else standard error.
+    """
+    if _stderr_is_journal():
+        found: logging.Handler = JournalHandler()
+        found.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    else:
+        found = logging.StreamHandler()
+        found.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    return found
+
+
+def _stderr_is_journal() -> bool:
+    try:
+        info = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{info.st_dev}:{info.st_ino}"

@@ -28,14 +28,19 @@ def command() -> None:
 @_FOLDER
 @click.pass_obj
 def check(settings: Settings, folder: str | None) -> None:
-    """Check the configuration files.
+    """Check the configuration files, and those of prompts on a calendar (prompts/*.toml).
 
-    The exit status is 78 when the daemon would refuse them.
+    The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them.
     """
     place, _, _ = _load(folder)
     from lightagentd.config import files
+    from lightagentd.unattended.prompt_file import check as check_prompt
+    from lightagentd.unattended.prompt_file import prompt_files
 
-    found = [str(path) for path in files(place)]
+    prompts = prompt_files(place)
+    for path in prompts:
+        check_prompt(path)
+    found = [str(path) for path in [*files(place), *prompts]]
     if settings.json:
         print_json({"ok": True, "folder": str(place), "files": found})
     else:

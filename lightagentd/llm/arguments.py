@@ -172,7 +172,11 @@ def _shaped(found: Extraction) -> None:
         "host",
         lambda m: m[1].rstrip("."),
     )
-    found.take(rf"(?<![\w/.])([A-Za-z][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)", "unit", lambda m: m[1])
+    found.take(
+        rf"(?<![\w/.-])(-\.(?:mount|slice)|[A-Za-z0-9][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)",
+        "unit",
+        lambda m: m[1],
+    )
     found.take(r"(?<![\w./])((?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?)(?![\w/]|\.\d)", "host", _address)
     found.take(
         (

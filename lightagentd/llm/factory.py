@@ -14,7 +14,6 @@ from pathlib import Path
 from lightagentd.config import Models, api_key, read_key
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
-from lightagentd.llm.openai import OpenAIClient
 from lightagentd.llm.protocol import ModelClient, ModelSettings
 from lightagentd.llm.runbook import RunbookClient
 from lightagentd.skills import SkillCatalog
@@ -41,6 +40,8 @@ def make_client(
     if not (settings.api_key.isascii() and settings.api_key.isprintable()):
         raise ConfigError(f"The API key for {model} has characters that no HTTP header can have.")
     redactor.add(settings.api_key)
+    from lightagentd.llm.openai import OpenAIClient  # with httpx: 0.1 s and some megabytes
+
     return OpenAIClient(settings)
 
 

@@ -197,6 +197,12 @@ class Pool:
             if isinstance(worker.child, UnitChild):
                 worker.child.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in self._connections() if not worker.busy))
+        if self._units is not None:
+            await self._units.end_unconnected(self._connected_units)
+
+    def _connected_units(self) -> set[str]:
+        children = (worker.child for worker in self._connections())
+        return {child.service for child in children if isinstance(child, UnitChild)}
 
     async def describe(self) -> list[dict[str, Any]]:
         """The tools, as a worker describes them. Raises WorkerUnavailable."""

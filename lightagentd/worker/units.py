@@ -18,7 +18,7 @@ import os
 import pwd
 import signal
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -246,18 +246,43 @@ class Units:
                     except LightagentError as err:
                         _log.warning("%s cannot be stopped: %s", unit, err)
 
+    async def end_unconnected(self, connected: Callable[[], Container[str]]) -> None:
+        """Stop the workers that run without a connection of this daemon's: they may have loaded other files
+        than there are now. systemd starts a running worker again when it restarts the daemon, and before it.
+        """
+        try:
+            names = await self._running()
+        except LightagentError as err:
+            _log.warning("systemd cannot be asked which workers run: %s", err)
+            return
+        await asyncio.gather(*(self._end_unconnected(name, connected) for name in names))
+
+    async def _end_unconnected(self, service: str, connected: Callable[[], Container[str]]) -> None:
+        child = self._children.get(service)
+        async with child.lock if child is not None else contextlib.nullcontext():
+            if service in connected():
+                return
+            try:
+                await self.job("StopUnit", service)
+            except LightagentError as err:
+                _log.warning("%s cannot be stopped: %s", service, err)
+
+    async def _running(self) -> list[str]:
+        """The services of agents' workers that have processes or are about to. Raises what the bus raises."""
+        patterns = [f"lightagent-{effect}@*.service" for effect in Effect]
+        async with bus.connect("system") as system:
+            [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
+        return [str(unit[0]) for unit in found]
+
     async def kill_all(self) -> tuple[int, list[str]]:
         """Kill every worker that runs for an agent, whoever started it.
 
         Gives how many there were, and a sentence for each that may still run.
         """
-        patterns = [f"lightagent-{effect}@*.service" for effect in Effect]
         try:
-            async with bus.connect("system") as system:
-                [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
+            names = await self._running()
         except LightagentError as err:
             return 0, [f"systemd cannot be asked which workers run: {err.message}"]
-        names = [str(unit[0]) for unit in found]
         problems = await asyncio.gather(*(self._killed(name) for name in names))
         return len(names), [problem for problem in problems if problem]
 

@@ -1,0 +1,150 @@
+"""Asks an agent while nobody watches: what would need an approval is refused, and the wait has an end.
+
+When the time is over, or the program is told to end, the turn is cancelled: nobody is left to read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightagentd import errors
+from lightagentd.aclient import AsyncClient
+from lightagentd.errors import Cancelled, LightagentError, TimedOut
+
+_T = TypeVar("_T")
+CONNECT_TIMEOUT_S = 20.0
+"""A daemon that starts because of the connection needs a moment."""
+_CANCEL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an agent answered. `refused` names the calls that policy did not allow."""
+
+    text: str
+    session: str
+    trace_id: str
+    duration_ms: int
+    refused: tuple[str, ...]
+
+
+class Asker:
+    """Asks over one daemon's socket. `session` is the one that the last prompt was in, for error messages."""
+
+    def __init__(self, socket: Path | None = None) -> None:
+        self._socket = socket
+        self.session = ""
+
+    async def ask(
+        self, agent: str, text: str, *, correlation_id: str, timeout_s: float, session: str = "new"
+    ) -> Answer:
+        """Prompt the agent in `session`, its id or `new`, and wait for the answer.
+
+        Raises the error of the turn, TimedOut, and what a client raises.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._answer(agent, text, correlation_id, session)
+        except TimeoutError as err:
+            await self._cancel()
+            raise TimedOut(
+                f"The agent {agent} did not answer within {timeout_s:g} seconds; the turn was cancelled.",
+                suggestion=f"What it did says: {self._look()}",
+            ) from err
+        except asyncio.CancelledError:
+            await self._cancel()
+            raise
+
+    async def session_named(self, agent: str, title: str, *, reuse: bool) -> str:
+        """The id of a session with this title: with `reuse` the caller's newest if there is one, else new."""
+        async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
+            if reuse:
+                uid = os.geteuid()
+                for session in (await client.call("Sessions.List", agent=agent))["sessions"]:
+                    if session["title"] == title and session["owner"] == uid:
+                        return str(session["id"])
+            made = await client.call("Sessions.Create", agent=agent, title=title)
+            return str(made["session"]["id"])
+
+    async def _answer(self, agent: str, text: str, correlation_id: str, session: str) -> Answer:
+        known = {} if session == "new" else {"session": session}
+        self.session = "" if session == "new" else session
+        refused: list[str] = []
+        async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
+            replies = client.stream(
+                "Sessions.Prompt",
+                agent=agent,
+                text=text,
+                new=True if session == "new" else None,
+                unattended=True,
+                correlation_id=correlation_id,
+                **known,
+            )
+            async with contextlib.aclosing(replies):
+                async for reply in replies:
+                    event = reply["event"]
+                    self.session = event.get("session") or self.session
+                    match event["type"]:
+                        case "tool_call" if event.get("decision") == "deny":
+                            refused.append(f"{event.get('tool')}.{event.get('action')}")
+                        case "error":
+                            raise self._error(event)
+                        case "done":
+                            return Answer(
+                                text=str(event.get("text") or ""),
+                                session=self.session,
+                                trace_id=str(event.get("trace_id") or ""),
+                                duration_ms=int(event.get("duration_ms") or 0),
+                                refused=tuple(refused),
+                            )
+        raise LightagentError("The turn ended without a last event.", suggestion=f"Look: {self._look()}")
+
+    def _error(self, event: dict[str, Any]) -> LightagentError:
+        classes = {row.code: row.cls for row in errors.table()}
+        cls = classes.get(event.get("code") or "", LightagentError)
+        suggestion = str(event.get("suggestion") or "") or f"Look: {self._look()}"
+        return cls(str(event.get("message") or "The turn failed."), suggestion=suggestion)
+
+    def _look(self) -> str:
+        return f"lactl sessions show {self.session}" if self.session else "journalctl -u lightagentd"
+
+    async def _cancel(self) -> None:
+        """Cancel what was asked; best effort, since the reason for that is what matters to the caller."""
+        if not self.session:
+            return
+        with contextlib.suppress(LightagentError):
+            async with AsyncClient(self._socket, timeout_s=_CANCEL_TIMEOUT_S) as client:
+                await client.call("Sessions.Cancel", session=self.session)
+
+
+def run_until_told(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run something to its end, or until SIGTERM or SIGINT, which cancel it. Raises Cancelled then."""
+    return asyncio.run(_until_told(work))
+
+
+async def _until_told(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    task = asyncio.create_task(work())
+    async with _cancelled_by_signals(task):
+        await asyncio.wait([task])
+    if task.cancelled():
+        raise Cancelled("It was told to end before there was an answer; the turn was cancelled.")
+    return task.result()
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_by_signals(task: asyncio.Task[Any]) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

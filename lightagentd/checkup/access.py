@@ -1,0 +1,171 @@
+"""How the daemon is reached, and who decides about it: the control socket, the bus and polkit."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import stat
+from pathlib import Path
+
+from lightagentd import config as configuration
+from lightagentd import errors
+from lightagentd.api import Finding
+from lightagentd.bus import Bus, connect
+from lightagentd.checkup.finding import not_tried, note, ok, wrong
+from lightagentd.client import SYSTEM_SOCKET
+from lightagentd.control.authz import Operation
+from lightagentd.control.bus_link import bus_of
+from lightagentd.errors import LightagentError
+from lightagentd.paths import Paths
+from lightagentd.systemd import BOOTED
+
+NAME = "org.lightagent1"
+POLKIT = "org.freedesktop.PolicyKit1"
+RULES = Path("/usr/share/polkit-1/rules.d/50-lightagentd.rules")
+BUS_POLICY = Path("/usr/share/dbus-1/system.d/org.lightagent1.conf")
+UNIT_FILE = Path("/usr/lib/systemd/system/lightagentd.service")
+_BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
+_CALL_S = 10.0
+_MODE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP
+_LOOK = "Look at: journalctl -u lightagentd"
+_REINSTALL = "Install the package again: apt install --reinstall lightagentd"
+
+
+def control_socket(path: Path) -> Finding:
+    """The socket's file: there, a socket, and open to those alone whom it is for."""
+    name = "control socket"
+    try:
+        info = path.stat()
+    except FileNotFoundError:
+        return wrong("socket", name, f"{path} is not there", "Start the daemon: systemctl start lightagentd")
+    except OSError as err:
+        return not_tried("socket", name, f"{path}: {err.strerror}")
+    if not stat.S_ISSOCK(info.st_mode):
+        remedy = f"Remove it, and start the daemon again: rm {path}; systemctl restart lightagentd"
+        return wrong("socket", name, f"{path} is no socket", remedy)
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & ~_MODE:
+        remedy = f"Close it: chmod {mode & _MODE:04o} {path}"
+        return wrong("socket", name, f"{path} has the mode {mode:04o}, so anybody can connect", remedy)
+    if str(path) == SYSTEM_SOCKET and mode != _MODE:
+        remedy = f"Open it to the group: chmod {_MODE:04o} {path}"
+        return wrong("socket", name, f"{path} has the mode {mode:04o}, so the group cannot connect", remedy)
+    group = str(info.st_gid)
+    with contextlib.suppress(KeyError):
+        group = grp.getgrgid(info.st_gid).gr_name
+    return ok("socket", name, f"{path}, {mode:04o}, group {group}")
+
+
+async def bus(paths: Paths, pid: int | None) -> list[Finding]:
+    """The bus that the daemon is to be on, and who has its name there; `pid` is the daemon's, if it runs."""
+    try:
+        setting = configuration.load(paths.config)[0].daemon.bus
+    except (LightagentError, OSError):
+        setting = "auto"  # that the configuration cannot be read is told elsewhere
+    of_the_system = setting == "auto" and str(paths.socket) == SYSTEM_SOCKET  # whoever asks
+    kind = "system" if of_the_system else bus_of(setting)
+    if not kind:
+        return [
+            note("bus", "bus", "the configuration turns it off", 'Turn it on with [daemon] bus = "auto".')
+        ]
+    try:
+        async with connect(kind, timeout_s=_CALL_S) as found:
+            return [
+                ok("bus", "bus", f"the {kind} bus answers"),
+                await _name(found, pid, paths.socket),
+                *_bus_policy(kind),
+            ]
+    except LightagentError as err:
+        if not BOOTED.is_dir() and isinstance(err, errors.Unavailable):
+            remedy = "Where systemd runs, the package dbus brings one; without it lactl works all the same."
+            return [note("bus", "bus", f"there is no {kind} bus here", remedy)]
+        return [
+            wrong("bus", "bus", err.message, err.suggestion or "systemctl start dbus.socket dbus.service")
+        ]
+
+
+async def _name(found: Bus, pid: int | None, socket: Path) -> Finding:
+    name = "bus name"
+    ask = (_BUS, _BUS_PATH, _BUS)
+    [has] = await found.call(*ask, "NameHasOwner", "s", [NAME], _CALL_S)
+    if not has:
+        if pid is None:
+            remedy = "It comes with the daemon: systemctl start lightagentd"
+            return not_tried("bus", name, "no daemon runs", remedy)
+        detail = f"the daemon runs, and nobody has the name {NAME}"
+        return wrong("bus", name, detail, f"{_LOOK}; then: systemctl restart lightagentd")
+    [owner] = await found.call(*ask, "GetConnectionUnixProcessID", "s", [NAME], _CALL_S)
+    if pid is None:
+        if socket.exists() and not os.access(socket, os.W_OK):
+            return not_tried("bus", name, f"this user may not ask whether {owner} is the daemon")
+        detail = f"{NAME} belongs to the process {owner}, which does not answer on the control socket"
+        return wrong("bus", name, detail, f"See what it is: ps -fp {owner}")
+    if owner != pid:
+        detail = f"{NAME} belongs to the process {owner}, and the daemon is {pid}"
+        remedy = f"See what it is (ps -fp {owner}), end it, then: systemctl restart lightagentd"
+        return wrong("bus", name, detail, remedy)
+    return ok("bus", name, f"{NAME} belongs to the daemon")
+
+
+def _bus_policy(kind: str) -> list[Finding]:
+    if kind != "system" or not UNIT_FILE.exists():
+        return []
+    if BUS_POLICY.exists():
+        return [ok("bus", "bus policy", str(BUS_POLICY))]
+    return [wrong("bus", "bus policy", f"{BUS_POLICY} is not there", f"{_REINSTALL}; systemctl reload dbus")]
+
+
+async def polkit() -> list[Finding]:
+    """Whether polkit decides, and knows what this is about."""
+    try:
+        async with connect("system", timeout_s=_CALL_S) as found:
+            return await _polkit(found)
+    except LightagentError as err:
+        if not BOOTED.is_dir():
+            return [_without_polkit("there is no system bus here")]
+        return [not_tried("polkit", "polkit", err.message, "Have the bus work first.")]
+
+
+async def _polkit(found: Bus) -> list[Finding]:
+    ask = (_BUS, _BUS_PATH, _BUS)
+    [running] = await found.call(*ask, "ListNames", timeout_s=_CALL_S)
+    [startable] = await found.call(*ask, "ListActivatableNames", timeout_s=_CALL_S)
+    if POLKIT not in (*running, *startable):
+        return [_without_polkit("it is not installed")]
+    authority = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority")
+    try:
+        [actions] = await found.call(*authority, "EnumerateActions", "s", [""], _CALL_S)
+    except LightagentError as err:
+        remedy = "Look at: systemctl status polkit; until it answers, only root may administer."
+        return [wrong("polkit", "polkit", f"it does not answer: {err.message}", remedy)]
+    findings = [ok("polkit", "polkit", "answers")]
+    if not UNIT_FILE.exists():
+        return findings
+    owners = {row[0]: row[9].get("org.freedesktop.policykit.owner", "") for row in actions}
+    wanted = [f"{NAME}.{operation}" for operation in Operation]
+    missing = [action for action in wanted if action not in owners]
+    not_ours = [action for action in wanted if owners.get(action) == ""]
+    if missing:
+        findings.append(wrong("polkit", "actions", f"it does not know {', '.join(missing)}", _REINSTALL))
+    elif not_ours:
+        detail = f"the daemon may not ask about {', '.join(not_ours)}: they have no owner"
+        findings.append(wrong("polkit", "actions", detail, _REINSTALL))
+    else:
+        findings.append(ok("polkit", "actions", f"{len(wanted)} are registered"))
+    return [*findings, _rules()]
+
+
+def _without_polkit(why: str) -> Finding:
+    detail = f"{why}: root alone may administer, and members of the socket's group inspect and prompt"
+    return note("polkit", "polkit", detail, "To let others do more: apt install polkitd")
+
+
+def _rules() -> Finding:
+    try:
+        RULES.stat()
+    except FileNotFoundError:
+        return wrong("polkit", "rules", f"{RULES} is not there, so no worker can be started", _REINSTALL)
+    except OSError as err:
+        return not_tried("polkit", "rules", f"{RULES}: {err.strerror}")
+    return ok("polkit", "rules", str(RULES))

@@ -1,0 +1,155 @@
+"""The configuration, the files beside it, and the owners and modes of all that the daemon keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from lightagentd import config as configuration
+from lightagentd.api import Finding
+from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
+from lightagentd.errors import ConfigError, LightagentError
+from lightagentd.paths import Paths
+from lightagentd.unattended.prompt_file import check as check_prompt
+from lightagentd.unattended.prompt_file import prompt_files
+
+_SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ANY_OTHER = stat.S_IRWXG | stat.S_IRWXO
+_NAMED = 5
+"""How many files one finding names."""
+
+
+def check(paths: Paths) -> list[Finding]:
+    return [*_configuration(paths), *_prompts(paths), _panic(paths), *_permissions(paths)]
+
+
+def _configuration(paths: Paths) -> list[Finding]:
+    try:
+        loaded, _ = configuration.load(paths.config)
+    except (ConfigError, OSError) as err:
+        return [_unreadable("configuration", "configuration", err)]
+    names = ", ".join(str(path) for path in configuration.files(paths.config))
+    found = [ok("configuration", "configuration", names or f"no file in {paths.config}: the defaults apply")]
+    keys = [provider.api_key_file for provider in loaded.models.providers.values() if provider.api_key_file]
+    for path in [key for key in keys if len(key.parts) > 1]:
+        try:
+            mode = path.stat().st_mode
+        except PermissionError as err:
+            found.append(not_tried("files", f"key file {path}", str(err.strerror)))
+        except OSError as err:
+            remedy = f"Write the key to {path}, or name another file in the configuration."
+            found.append(wrong("files", f"key file {path}", f"{err.strerror}", remedy))
+        else:
+            if mode & (stat.S_IROTH | _SHARED_WRITE):
+                detail = f"its mode is {stat.S_IMODE(mode):04o}, so it is open to others"
+                remedy = f"Close it (chmod 600 {path}), and think about a new key."
+                found.append(wrong("files", f"key file {path}", detail, remedy))
+            else:
+                found.append(ok("files", f"key file {path}", "closed"))
+    return found
+
+
+def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:
+    """A file that cannot be used; where the user may not read it, that is no fault of the file."""
+    if isinstance(err, PermissionError) or isinstance(err.__cause__, PermissionError):
+        return not_tried(group, name, str(err))
+    remedy = getattr(err, "suggestion", "") or "Mend the file that it names."
+    return wrong(group, name, str(err), f"{remedy} Check it with: lactl config check")
+
+
+def _prompts(paths: Paths) -> list[Finding]:
+    """The files of prompts on a calendar."""
+    found, sound = [], 0
+    try:
+        names = prompt_files(paths.config)
+    except OSError as err:
+        return [not_tried("configuration", "prompts on a calendar", str(err))]
+    for path in names:
+        try:
+            check_prompt(path)
+            sound += 1
+        except (LightagentError, OSError) as err:
+            broken = err if isinstance(err, ConfigError | OSError) else ConfigError(str(err))
+            found.append(_unreadable("configuration", f"prompt {path.stem}", broken))
+    return found or [ok("configuration", "prompts on a calendar", f"{sound} files")]
+
+
+def _panic(paths: Paths) -> Finding:
+    try:
+        is_on = "panic" in os.listdir(paths.state)  # noqa: PTH208 - Path.iterdir is lazy, and fails later
+    except FileNotFoundError:
+        is_on = False
+    except OSError as err:
+        return not_tried("daemon", "emergency stop", f"{paths.state}: {err.strerror}")
+    if is_on:
+        return note("daemon", "emergency stop", "everything is stopped", "End it with: lactl panic --off")
+    return ok("daemon", "emergency stop", "off")
+
+
+def _permissions(paths: Paths) -> list[Finding]:
+    trusted = {0, os.geteuid()}
+    with contextlib.suppress(OSError):
+        trusted.add(paths.state.stat().st_uid)  # the daemon's user, when root asks about its folders
+    found = [_configuration_modes(paths, trusted)]
+    for name, path, forbidden in (
+        ("state folder", paths.state, _ANY_OTHER),
+        ("history's folder", paths.history, _ANY_OTHER),
+        ("history's file", paths.history / "data.mdb", _ANY_OTHER),
+        ("private keys", paths.keys, _ANY_OTHER),
+        ("runtime folder", paths.runtime, _SHARED_WRITE),
+        ("workers' sockets", paths.workers, _SHARED_WRITE | stat.S_IROTH | stat.S_IXOTH),
+    ):
+        try:
+            info = path.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            found.append(not_tried("files", name, f"{path}: {err.strerror}"))
+            continue
+        problem = _too_open(path, info, trusted, forbidden)
+        if problem is not None:
+            found.append(wrong("files", name, *problem))
+        else:
+            found.append(ok("files", name, f"{path} {stat.filemode(info.st_mode)}"))
+    return found
+
+
+def _configuration_modes(paths: Paths, trusted: set[int]) -> Finding:
+    kept = [paths.config]
+    bad, unseen = [], []
+    try:
+        kept += configuration.files(paths.config)
+        for kind in ("agent", "tools", "skills", "policy.d", "prompts"):
+            folder = paths.config / kind
+            kept += [folder, *folder.rglob("*")] if folder.is_dir() else []
+    except OSError as err:
+        unseen.append(str(err))
+    for path in kept:
+        try:
+            problem = _too_open(path, path.stat(), trusted, _SHARED_WRITE)
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            unseen.append(f"{path}: {err.strerror}")
+            continue
+        if problem is not None:
+            bad.append(problem)
+    name = "configuration's modes"
+    if bad:
+        details, remedies = zip(*bad[:_NAMED], strict=True)
+        return wrong("files", name, "; ".join(details), " ".join(remedies))
+    if unseen:
+        return not_tried("files", name, unseen[0], AS_ROOT)
+    return ok("files", name, "closed")
+
+
+def _too_open(path: Path, info: os.stat_result, trusted: set[int], forbidden: int) -> tuple[str, str] | None:
+    """What is wrong with the owner or mode of a path, and what to do; None when nothing is."""
+    if info.st_uid not in trusted:
+        return f"{path} belongs to uid {info.st_uid}", f"Give it back: chown root {path}."
+    if info.st_mode & forbidden:
+        mode = stat.S_IMODE(info.st_mode)
+        return f"{path} has the mode {mode:04o}", f"Close it: chmod {mode & ~forbidden:04o} {path}."
+    return None

@@ -1,0 +1,177 @@
+"""The units: installed, loaded as they are on disk, not failed, and none enabled for what is not there.
+
+systemd answers these questions over D-Bus to everybody (org.freedesktop.systemd1(5)).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightagentd.api import Finding
+from lightagentd.bus import Bus, connect
+from lightagentd.bus_errors import SYSTEMD_NAME
+from lightagentd.checkup.finding import not_tried, note, ok, wrong
+from lightagentd.client import SYSTEM_SOCKET
+from lightagentd.errors import LightagentError
+from lightagentd.paths import Paths, content_folders
+from lightagentd.systemd import BOOTED
+
+SERVICE, SOCKET = "lightagentd.service", "lightagentd.socket"
+WORKERS = (
+    "lightagent-observe@.socket",
+    "lightagent-observe@.service",
+    "lightagent-reach@.socket",
+    "lightagent-reach@.service",
+    "lightagent-change@.socket",
+    "lightagent-change@.service",
+    "lightagent-bus@.service",
+    "lightagent-inspect.socket",
+    "lightagent-inspect.service",
+    "lightagent-keys.socket",
+    "lightagent-keys.service",
+)
+_PATTERNS = ["lightagent*"]
+_ROOT, _MANAGER = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
+_UNIT, _SERVICE = "org.freedesktop.systemd1.Unit", "org.freedesktop.systemd1.Service"
+_CALL_S = 10.0
+_ENABLED = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
+_REINSTALL = "Install the package again: apt install --reinstall lightagentd"
+_STARTUP = ("enabled", "enabled-runtime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loaded:
+    """A unit that systemd has in memory."""
+
+    name: str
+    path: str
+    properties: dict[str, Any]
+
+
+async def check(paths: Paths, pid: int | None) -> list[Finding]:
+    """`pid` is the daemon's that answers on the control socket, if one does."""
+    if not BOOTED.is_dir():
+        remedy = "Nothing needs to be done: the daemon starts its workers itself, in bwrap."
+        return [note("units", "systemd", "does not run here", remedy)]
+    try:
+        async with connect("system", timeout_s=_CALL_S) as bus:
+            return await _check(bus, paths, pid)
+    except LightagentError as err:
+        return [not_tried("units", "systemd", err.message, "Have the bus work first.")]
+
+
+async def _check(bus: Bus, paths: Paths, pid: int | None) -> list[Finding]:
+    [rows] = await bus.call(
+        SYSTEMD_NAME, _ROOT, _MANAGER, "ListUnitFilesByPatterns", "asas", [[], _PATTERNS], _CALL_S
+    )
+    files = {os.path.basename(path): state for path, state in rows}  # noqa: PTH119 - no file is touched
+    if SERVICE not in files:
+        remedy = "Install the package; without it nothing starts the daemon by itself."
+        return [note("units", "units", f"{SERVICE} is not installed", remedy)]
+    [rows] = await bus.call(
+        SYSTEMD_NAME, _ROOT, _MANAGER, "ListUnitsByPatterns", "asas", [[], _PATTERNS], _CALL_S
+    )
+    loaded = [
+        _Loaded(name=row[0], path=row[6], properties=await bus.properties(SYSTEMD_NAME, row[6], _UNIT))
+        for row in rows
+    ]
+    return [
+        _installed(files),
+        _startup(files),
+        *_states(loaded),
+        *await _service(bus, loaded, pid if str(paths.socket) == SYSTEM_SOCKET else None),
+        *_instances(paths),
+    ]
+
+
+def _installed(files: dict[str, str]) -> Finding:
+    missing = [name for name in WORKERS if name not in files]
+    masked = [name for name, state in files.items() if state.startswith("masked")]
+    if missing:
+        detail = f"not installed: {', '.join(missing)}"
+        return wrong("units", "installed", detail, f"{_REINSTALL}; systemctl daemon-reload")
+    if masked:
+        detail = f"masked, so they cannot be started: {', '.join(masked)}"
+        return wrong("units", "installed", detail, f"Allow them again: systemctl unmask {' '.join(masked)}")
+    return ok("units", "installed", f"{len(files)} units")
+
+
+def _startup(files: dict[str, str]) -> Finding:
+    started = [name for name in (SERVICE, SOCKET) if files.get(name) in _STARTUP]
+    if started:
+        return ok("units", "at boot", f"{' and '.join(started)} enabled")
+    detail = f"neither {SERVICE} nor {SOCKET} is enabled, so the daemon is started by hand"
+    return note("units", "at boot", detail, "To have it started at boot: systemctl enable lightagentd")
+
+
+def _states(loaded: list[_Loaded]) -> list[Finding]:
+    found = []
+    for unit in loaded:
+        has, name = unit.properties, unit.name
+        if has["ActiveState"] == "failed":
+            remedy = f"See why (journalctl -u {name}), then: systemctl restart {name}"
+            found.append(wrong("units", name, "has failed", remedy))
+        if has["LoadState"] in ("error", "bad-setting"):
+            remedy = f"Mend it: systemd-analyze verify {name}"
+            found.append(wrong("units", f"{name}, loaded", f"cannot be loaded: {has['LoadState']}", remedy))
+        if has["NeedDaemonReload"]:
+            detail = "its file on disk was changed since it was loaded"
+            remedy = f"Have it read again: systemctl daemon-reload; systemctl restart {name}"
+            found.append(wrong("units", f"{name}, on disk", detail, remedy))
+        if drop_ins := has.get("DropInPaths"):
+            remedy = f"See what is in force: systemctl cat {name}; undo it: systemctl revert {name}"
+            found.append(note("units", f"{name}, overridden", ", ".join(drop_ins), remedy))
+    return found or [ok("units", "state", f"none of {len(loaded)} has failed, and none is overridden")]
+
+
+async def _service(bus: Bus, loaded: list[_Loaded], pid: int | None) -> list[Finding]:
+    unit = next((unit for unit in loaded if unit.name == SERVICE), None)
+    if unit is None or unit.properties["ActiveState"] != "active":
+        if pid is None:
+            return []
+        detail = f"{SERVICE} does not run: somebody started the daemon {pid} that answers by hand"
+        remedy = f"Have systemd run it: kill {pid}; systemctl start lightagentd"
+        return [note("units", "who answers", detail, remedy)]
+    has = await bus.properties(SYSTEMD_NAME, unit.path, _SERVICE)
+    found = []
+    if pid is not None and has["MainPID"] != pid:
+        detail = f"another daemon, {pid}, answers on the control socket than that of {SERVICE}"
+        remedy = f"See what it is (ps -fp {pid}), end it, then: systemctl restart lightagentd"
+        found.append(wrong("units", "who answers", detail, remedy))
+    if watchdog_us := has.get("WatchdogUSec", 0):
+        found.append(ok("units", "watchdog", f"{watchdog_us / 1e6:g} s"))
+    else:
+        remedy = "Take WatchdogSec=0 out of its drop-ins: systemctl edit lightagentd"
+        found.append(note("units", "watchdog", "off: a daemon that hangs is not started again", remedy))
+    if restarts := has.get("NRestarts", 0):
+        remedy = "See why: journalctl -u lightagentd; forget it: systemctl reset-failed lightagentd"
+        found.append(note("units", "restarts", f"systemd started it again {restarts} times", remedy))
+    return found
+
+
+def _instances(paths: Paths) -> list[Finding]:
+    """Units that are enabled for an agent or a prompt that there is not."""
+    try:
+        agents = {
+            entry.name
+            for folder in content_folders("agent", paths)
+            for entry in folder.iterdir()
+            if (entry / "AGENT.md").is_file()
+        }
+        prompts = {path.stem for path in (paths.config / "prompts").glob("*.toml")}
+        enabled = {link.name for folder in _ENABLED for link in folder.glob("*.*/lightagent-*@*.*")}
+    except OSError as err:
+        return [not_tried("units", "instances", str(err))]
+    strangers = []
+    for name in sorted(enabled):
+        kind, _, rest = name.partition("@")
+        instance = rest.rpartition(".")[0]
+        known = prompts if kind == "lightagent-prompt" else agents
+        if kind != "lightagent-triage" and instance not in known:
+            what = "prompt" if kind == "lightagent-prompt" else "agent"
+            detail = f"enabled, and there is no {what} {instance}"
+            strangers.append(wrong("units", name, detail, f"Disable it: systemctl disable --now {name}"))
+    return strangers or [ok("units", "instances", f"{len(enabled)} enabled, each for something that exists")]

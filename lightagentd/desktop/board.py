@@ -1,0 +1,74 @@
+"""What is to be on the screen: the questions that are open, and news that were not shown yet.
+
+`DaemonLink` fills a `Board` and `Screen` shows it. The two know nothing of each other, so either side can be
+away while the other works: what is to be shown waits here. Nothing outlives the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NEWS_LIMIT = 20
+"""News that wait for a notification server; when more come, the oldest are dropped and counted."""
+APPROVE, DENY = "approve", "deny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One notification. `key` is the approval's id where it is a question, else anything that is its own.
+
+    `summary` and `body` are text without markup, fit to be shown. `answers` are the answers that may be given
+    with a button; `how` is said where the server has no buttons.
+    """
+
+    key: str
+    summary: str
+    body: str
+    icon: str = "dialog-information"
+    urgent: bool = False
+    answers: tuple[str, ...] = ()
+    how: str = ""
+    expires_us: int = 0
+
+
+class Board:
+    """Owned by the program, for as long as it runs. `changed` is set with every change."""
+
+    def __init__(self) -> None:
+        self.questions: dict[str, Card] = {}
+        self.news: deque[Card] = deque()
+        self.dropped = 0
+        self.changed = asyncio.Event()
+
+    def ask(self, card: Card) -> None:
+        """Have a question shown. One that is there stays as it is."""
+        if card.key not in self.questions:
+            self.questions[card.key] = card
+            self.changed.set()
+
+    def settle(self, key: str) -> None:
+        """A question is over, however it ended."""
+        if self.questions.pop(key, None) is not None:
+            self.changed.set()
+
+    def keep_only(self, keys: Iterable[str]) -> None:
+        """Settle all questions but these."""
+        for key in self.questions.keys() - set(keys):
+            self.settle(key)
+
+    def settle_overdue(self, now_us: int) -> None:
+        """Settle the questions whose time is over, whether or not the daemon is there to say so."""
+        for card in [*self.questions.values()]:
+            if card.expires_us <= now_us:
+                self.settle(card.key)
+
+    def tell(self, card: Card) -> None:
+        """Have something shown once."""
+        if len(self.news) >= NEWS_LIMIT:
+            self.news.popleft()
+            self.dropped += 1
+        self.news.append(card)
+        self.changed.set()

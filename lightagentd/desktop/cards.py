@@ -1,0 +1,153 @@
+"""The words of a notification, from what the daemon says.
+
+All of it may have been written by a model, or by whoever wrote what a model read. So nothing is markup, what
+a screen would not show or would show in another order is written as an escape, and lengths have bounds. The
+summary consists of our own words and of names that the daemon has checked.
+
+A question can be allowed from a notification only when all that would run is in it, and nothing in it could
+be overlooked. Otherwise it names the command that shows everything.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from lightagentd.cli.output import dump
+from lightagentd.cli.question import visible, warnings
+from lightagentd.cli.terminal import clean
+from lightagentd.desktop.board import APPROVE, DENY, Card
+
+ARGUMENTS_CHARS, ARGUMENTS_LINES = 400, 8
+"""Longer arguments cannot be judged in a notification."""
+PREVIEW_CHARS, PREVIEW_LINES = 240, 4
+ANSWER_CHARS, ANSWER_LINES = 300, 4
+TITLE_CHARS = 100
+NAME_CHARS = 60
+
+
+def question(approval: dict[str, Any], *, uid: int) -> Card:
+    """The card of an `api.Approval` that waits; `uid` is the person's who sees it."""
+    key = str(approval["id"])
+    shown, whole = _what_would_run(approval)
+    may_deny = approval["may_answer"] or approval["owner"] == uid
+    answers = [*([DENY] if may_deny else []), *([APPROVE] if approval["may_answer"] and whole else [])]
+    reason = shorten(approval["reason"], TITLE_CHARS, 1)
+    lines = [
+        shown,
+        *([f"What it would do: {_barred(preview)}"] if (preview := _preview(approval)) else []),
+        *([f"Asked because: {reason}"] if reason else []),
+        _time_left(int(approval["expires_us"])),
+        *([] if whole else [f"Look at all of it before you decide: lactl approvals show {key}"]),
+    ]
+    return Card(
+        key=key,
+        summary=f"Agent {_name(approval['agent'])} asks to run "
+        f"{_name(approval['tool'])}.{_name(approval['action'])}",
+        body="\n".join(line for line in lines if line),
+        icon="dialog-question",
+        urgent=True,
+        answers=tuple(answers),
+        how=f"Answer with: lactl approve {key}, or: lactl deny {key}" if approval["may_answer"] else "",
+        expires_us=int(approval["expires_us"]),
+    )
+
+
+def finished(event: dict[str, Any], messages: Sequence[dict[str, Any]]) -> Card:
+    """The card of a turn that ended: the event that ended it, and the newest messages of its session."""
+    data = event["data"] or {}
+    before = [message for message in messages if message["seq"] < event["seq"]]
+    prompt = next((each["content"] for each in reversed(before) if each["role"] == "user"), "")
+    failed = event["topic"] == "agent.error"
+    answer = data.get("message", "") if failed else _answer(before)
+    took = f"It took {_duration(data['duration_ms'] / 1000)}." if data.get("duration_ms") else ""
+    lines = [
+        shorten(prompt, TITLE_CHARS, 1),
+        shorten(str(answer), ANSWER_CHARS, ANSWER_LINES),
+        f"{took} All of it: lactl sessions show {_name(event['session'])}".strip(),
+    ]
+    return Card(
+        key=f"end:{event['seq']}",
+        summary=f"Agent {_name(event['agent'])} {'failed' if failed else 'has answered'}",
+        body="\n".join(line for line in lines if line),
+        icon="dialog-error" if failed else "dialog-information",
+        urgent=failed,
+    )
+
+
+def not_answered(card: Card, why: str, suggestion: str) -> Card:
+    """What a click could not do."""
+    return Card(
+        key=f"failed:{card.key}",
+        summary="The answer was not taken",
+        body=shorten(f"{card.key}: {why} {suggestion}", ANSWER_CHARS, ANSWER_LINES),
+        icon="dialog-error",
+        urgent=True,
+    )
+
+
+def shorten(text: str, chars: int, lines: int) -> str:
+    """The beginning of a text, harmless, and with an ellipsis where something is left out."""
+    beginning = text[: chars * 4]
+    kept = [" ".join(line.split()) for line in visible(clean(beginning)).split("\n")]
+    kept = [line for line in kept if line]
+    short = "\n".join(kept[:lines])[:chars].rstrip()
+    is_cut = len(kept) > lines or len("\n".join(kept)) > chars or len(text) > len(beginning)
+    return f"{short}…" if is_cut else short
+
+
+def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
+    """The arguments, and whether they are all there and hold nothing that could be overlooked."""
+    if approval["volatile"]:
+        return "Its arguments hold a secret, so they are not shown here.", False
+    args = approval["args"] if isinstance(approval["args"], dict) else {"arguments": approval["args"]}
+    if approval["cwd"]:
+        args = {**args, "cwd": approval["cwd"]}
+    text = "\n".join(f"{visible(name)}: {_value(value)}" for name, value in args.items())
+    if len(text) > ARGUMENTS_CHARS or text.count("\n") >= ARGUMENTS_LINES:
+        cut = "\n".join(text[:ARGUMENTS_CHARS].split("\n")[:ARGUMENTS_LINES])
+        return f"{cut}…", False
+    return text, not warnings(args) and all(char.isascii() or _is_latin(char) for char in text)
+
+
+def _value(value: Any) -> str:
+    """Nothing is taken out of it; a line break in it cannot be taken for the end of the argument."""
+    return _barred(visible(value if isinstance(value, str) else dump(value)))
+
+
+def _preview(approval: dict[str, Any]) -> str:
+    return "" if approval["volatile"] else shorten(approval["preview"], PREVIEW_CHARS, PREVIEW_LINES)
+
+
+def _barred(text: str) -> str:
+    """No line of it can look like one of ours."""
+    return text.replace("\n", "\n| ")
+
+
+def _is_latin(char: str) -> bool:
+    """Whether it is a letter that does not only look like one of ASCII."""
+    return unicodedata.name(char, "").startswith("LATIN ")
+
+
+def _answer(messages: Sequence[dict[str, Any]]) -> str:
+    found = (each["content"] for each in reversed(messages) if each["role"] == "assistant")
+    return next((text for text in found if text), "")
+
+
+def _time_left(expires_us: int) -> str:
+    left_s = max(0.0, expires_us / 1e6 - time.time())
+    until = time.strftime("%H:%M", time.localtime(expires_us / 1e6))
+    return f"It can be answered until {until}, for {_duration(left_s)} from when this was shown."
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _name(text: str) -> str:
+    return visible(str(text)).replace("\n", " ")[:NAME_CHARS]

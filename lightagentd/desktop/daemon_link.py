@@ -1,0 +1,149 @@
+"""Follows the daemon: fills a `Board` with the open questions and with what has finished, and answers.
+
+A `DaemonLink` owns its connections. It reads the stored events from the last one on that it has seen, so a
+daemon that was started again is taken up where it was left: nothing is missed, nothing comes twice. While
+there is no daemon it waits, and tries again after pauses that grow (`pause`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from lightagentd import errors
+from lightagentd.aclient import AsyncClient
+from lightagentd.desktop import cards
+from lightagentd.desktop.board import APPROVE, Board, Card
+from lightagentd.desktop.pause import Pause, first_of
+from lightagentd.errors import LightagentError
+
+CALL_S = 30.0
+_TOPICS = ("approval", "session.turn", "agent.error")
+_MESSAGES = 50
+"""How many of a session's newest messages are searched for the prompt that an answer belongs to."""
+_NO_END = "fallback"
+"""The one event of `agent.error` that does not end a turn."""
+
+_log = logging.getLogger(__name__)
+
+
+class DaemonLink:
+    """`await run()` follows the daemon until it is cancelled.
+
+    With an empty `socket` it is looked for as `lactl` does. `uid` is the person's: questions and turns of
+    others are left out, unless `everybody`. A turn that took at least `min_s` is told, and each that nobody
+    attended.
+    """
+
+    def __init__(self, board: Board, *, socket: str, uid: int, min_s: float, everybody: bool = False) -> None:
+        self._board = board
+        self._socket = socket
+        self._uid = uid
+        self._min_s = min_s
+        self._everybody = everybody
+        self._next: dict[str, int] = {}
+        """The number of the next event of each topic; empty before the first connection."""
+        self._asking = asyncio.Lock()
+        self.tried = asyncio.Event()
+        """Set once the daemon is followed, or was found not to answer."""
+
+    async def run(self) -> None:
+        """Never returns."""
+        pause = Pause()
+        said = ""
+        while True:
+            await pause.wait()
+            try:
+                async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
+                    said = ""
+                    await self._follow(client)
+            except* LightagentError as err:
+                self.tried.set()
+                pause.failed()
+                if (text := str(first_of(err))) != said:
+                    said = text
+                    _log.warning("no daemon, trying again: %s", text)
+
+    async def answer(self, card: Card, answer: str) -> bool:
+        """Give an answer, and tell the person when it does not count. True when the question is over."""
+        method = "Approvals.Approve" if answer == APPROVE else "Approvals.Deny"
+        try:
+            async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
+                await client.call(method, approval=card.key)
+        except LightagentError as err:
+            self._board.tell(cards.not_answered(card, err.message, err.suggestion))
+            return isinstance(err, errors.NotFound | errors.ApprovalClosed)
+        return True
+
+    async def _follow(self, client: AsyncClient) -> None:
+        """Until the connection ends, which it says by an exception."""
+        status = (await client.call("Manager.GetStatus"))["status"]
+        head = int(status["history"]["events"])
+        if not self._next or head + 1 < max(self._next.values()):  # the history is another one
+            self._next = dict.fromkeys(_TOPICS, head + 1)
+        await self._list(client)
+        self.tried.set()
+        async with asyncio.TaskGroup() as group:
+            for topic in _TOPICS:
+                group.create_task(self._read(client, topic), name=f"notify: events {topic}")
+
+    async def _list(self, client: AsyncClient) -> None:
+        """Take over what is open now; the events from here on say what becomes of it."""
+        found = (await client.call("Approvals.List"))["approvals"]
+        ids = [each["id"] for each in found if each["state"] == "waiting" and self._mine(each["owner"])]
+        self._board.keep_only(ids)
+        for approval in ids:
+            if approval not in self._board.questions:
+                await self._ask(client, approval)
+
+    async def _read(self, client: AsyncClient, topic: str) -> None:
+        async with AsyncClient(self._socket or None, timeout_s=CALL_S) as events:
+            async for reply in events.stream("Events.Subscribe", from_seq=self._next[topic], topic=topic):
+                event = reply["event"]
+                if event is None:
+                    break
+                if self._mine(event["owner"]):
+                    async with self._asking:  # the connection carries one call at a time
+                        await self._take(client, event)
+                self._next[topic] = event["seq"] + 1
+        raise errors.DaemonUnreachable("The daemon stops.")
+
+    def _mine(self, owner: int | None) -> bool:
+        return self._everybody or owner == self._uid
+
+    async def _take(self, client: AsyncClient, event: dict[str, Any]) -> None:
+        data = event["data"] or {}
+        if event["topic"].startswith("approval"):
+            if event["type"] == "requested":
+                await self._ask(client, str(data.get("approval", "")))
+            else:
+                self._board.settle(str(data.get("approval", "")))
+        elif self._worth_telling(event):
+            self._board.tell(cards.finished(event, await self._messages(client, event["session"])))
+
+    async def _ask(self, client: AsyncClient, approval: str) -> None:
+        """Put a question on the board, if it still is one."""
+        try:
+            found = (await client.call("Approvals.Get", approval=approval))["approval"]
+        except (errors.NotFound, errors.PermissionDenied):
+            return
+        if found["state"] == "waiting":
+            self._board.ask(cards.question(found, uid=self._uid))
+
+    def _worth_telling(self, event: dict[str, Any]) -> bool:
+        data = event["data"] or {}
+        if event["type"] in ("started", _NO_END, errors.Cancelled.code) or not event["session"]:
+            return False
+        if data.get("unattended") or event["type"] == "interrupted":
+            return True
+        return float(data.get("duration_ms", 0)) >= self._min_s * 1000
+
+    async def _messages(self, client: AsyncClient, session: str) -> list[dict[str, Any]]:
+        try:
+            found = await client.call("Sessions.Messages", session=session, limit=_MESSAGES)
+        except LightagentError as err:
+            if isinstance(err, errors.NotFound | errors.PermissionDenied | errors.MessageTooLarge):
+                return []  # deleted meanwhile, or too long: the card says less
+            raise
+        return list(found["messages"])

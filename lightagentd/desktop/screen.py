@@ -1,0 +1,290 @@
+"""Shows a `Board` through the desktop's notification server, and passes the clicks on.
+
+A `Screen` owns its connection to the session bus and its notifications: they are taken back when it ends.
+Whatever is away (the bus, the server) is waited for: questions are shown again by the next server, news only
+once. Pauses between attempts grow (`pause`), also where a server dies of what it is shown.
+
+The server belongs to the person, and so do all programs on the session bus: a click is worth what a command
+of his is worth. Yet nothing that he did not mean may count. There is no default action, so a click on the
+notification itself allows nothing; the first button denies; and an approval that comes within `GUARD_S` of
+the notification's appearance was meant for what lay under it: the question is shown again.
+
+Specification: https://specifications.freedesktop.org/notification-spec/latest/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from lightagentd import errors
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.bus import Bus, Signal, Signals, Variant, connect
+from lightagentd.desktop.board import APPROVE, DENY, Board, Card
+from lightagentd.desktop.pause import Pause, first_of
+from lightagentd.errors import LightagentError
+
+NAME = "org.freedesktop.Notifications"
+PATH = "/org/freedesktop/Notifications"
+APP_NAME = "lightagentd"
+SHOWN_LIMIT = 10
+"""Questions on the screen at a time; the next is shown when one of them is over."""
+GUARD_S = 1.0
+CALL_S = 10.0
+_CLEANUP_S = 2.0
+_NEVER, _SERVER_DECIDES = 0, -1
+_LOW, _NORMAL = 0, 1
+_EXPIRED, _DISMISSED = 1, 2
+_LABELS = {DENY: "Deny", APPROVE: "Approve once"}
+_BUS_NAME, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
+
+_log = logging.getLogger(__name__)
+
+Answer = Callable[[Card, str], Awaitable[bool]]
+"""Gives an answer to the daemon: the question, and `approve` or `deny`. True when the question is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Server:
+    """A notification server; `owner` is its unique name, so what it shows ends with it."""
+
+    owner: str
+    can: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """A question on the screen of one server."""
+
+    owner: str
+    number: int
+    since: float
+
+
+class Screen:
+    """`await run()` shows the board until it is cancelled."""
+
+    def __init__(
+        self, board: Board, answer: Answer, *, bus: str = "session", guard_s: float = GUARD_S
+    ) -> None:
+        self._board = board
+        self._answer = answer
+        self._bus = bus
+        self._guard_s = guard_s
+        self._server: _Server | None = None
+        self._server_pause = Pause()
+        self._shown: dict[str, _Shown] = {}
+        self._dismissed: set[str] = set()
+        """Questions that the person closed: they stay open, but are not put before him again."""
+        self._answering: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Never returns."""
+        pause = Pause()
+        said = ""
+        while True:
+            await pause.wait()
+            try:
+                async with connect(self._bus) as bus:
+                    said = ""
+                    await self._on_bus(bus)
+            except* LightagentError as err:
+                pause.failed()
+                if (text := str(first_of(err))) != said:
+                    said = text
+                    _log.warning("no session bus, trying again: %s", text)
+
+    async def _on_bus(self, bus: Bus) -> None:
+        try:
+            async with (
+                bus.signals(sender=_BUS_NAME, member="NameOwnerChanged", arg0=NAME) as owners,
+                bus.signals(interface=NAME, path=PATH) as clicks,
+                asyncio.TaskGroup() as group,
+            ):
+                group.create_task(self._until_lost(bus), name="notify: bus")
+                group.create_task(self._follow_owners(owners), name="notify: owners")
+                group.create_task(self._follow_clicks(bus, clicks), name="notify: clicks")
+                group.create_task(self._present(bus), name="notify: present")
+        finally:
+            await self._leave(bus)
+
+    async def _until_lost(self, bus: Bus) -> None:
+        raise await bus.wait_lost()
+
+    async def _leave(self, bus: Bus) -> None:
+        """Take back what is shown: its buttons would do nothing any more."""
+        shown, self._shown, self._server = [*self._shown.values()], {}, None
+        tasks = [*self._answering.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(LightagentError, TimeoutError):
+            async with asyncio.timeout(_CLEANUP_S):
+                for one in shown:
+                    await self._close(bus, one)
+
+    # What the server says
+
+    async def _follow_owners(self, owners: Signals) -> None:
+        async for signal in _never_full(owners):
+            if self._server is not None and signal.args[2] != self._server.owner:
+                self._server = None
+                self._server_pause.failed()
+            self._shown = {key: one for key, one in self._shown.items() if one.owner == signal.args[2]}
+            self._board.changed.set()
+
+    async def _follow_clicks(self, bus: Bus, clicks: Signals) -> None:
+        async for signal in _never_full(clicks):
+            if signal.signature == "us" and signal.member == "ActionInvoked":
+                await self._clicked(bus, signal)
+            elif signal.signature == "uu" and signal.member == "NotificationClosed":
+                self._closed(signal)
+
+    def _key_of(self, signal: Signal) -> str:
+        """The question that a signal is about; empty when it is none of ours, or not from who shows it."""
+        owner, number = signal.sender, signal.args[0]
+        found = (key for key, one in self._shown.items() if (one.owner, one.number) == (owner, number))
+        return next(found, "")
+
+    async def _clicked(self, bus: Bus, signal: Signal) -> None:
+        key, answer = self._key_of(signal), signal.args[1]
+        card = self._board.questions.get(key)
+        if card is None or answer not in card.answers:
+            return
+        shown = self._shown.pop(key)
+        if answer == APPROVE and time.monotonic() - shown.since < self._guard_s:
+            _log.info("the approval of %s came with its notification, so it does not count", key)
+        elif key not in self._answering:
+            task = asyncio.create_task(self._give(card, answer), name=f"notify: answer {key}")
+            self._answering[key] = task
+            task.add_done_callback(lambda done: self._given(key, done))
+        with contextlib.suppress(LightagentError):
+            await self._close(bus, shown)  # most servers have done so with the click
+        self._board.changed.set()
+
+    async def _give(self, card: Card, answer: str) -> None:
+        if await self._answer(card, answer):
+            self._board.settle(card.key)
+
+    def _given(self, key: str, done: asyncio.Task[None]) -> None:
+        self._answering.pop(key, None)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            _log.error("the answer to %s failed", key, exc_info=error)
+        self._board.changed.set()
+
+    def _closed(self, signal: Signal) -> None:
+        if (key := self._key_of(signal)) and signal.args[1] in (_EXPIRED, _DISMISSED):
+            self._dismissed.add(key)
+        self._shown.pop(key, None)
+
+    # What the server shows
+
+    async def _present(self, bus: Bus) -> None:
+        pause = Pause()
+        while True:
+            await pause.wait()
+            self._board.changed.clear()
+            try:
+                await self._sync(bus)
+            except LightagentError as err:
+                pause.failed()
+                _log.warning("the notification server failed, trying again: %s", err)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._until_expiry_s()):
+                    await self._board.changed.wait()
+
+    def _until_expiry_s(self) -> float | None:
+        ends = [card.expires_us for card in self._board.questions.values()]
+        return max(0.0, min(ends) / 1e6 - time.time()) + 0.01 if ends else None
+
+    async def _sync(self, bus: Bus) -> None:
+        """Make the screen as the board is. Raises LightagentError when the server does not take it."""
+        board = self._board
+        board.settle_overdue(time.time_ns() // 1000)
+        self._dismissed &= board.questions.keys()
+        if not (board.questions or board.news or self._shown):
+            return  # nothing to show: no server needs to be started for it
+        if self._server is None and (server := await self._start_server(bus)) is not None:
+            self._server = server
+        server = self._server
+        if server is None:
+            return
+        for key in self._shown.keys() - board.questions.keys():
+            if (shown := self._shown.pop(key, None)) is not None:
+                await self._close(bus, shown)
+        for card in [*board.questions.values()]:
+            busy = card.key in self._shown or card.key in self._answering or card.key in self._dismissed
+            if not busy and len(self._shown) < SHOWN_LIMIT:
+                # Also when we are ended meanwhile: what is shown has to be known, to be taken back.
+                await uninterrupted(self._show(bus, server, card))
+        if board.dropped:
+            lost, board.dropped = board.dropped, 0
+            _log.warning("%d news were not shown, because there was no notification server", lost)
+        while board.news:
+            await self._notify(bus, server, board.news[0], asks=False)
+            board.news.popleft()
+
+    async def _show(self, bus: Bus, server: _Server, card: Card) -> None:
+        number = await self._notify(bus, server, card)
+        if self._server is server:  # else the next one shows it
+            self._shown[card.key] = _Shown(owner=server.owner, number=number, since=time.monotonic())
+
+    async def _start_server(self, bus: Bus) -> _Server | None:
+        """The server that runs, or that the bus can start; None when there is none."""
+        await self._server_pause.wait()
+        if not (owner := await self._owner(bus)):
+            try:
+                start = ("StartServiceByName", "su", [NAME, 0], CALL_S)
+                await bus.call(_BUS_NAME, _BUS_PATH, _BUS_NAME, *start)
+            except (errors.Unavailable, errors.NotFound, errors.ToolError) as err:
+                _log.info("there is no notification server now: %s", err)
+            if not (owner := await self._owner(bus)):
+                return None
+        [can] = await bus.call(owner, PATH, NAME, "GetCapabilities", timeout_s=CALL_S)
+        return _Server(owner=owner, can=frozenset(can))
+
+    async def _owner(self, bus: Bus) -> str:
+        """The unique name of the server that runs; empty when none does."""
+        [has] = await bus.call(_BUS_NAME, _BUS_PATH, _BUS_NAME, "NameHasOwner", "s", [NAME], CALL_S)
+        if not has:
+            return ""
+        [owner] = await bus.call(_BUS_NAME, _BUS_PATH, _BUS_NAME, "GetNameOwner", "s", [NAME], CALL_S)
+        return str(owner)
+
+    async def _notify(self, bus: Bus, server: _Server, card: Card, *, asks: bool = True) -> int:
+        buttons = card.answers if "actions" in server.can else ()
+        body = card.body
+        if asks and card.how and APPROVE not in buttons:
+            body = f"{body}\n{card.how}"
+        if "body-markup" in server.can:
+            body = escape(body, quote=False)
+        hints = {
+            "urgency": Variant("y", _NORMAL if card.urgent else _LOW),
+            "category": Variant("s", "x-lightagent.question" if asks else "x-lightagent.news"),
+        }
+        actions: list[str] = [text for answer in buttons for text in (answer, _LABELS[answer])]
+        expires_ms = _NEVER if asks else _SERVER_DECIDES
+        args: list[Any] = [APP_NAME, 0, card.icon, card.summary, body, actions, hints, expires_ms]
+        [number] = await bus.call(server.owner, PATH, NAME, "Notify", "susssasa{sv}i", args, CALL_S)
+        return int(number)
+
+    async def _close(self, bus: Bus, shown: _Shown) -> None:
+        """One that is closed already is as good; servers answer that with errors of their own."""
+        with contextlib.suppress(errors.ToolError, errors.NotFound, errors.InvalidArgument):
+            await bus.call(shown.owner, PATH, NAME, "CloseNotification", "u", [shown.number], CALL_S)
+
+
+async def _never_full(signals: Signals) -> AsyncGenerator[Signal, None]:
+    """The signals; those that were too many are passed over, and told in the journal."""
+    while True:
+        try:
+            yield await anext(signals)
+        except errors.LimitExceeded as err:
+            _log.warning("%s", err)

@@ -2,12 +2,14 @@
 # make shell   a shell in which lactl talks to a daemon of its own
 # make test    set everything up, and pass all tests (lint and types too)
 # make bench   the figures of the README
+# make deb     the Debian package, in dist/ (as root: it is built in a Debian 13 of its own)
+# make rpm     the RPM package, likewise
 # make lock    pin the current versions of all packages
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test lint bench lock setup setup-test clean
+.PHONY: demo shell test lint bench deb rpm lock setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -17,6 +19,9 @@ shell: setup
 
 setup:
 	@PYTHON=$(PYTHON) packaging/checkout/setup.sh
+
+setup-build:
+	@PYTHON=$(PYTHON) packaging/checkout/setup.sh build
 
 setup-test:
 	@PYTHON=$(PYTHON) packaging/checkout/setup.sh test
@@ -31,12 +36,16 @@ lint: setup-test
 	$(BIN)/mypy lightagentd tests
 	$(BIN)/mypy tools   # on its own: tools/systemd.py is not the package systemd
 	$(BIN)/mypy skills
+	$(BIN)/mypy packaging/generate.py packaging/manual
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)
+
+deb rpm: setup-build
+	packaging/checkout/$@.sh
 
 lock: setup
 	packaging/checkout/lock.sh
 
 clean:
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .cache dist .mypy_cache .ruff_cache .pytest_cache

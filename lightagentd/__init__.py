@@ -6,4 +6,13 @@ The map of the package, from the edges in: `daemon` assembles everything; `contr
 package. `tool` is what a tool author imports, `client` what a program that talks to the daemon imports.
 """
 
+import sys
+from pathlib import Path
+
 __version__ = "0.1.0"
+
+# The packages of distributions bring along the asyncvarlink that was tested, here; a checkout has none. It
+# comes before everything else, so that another version on the system does not take its place.
+_PRIVATE = Path(__file__).parent / "_vendor"
+if _PRIVATE.is_dir() and str(_PRIVATE) not in sys.path:
+    sys.path.insert(0, str(_PRIVATE))

@@ -8,10 +8,11 @@ from lightagentd import errors
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import print_json, say, table
 
-_OWN = (
+OWN_STATUSES = (
     (0, "ok", "All went well."),
     (2, "usage", "The command line is wrong; nothing was done."),
 )
+"""Exit statuses that are no errors of the daemon's: status, code, meaning."""
 
 
 @click.command("help", cls=Command)
@@ -36,7 +37,7 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _exit_codes(settings: Settings) -> None:
-    rows = [*_OWN, *((row.exit_status, row.code, _meaning(row.cls)) for row in errors.table())]
+    rows = [*OWN_STATUSES, *((row.exit_status, row.code, _meaning(row.cls)) for row in errors.table())]
     rows.sort(key=lambda row: row[0])
     if settings.json:
         print_json([{"exit_status": status, "code": code, "meaning": text} for status, code, text in rows])

@@ -80,7 +80,7 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
 
     \b
       lactl tools call ops systemd.status unit=ssh.service
-      lactl tools call ops bash.exec --args '{"command": "df -h", "effect": "observe"}'
+      lactl tools call ops bash.exec --args '{"command": "df -h"}'
 
     A VALUE is text where the action takes text, and JSON everywhere else.
     """

@@ -4,6 +4,7 @@
 #
 #   setup.sh          what the daemon needs
 #   setup.sh test     also what the tests need
+#   setup.sh build    also what builds the packages: "make deb", "make rpm"
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -33,11 +34,16 @@ have ps || useful="$useful procps"
 have ping || useful="$useful iputils-ping"
 have openssl || useful="$useful openssl"
 have xdg-dbus-proxy || useful="$useful xdg-dbus-proxy"
+if [ "${1:-}" = test ] || [ "${1:-}" = build ]; then
+  have git || needed="$needed git"
+  [ "$(id -u)" != 0 ] || have mmdebstrap || needed="$needed mmdebstrap"
+fi
 if [ "${1:-}" = test ]; then
   have dbus-daemon || needed="$needed dbus"
-  have git || needed="$needed git"
+  have groff || useful="$useful groff-base"
+  have zsh || useful="$useful zsh"
+  have fish || useful="$useful fish"
   if [ "$(id -u)" = 0 ]; then
-    have mmdebstrap || needed="$needed mmdebstrap"
     have systemd-nspawn || needed="$needed systemd-container"
     have nsenter || needed="$needed util-linux"
   fi

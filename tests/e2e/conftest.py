@@ -2,7 +2,8 @@
 
     debian_root   the cached root folder, which nothing may write to
     machine       one container for all tests of this folder
-    product       the machine with this checkout installed in it; nothing is started
+    product       the machine with the package of this checkout installed in it; nothing is started
+    other_machine, installed   a second one, in which the package is installed, and what apt said
     service       the machine with lightagentd.service active, for one test module
 
 They need root, mmdebstrap and systemd-container. Without root such tests are skipped; without the programs
@@ -20,8 +21,8 @@ import pytest
 
 from .cgroup import cgroup_root
 from .debian import cache_folder, ensure_root
-from .machine import PROGRAMS, Machine
-from .product import UNIT, install_product, install_units, start_service
+from .machine import PROGRAMS, Completed, Machine
+from .product import UNIT, install_product, start_service
 
 
 def _require_prerequisites() -> None:
@@ -54,15 +55,27 @@ def machine(debian_root: Path) -> Iterator[Machine]:
 
 @pytest.fixture(scope="package")
 def product(machine: Machine) -> Machine:
-    """The session's machine with this checkout installed, `lightagentd` and `lactl` in /usr/bin."""
+    """The session's machine with the package of this checkout installed."""
     install_product(machine)
     return machine
+
+
+@pytest.fixture(scope="package")
+def other_machine(debian_root: Path) -> Iterator[Machine]:
+    """A second machine, for the tests of the package alone: they install it, look at it, and remove it."""
+    with Machine(debian_root) as booted:
+        yield booted
+
+
+@pytest.fixture(scope="package")
+def installed(other_machine: Machine) -> Completed:
+    """What apt said when it installed the package in the second machine."""
+    return install_product(other_machine)
 
 
 @pytest.fixture(scope="module")
 def service(product: Machine) -> Iterator[Machine]:
     """The session's machine with the daemon running; it is stopped after the module's tests."""
-    install_units(product)
     start_service(product)
     yield product
     product.run(["systemctl", "stop", UNIT], timeout_s=60)

@@ -1,75 +1,71 @@
-"""Puts this checkout into a machine, for as long as there is no Debian package to install, and drives it.
+"""Installs this checkout's Debian package in a machine, and drives it.
 
-The layout is that of a checkout, so `lightagentd.__file__` is `/usr/lib/lightagentd/lightagentd/__init__.py`
-and the content folders lie beside the package. A .pth file makes it importable for `python3 -I` as well, so
-the programs that the daemon starts find it. Debian 13 has all dependencies but asyncvarlink, which is copied
-from the Python that runs the tests.
+`packaging/checkout/deb.sh` builds the package from the work tree, or takes it from its cache when nothing
+that goes into it has changed since. The machine has no network: its root has all that the package depends on.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .debian import CHECKOUT
+from .debian import CHECKOUT, cache_folder
 from .machine import Completed, Machine, MachineError
 
-PREFIX = "/usr/lib/lightagentd"
-VENDOR = f"{PREFIX}/vendor"
-FOLDERS = ("lightagentd", "tools", "skills", "agent", "units")
-LAUNCHERS = {"lightagentd": "lightagentd.daemon", "lactl": "lightagentd.cli.main"}
-"""Program in /usr/bin, and the module with its `main`, as in pyproject.toml."""
+PREFIX = "/usr/lib/python3/dist-packages"
+"""Where the package `lightagentd` is."""
+VENDOR = f"{PREFIX}/lightagentd/_vendor"
+SHARE = "/usr/share/lightagentd"
+LAUNCHERS = ("lactl", "lightagentd", "lightagent-notify")
+"""Programs in /usr/bin, as in pyproject.toml."""
 UNIT = "lightagentd.service"
-UNIT_KINDS = (".service", ".socket", ".timer", ".target", ".path", ".slice")
-SETTINGS = ("sysusers.d", "tmpfiles.d", "sysctl.d")
 POLKIT_RULES = "/usr/share/polkit-1/rules.d/50-lightagentd.rules"
 BUS_POLICY = "/usr/share/dbus-1/system.d/org.lightagent1.conf"
+PACKAGE = "/var/tmp/lightagentd.deb"
+"""Where the package lies in the machine once it is installed."""
 DEADLINE_S = 20.0
 """How long `eventually` waits."""
-
-_LAUNCHER = """\
-#!/usr/bin/python3 -I
-import sys
-
-from {module} import main
-
-sys.exit(main())
-"""
+BUILD_TIMEOUT_S = 1200.0
 
 
-def install_product(machine: Machine) -> None:
-    """Copy the package, its content, asyncvarlink and the launchers."""
-    machine.run(["mkdir", "-p", VENDOR, *(f"{PREFIX}/{name}" for name in FOLDERS)])
-    for name in FOLDERS:
-        if (CHECKOUT / name).is_dir():
-            machine.copy_in(CHECKOUT / name, f"{PREFIX}/{name}")
-    machine.copy_in(_package_folder("asyncvarlink"), f"{VENDOR}/asyncvarlink")
-    machine.write("/usr/lib/python3/dist-packages/lightagentd.pth", f"{PREFIX}\n{VENDOR}\n")
-    machine.run(["python3", "-m", "compileall", "-q", PREFIX])  # as a package does: no unit may write there
-    for program, module in LAUNCHERS.items():
-        machine.write(f"/usr/bin/{program}", _LAUNCHER.format(module=module), 0o755)
+@functools.cache
+def built_packages() -> Path:
+    """The folder with the .deb and the .changes of this checkout, built once for this process.
+
+    Raises MachineError with the output of the build.
+    """
+    folder = cache_folder() / "packages"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    build = [str(CHECKOUT / "packaging/checkout/deb.sh"), "--cached"]
+    done = subprocess.run(
+        build, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        raise MachineError(f"{build[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
+    return Path(done.stdout.strip())
 
 
-def install_units(machine: Machine) -> None:
-    """Install the checkout's units, users, folders and policies, in the order of a package's postinst."""
-    units = CHECKOUT / "units"
-    for file in sorted(units.iterdir()):
-        if file.suffix in UNIT_KINDS:
-            machine.copy_in(file, f"/usr/lib/systemd/system/{file.name}")
-    for kind in SETTINGS:
-        for file in sorted((units / kind).glob("*.conf")):
-            machine.copy_in(file, f"/usr/lib/{kind}/{file.name}")
-    machine.copy_in(CHECKOUT / "packaging/polkit/lightagentd.rules", POLKIT_RULES)
-    machine.copy_in(CHECKOUT / "packaging/dbus/org.lightagent1.conf", BUS_POLICY)
-    machine.run(["systemd-sysusers"])
-    machine.run(["systemd-tmpfiles", "--create"])
-    machine.run(["/usr/lib/systemd/systemd-sysctl", "--prefix=/net/ipv4/ping_group_range"])
-    machine.run(["systemctl", "reload", "dbus.service"])  # it ignores rules for users that were not there
-    machine.run(["systemctl", "daemon-reload"])
+def built_package() -> Path:
+    """The .deb of this checkout."""
+    [package] = built_packages().glob("lightagentd_*.deb")
+    return package
+
+
+def apt(machine: Machine, *args: str) -> Completed:
+    """Run apt-get in the machine without questions; raises MachineError when it fails."""
+    argv = ["apt-get", "--yes", "--quiet", "--no-install-recommends", *args]
+    return machine.run(argv, env={"DEBIAN_FRONTEND": "noninteractive"}, timeout_s=180)
+
+
+def install_product(machine: Machine, package: Path | None = None) -> Completed:
+    """Install the package, or another version of it, with apt. Nothing is started by that."""
+    machine.copy_in(package or built_package(), PACKAGE)
+    return apt(machine, "install", PACKAGE)
 
 
 def start_service(machine: Machine) -> None:
@@ -108,13 +104,3 @@ def eventually(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"after {DEADLINE_S:g} s still not: {what}"
         time.sleep(0.05)
-
-
-def _package_folder(name: str) -> Path:
-    """Where this Python has the package `name`."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        raise MachineError(
-            f"the Python that runs the tests has no {name}: install the project's dependencies"
-        )
-    return Path(spec.origin).parent

@@ -215,7 +215,7 @@ def test_product_is_importable_with_every_dependency(product: Machine) -> None:
     assert product.run(where, user="nobody").stdout == f"{PREFIX}/lightagentd/__init__.py\n"
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     names = [re.split(r"[^\w-]", dependency)[0] for dependency in project["dependencies"]]
-    imports = "; ".join(f"import {MODULES.get(name, name)}" for name in names)
+    imports = "; ".join(f"import {MODULES.get(name, name)}" for name in ("lightagentd", *names))
     product.run(["python3", "-I", "-c", imports], user="nobody")
     assert set(project["scripts"]) == set(LAUNCHERS)
     for program in LAUNCHERS:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from lightagentd.events.journald import message_id
+from lightagentd.events.journald import GAP, message_id
 
 from .machine import Machine
-from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines
+from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, show
 
 pytestmark = pytest.mark.e2e
 
@@ -70,3 +71,109 @@ def test_journal_has_neither_prompt_nor_report(service: Machine) -> None:
     parts = [prompt, "xylophone", *(line for line in report.splitlines() if len(line) > 20)]
     assert len(parts) > 4
     assert [part for part in parts if part in logged] == []
+
+
+def test_journal_has_the_calls_of_a_tool(service: Machine) -> None:
+    lactl(service, "tools", "call", "ops", "bash.exec", "command=id -u")
+    stored_in_journal(service)
+    lines = service.run(
+        ["journalctl", "-u", "lightagentd", "LIGHTAGENT_TOOL=bash", "-o", "json"]
+    ).stdout.splitlines()
+    intent, ended = [json.loads(line) for line in lines][-2:]
+    assert (intent["LIGHTAGENT_TYPE"], intent["LIGHTAGENT_ACTION"]) == ("intent", "exec")
+    assert json.loads(intent["LIGHTAGENT_ARGS"])["command"] == "id -u"
+    assert (ended["LIGHTAGENT_RESULT"], ended["PRIORITY"]) == ("ok", "6")
+    assert ended["LIGHTAGENT_CALLER_UID"] == intent["LIGHTAGENT_CALLER_UID"] == "0"
+    assert int(ended["LIGHTAGENT_DURATION_MS"]) >= 0
+
+
+def test_a_refused_call_is_a_warning(service: Machine) -> None:
+    lactl(service, "tools", "call", "ops", "file.write", "path=/etc/x", "content=x", check=False)
+    stored_in_journal(service)
+    found = service.journal("--unit", UNIT, "--priority=warning", "LIGHTAGENT_TYPE=refused")
+    assert found[-1]["LIGHTAGENT_RESULT"] == "change_not_enabled"
+
+
+def test_journalctl_explains_each_kind_of_entry(service: Machine) -> None:
+    lactl(service, "prompt", "ops", "check memory")
+    kinds = {entry["MESSAGE_ID"] for entry in stored_in_journal(service)}
+    assert len(kinds) > 8
+    out = service.run(["journalctl", "-x", "--no-hostname", "-u", UNIT, "-o", "with-unit"]).stdout
+    subjects = {line.partition("Subject: ")[2] for line in out.splitlines() if "Subject: " in line}
+    assert {
+        "The agent ops was prompted",
+        "ops is about to call skill.run",
+        "skill.run ended with: ok",
+        "lightagentd serves",
+    } <= subjects
+    assert [subject for subject in subjects if "LIGHTAGENT" in subject] == []
+    assert "@LIGHTAGENT" not in out
+    for kind in kinds:
+        assert "Defined-By: lightagentd" in service.run(["journalctl", "--dump-catalog", kind]).stdout
+
+
+def test_journald_drops_nothing_of_the_daemon_for_being_much(service: Machine) -> None:
+    assert show(service, "LogRateLimitIntervalUSec") == {"LogRateLimitIntervalUSec": "0"}
+    worker = service.run(["systemctl", "show", "-P", "LogRateLimitIntervalUSec", "lightagent-observe@ops"])
+    default = service.run(["systemctl", "show", "-P", "LogRateLimitIntervalUSec", "dbus"])
+    assert worker.stdout == default.stdout
+
+
+def test_nothing_is_lost_while_journald_restarts(service: Machine) -> None:
+    before = lactl_json(service, "status")["journal_dropped"]
+    for _ in range(2):
+        service.run(["systemctl", "restart", "--no-block", "systemd-journald"])
+        lactl(service, "tools", "call", "ops", "net.list_interfaces")
+    stored_in_journal(service)
+    assert lactl_json(service, "status")["journal_dropped"] == before
+
+
+JOURNALD = (
+    "systemd-journald.socket",
+    "systemd-journald-dev-log.socket",
+    "systemd-journald.service",
+)
+
+
+def test_journald_gone_and_back(service: Machine) -> None:
+    """The last test of this module: from here on the journal lacks events."""
+    stored_in_journal(service)
+    before = lactl_json(service, "status")
+    audit = "systemd-journald-audit.socket"
+    service.run(["systemctl", "stop", audit, *reversed(JOURNALD)])
+    try:
+        lactl(service, "tools", "call", "ops", "net.list_interfaces")
+        eventually(lambda: lactl_json(service, "status")["journal_dropped"], "events are missed")
+        gone = lactl_json(service, "status")
+        assert any("journald takes no events" in problem for problem in gone["problems"])
+        assert gone["history"]["events"] > before["history"]["events"]
+    finally:
+        service.run(["systemctl", "start", *JOURNALD])
+    gap = f"MESSAGE_ID={message_id(*GAP)}"
+    eventually(lambda: service.journal("--unit", UNIT, gap), "the journal says what it lacks")
+    lactl(service, "tools", "call", "ops", "net.list_interfaces")
+    (found,) = service.journal("--unit", UNIT, gap)
+    status = lactl_json(service, "status")
+    first, last, count = (int(found[f"LIGHTAGENT_MISSING_{name}"]) for name in ("FROM", "TO", "COUNT"))
+    assert count == status["journal_dropped"] - before["journal_dropped"] == last - first + 1
+
+    def complete() -> bool:
+        entries = service.journal("_SYSTEMD_UNIT=lightagentd.service")
+        there = {int(entry["LIGHTAGENT_SEQ"]) for entry in entries if "LIGHTAGENT_SEQ" in entry}
+        everything = {event["seq"] for event in lactl_json_lines(service, "events")}
+        return everything - there == set(range(first, last + 1))
+
+    eventually(complete, "the journal has all events but those that it says it lacks")
+    service.run(["systemctl", "reload", UNIT])
+    own = "lightagentd.daemon: reloaded: "
+    eventually(
+        lambda: [
+            entry
+            for entry in service.journal("--unit", UNIT, "CODE_FUNC=_reload_on")
+            if str(entry["MESSAGE"]).startswith(own)
+        ],
+        "the daemon's own messages get through again",
+    )
+    lactl(service, "audit", "verify")
+    explained = service.run(["journalctl", "-x", "-u", UNIT, gap]).stdout
+    assert f"between the numbers {first} and {last}" in " ".join(explained.replace("░░", " ").split())

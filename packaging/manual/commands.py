@@ -1,0 +1,127 @@
+"""lactl(1), from the commands of click and the table of errors."""
+
+from __future__ import annotations
+
+import click
+
+from lightagentd import errors
+from lightagentd.cli.help import OWN_STATUSES
+from lightagentd.cli.main import INTERRUPTED_STATUS
+from manual.roff import Page, Stamp, bold, escaped, italic
+from manual.tree import Command, commands, value, words
+
+_OUTPUT = """\
+On a terminal lactl prints tables and sentences, with colours unless NO_COLOR is set. In a pipe, each
+thing is one line with tabs between the columns, and no heading. With `--json` the output is JSON: one
+object or one list, and for what goes on and on (turns, events) one object for each line. Errors go to
+standard error: what failed, and what to do next; with `--json` as an object with `code`, `message`, and
+where they say something `field` and `suggestion`.
+
+Escape sequences in the words of models and tools are taken out before they reach a terminal."""
+_ENVIRONMENT = (
+    ("LIGHTAGENT_SOCKET", "The daemon's socket, where `--socket` names none."),
+    (
+        "XDG_RUNTIME_DIR",
+        "Where the socket of a user's own daemon lies, below lightagentd/; it comes before the system's.",
+    ),
+    ("NO_COLOR", "Print without colours (https://no-color.org); so does TERM=dumb."),
+)
+_FILES = (
+    (
+        "/run/lightagentd/control.sock",
+        "The system daemon's socket; for root and the group lightagent.",
+    ),
+    ("$XDG_RUNTIME_DIR/lightagentd/control.sock", "That of a user's own daemon."),
+)
+_EXAMPLES = (
+    (
+        "Ask, and go on asking in the same session:",
+        ('lactl prompt ops "check disk"', 'lactl prompt ops "and why?"'),
+    ),
+    (
+        "Give it something to read; the session counts as tainted from then on:",
+        ('journalctl -p err -b | lactl prompt ops "explain"',),
+    ),
+    (
+        "In a script: the answer alone, and nobody is asked:",
+        ("lactl prompt -q --new --unattended ops 'check disk'",),
+    ),
+    ("Allow what waits, once:", ("lactl approvals", 'lactl approve 3f --note "for the release"')),
+    ("Follow one agent, also across restarts of the daemon:", ("lactl events --follow --agent ops",)),
+    ("Prove that nobody changed the history:", ("lactl audit verify",)),
+    ("Stop everything, now:", ('lactl panic --reason "it deletes logs"', "lactl panic --off")),
+)
+_SEE_ALSO = (
+    "lightagentd(8)",
+    "lightagentd.toml(5)",
+    "lightagent-skill(5)",
+    "lightagent-tool(5)",
+    "org.lightagent1(5)",
+    "journalctl(1)",
+    "varlinkctl(1)",
+)
+
+
+def page(stamp: Stamp) -> str:
+    """The page as roff."""
+    every = list(commands())
+    root = every[0]
+    made = Page("lactl", 1, "User commands", "talk to the AI agents that lightagentd runs", stamp)
+    made.section("SYNOPSIS")
+    made.raw(f"{bold('lactl')} [{italic('OPTION')}]... {italic('COMMAND')} [{italic('ARGUMENT')}]...")
+    made.section("DESCRIPTION")
+    made.prose(root.help)
+    made.section("OPTIONS")
+    made.paragraph("Every command takes these, before or after its name:")
+    for option in root.options(common=True):
+        made.item(_term(option, root), option.help or "")
+    made.section("COMMANDS")
+    for command in every[1:]:
+        _command(made, command)
+    made.section("OUTPUT")
+    made.prose(_OUTPUT)
+    _exit_statuses(made)
+    for title, rows in (("ENVIRONMENT", _ENVIRONMENT), ("FILES", _FILES)):
+        made.section(title)
+        for name, text in rows:
+            made.item(bold(name) if title == "ENVIRONMENT" else italic(name), text)
+    made.section("EXAMPLES")
+    for text, lines in _EXAMPLES:
+        made.paragraph(text)
+        made.example(lines)
+    made.section("SEE ALSO")
+    made.raw(see_also(_SEE_ALSO))
+    return made.text()
+
+
+def see_also(pages: tuple[str, ...]) -> str:
+    """A list of references, as roff."""
+    return ",\n".join(f"{bold(name)}({number}" for name, _, number in (page.partition("(") for page in pages))
+
+
+def _command(made: Page, command: Command) -> None:
+    made.subsection(" ".join((command.name, *command.usage())))
+    made.prose(command.help)
+    for option in command.options():
+        made.item(_term(option, command), option.help or "")
+
+
+def _term(option: click.Option, command: Command) -> str:
+    spelled = ", ".join(bold(word) for word in words(option))
+    placeholder = value(option, command)
+    return f"{spelled} {italic(placeholder)}" if placeholder else spelled
+
+
+def _exit_statuses(made: Page) -> None:
+    made.section("EXIT STATUS")
+    made.paragraph(
+        "An error has a code, which stays the same in all versions, and a status as in sysexits.h:"
+    )
+    rows = [*OWN_STATUSES]
+    rows += [
+        (row.exit_status, row.code, (row.cls.__doc__ or "").strip().partition("\n")[0])
+        for row in errors.table()
+    ]
+    for status, code, meaning in sorted(rows, key=lambda row: row[0]):
+        made.item(f"{bold(str(status))} {escaped(code)}", meaning)
+    made.paragraph(f"Ctrl-C ends lactl with {INTERRUPTED_STATUS}.")

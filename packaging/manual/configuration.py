@@ -1,0 +1,202 @@
+"""lightagentd.toml(5), from the models of the configuration and the strings below their fields."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from lightagentd.config import Config
+from manual.commands import see_also
+from manual.roff import Page, Stamp, blocks, bold, italic
+
+_DESCRIPTION = """\
+The configuration of lightagentd(8) is TOML (https://toml.io). The daemon reads `lightagentd.toml` and
+then the files of `lightagentd.toml.d` in the order of their names; a later file overrides an earlier
+one, key by key. None of them has to exist: without them the defaults below hold, and the embedded model
+`runbook` answers.
+
+A key that is not known, a value of the wrong type or out of range is an error that names the file, the
+line and, for a key, the nearest one that is known. With an error the daemon does not start (exit status
+78), and a reload changes nothing. Below /etc, a file or its folder that others than root can write is
+refused.
+
+    lactl config check      would the daemon take these files?
+    lactl config show       what is in force, and what file it is from
+    systemctl reload lightagentd
+
+A reload takes up agents, skills, tools and rules at once; it names the sections of this file that wait
+for a restart."""
+_CREDENTIALS = """\
+Keys and passwords never stand in these files. `api_key_file` names a file with the key and nothing else,
+which the user lightagent must be able to read; or, as a bare name without a slash, a credential of the
+unit. The unit takes every credential whose name begins with `lightagentd.` from the usual places, encrypted
+or not (systemd-creds(1), systemd.exec(5)):
+
+    systemd-ask-password -n | systemd-creds encrypt \\
+        --name=lightagentd.work - \\
+        /etc/credstore.encrypted/lightagentd.work
+
+The configuration then says:
+
+    [models.providers.work]
+    base_url = "https://llm.example.org/v1"
+    api_key_file = "lightagentd.work"
+
+`api_key_env` names a variable of the daemon's environment instead. A key never reaches a worker, the
+history or the journal."""
+_ENVIRONMENT = (
+    ("LIGHTAGENT_CONFIG_DIR", "Read the configuration here instead of in /etc/lightagentd."),
+    ("LIGHTAGENT_STATE_DIR", "Keep the state here instead of in /var/lib/lightagentd."),
+    ("LIGHTAGENT_RUNTIME_DIR", "Make the sockets here instead of in /run/lightagentd."),
+    ("CONFIGURATION_DIRECTORY, STATE_DIRECTORY", "The same, as systemd.exec(5) sets them."),
+    ("CREDENTIALS_DIRECTORY", "Where credentials lie; systemd sets it."),
+    (
+        "OPENAI_API_KEY, OPENAI_BASE_URL",
+        "When one of them is set, there is a provider openai without any configuration.",
+    ),
+    ("https_proxy, http_proxy, no_proxy", "The proxy towards the endpoints of models."),
+)
+_FILES = (
+    ("/etc/lightagentd/lightagentd.toml", "The main file."),
+    ("/etc/lightagentd/lightagentd.toml.d/*.toml", "What overrides it, in the order of the names."),
+    ("~/.config/lightagentd/", "Both, for the daemon that an ordinary user runs."),
+)
+_EXAMPLE = """\
+[limits]
+max_steps = 60
+approval_timeout_s = 900
+
+[worker]
+web_allow = ["intranet.example.org", "10.1.0.0/16"]
+
+[models]
+default = "work/some-model"
+
+[models.providers.work]
+base_url = "https://llm.example.org/v1"
+api_key_file = "lightagentd.work\""""
+_NAMED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path"}
+
+
+def page(stamp: Stamp) -> str:
+    """The page as roff."""
+    made = Page("lightagentd.toml", 5, "File formats", "configuration of the agent daemon", stamp)
+    made.section("SYNOPSIS")
+    made.raw(italic("/etc/lightagentd/lightagentd.toml"))
+    made.raw(".br")
+    made.raw(italic("/etc/lightagentd/lightagentd.toml.d/*.toml"))
+    made.section("DESCRIPTION")
+    made.prose(_DESCRIPTION)
+    made.section("SECTIONS")
+    for table, model in sections(Config):
+        made.subsection(f"[{table}]")
+        lead = inspect.cleandoc(model.__doc__ or "").partition(":")[2].strip()
+        if lead:
+            made.paragraph(lead[0].upper() + lead[1:])
+        docs = field_docs(model)
+        for name, info in model.model_fields.items():
+            if section_of(info) is None:
+                kind = "seconds" if name.endswith("_s") else _type_name(info.annotation)
+                made.item(f"{bold(name)} = {italic(kind)}", f"{docs[name]}\n\n{_facts(info)}")
+    made.section("CREDENTIALS")
+    made.prose(_CREDENTIALS)
+    made.section("ENVIRONMENT")
+    for name, text in _ENVIRONMENT:
+        made.item(bold(name), text)
+    made.section("FILES")
+    for name, text in _FILES:
+        made.item(italic(name), text)
+    made.section("EXAMPLES")
+    made.example(_EXAMPLE.splitlines())
+    made.section("SEE ALSO")
+    made.raw(see_also(("lightagentd(8)", "lactl(1)", "systemd-creds(1)", "systemd.exec(5)")))
+    return made.text()
+
+
+def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every table of the configuration by its name in TOML, and the model that declares its keys."""
+    for name, info in model.model_fields.items():
+        inner = section_of(info)
+        if inner is not None:
+            table = f"{prefix}{name}{'.NAME' if get_origin(info.annotation) is dict else ''}"
+            yield table, inner
+            yield from sections(inner, f"{table}.")
+
+
+def section_of(info: FieldInfo) -> type[BaseModel] | None:
+    """The model of a key that is a table, or a table of named tables."""
+    for one in (info.annotation, *get_args(info.annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """The string that stands below each field in the source; a field without one is an error."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for statement, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if (
+            isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            text = inspect.cleandoc(following.value.value)
+            found[statement.target.id] = "\n\n".join(" ".join(block) for block in blocks(text))
+    tables = {name for name, info in model.model_fields.items() if section_of(info) is not None}
+    if missing := model.model_fields.keys() - found.keys() - tables:
+        raise SystemExit(f"{model.__name__}: no string below the field {', '.join(sorted(missing))}")
+    return found
+
+
+def _type_name(annotation: Any) -> str:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(json.dumps(value) for value in args)
+    if origin is list:
+        return f"a list, each {_type_name(args[0])}"
+    if origin is dict:
+        return f"a table, each value {_type_name(args[1])}"
+    if origin is Union or type(None) in args:
+        return _type_name(next(one for one in args if one is not type(None)))
+    if args and isinstance(args[0], type):  # Annotated
+        return _type_name(args[0])
+    return _NAMED.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _facts(info: FieldInfo) -> str:
+    """Default and range, as a sentence."""
+    facts = []
+    if info.is_required():
+        facts.append("Has to be there.")
+    else:
+        default = info.get_default(call_default_factory=True)
+        if isinstance(default, Path):
+            default = str(default)
+        facts.append("Not set by default." if default is None else f"Default: {_value(default)}.")
+    low = next((f"at least {one.ge}" for one in info.metadata if hasattr(one, "ge")), "")
+    low = low or next((f"more than {one.gt:g}" for one in info.metadata if hasattr(one, "gt")), "")
+    high = next((f"at most {_number(one.le)}" for one in info.metadata if hasattr(one, "le")), "")
+    if low or high:
+        text = " and ".join(part for part in (low, high) if part)
+        facts.append(f"{text[0].upper()}{text[1:]}.")
+    return " ".join(facts)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

@@ -1,0 +1,157 @@
+"""Prompts on a calendar: lightagent-prompt@NAME.timer, in the name of an ordinary user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .dropins import edited
+from .machine import Completed, Machine
+from .product import UNIT, eventually, lactl, lactl_json, start_service
+
+pytestmark = pytest.mark.e2e
+
+FOLDER = "/etc/lightagentd/prompts"
+GOOD = 'agent = "ops"\nprompt = "check memory"\nowner = "carol"\n'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def people(service: Machine) -> Iterator[None]:
+    """carol is in the group lightagent, eve is not."""
+    for name, groups in (("carol", "lightagent"), ("eve", "")):
+        service.run(["useradd", "--create-home", f"--groups={groups}", name])
+    yield
+    for name in ("carol", "eve"):
+        service.run(["userdel", "--remove", name])
+
+
+@pytest.fixture(autouse=True)
+def files(service: Machine) -> Iterator[None]:
+    """What a test wrote, and what failed in it, is gone afterwards."""
+    yield
+    service.run(["sh", "-c", f"rm -f {FOLDER}/*.toml"])
+    service.run(["systemctl", "reset-failed", "lightagent-prompt@*"], check=False)
+
+
+def start(machine: Machine, name: str, text: str = GOOD, mode: int = 0o644) -> Completed:
+    machine.write(f"{FOLDER}/{name}.toml", text, mode)
+    return machine.run(["systemctl", "start", f"lightagent-prompt@{name}.service"], check=False, timeout_s=60)
+
+
+def answers(machine: Machine, name: str) -> list[dict[str, Any]]:
+    return machine.journal("--unit", f"lightagent-prompt@{name}.service", "--identifier=lightagent-prompt")
+
+
+def ended(machine: Machine, name: str) -> tuple[int, str]:
+    """The exit status of the unit's program, and what it wrote to standard error."""
+    unit = f"lightagent-prompt@{name}.service"
+    status = machine.run(["systemctl", "show", "--property=ExecMainStatus", "--value", unit]).stdout
+    return int(status), "\n".join(str(entry["MESSAGE"]) for entry in machine.journal("--unit", unit))
+
+
+def test_timer_asks_in_the_name_of_its_owner(service: Machine) -> None:
+    service.write(f"{FOLDER}/daily.toml", GOOD)
+    timer = "lightagent-prompt@daily.timer"
+    soon = "[Timer]\nOnCalendar=\nOnActiveSec=100ms\nAccuracySec=10ms\nRandomizedDelaySec=0\n"
+    with edited(service, timer, soon):
+        service.run(["systemctl", "enable", "--now", timer])
+        try:
+            eventually(lambda: answers(service, "daily"), "the timer fired and the answer is in the journal")
+        finally:
+            service.run(["systemctl", "disable", "--now", timer])
+    [entry] = answers(service, "daily")
+    assert "memory" in str(entry["MESSAGE"])
+    assert entry["_UID"] == str(service.account("carol").pw_uid)
+    assert (entry["LIGHTAGENT_PROMPT"], entry["LIGHTAGENT_AGENT"]) == ("daily", "ops")
+    [session] = lactl_json(service, "sessions", "list", user="carol")
+    assert (session["id"], session["title"]) == (entry["LIGHTAGENT_SESSION"], "prompt daily")
+
+
+def test_same_session_goes_on_and_a_file_gets_the_answers(service: Machine) -> None:
+    path = "/home/carol/answers.md"
+    text = f'{GOOD}session = "same"\nanswer = "file"\nfile = "{path}"\nappend = true\n'
+    for _ in range(2):
+        done = start(service, "kept", text)
+        assert done.status == 0, ended(service, "kept")
+    assert service.run(["stat", "-c", "%U %G %a", path]).stdout == "carol carol 600\n"
+    assert service.run(["cat", path]).stdout.count("kept, session ses_") == 2
+    [session] = [one for one in lactl_json(service, "sessions", "list") if one["title"] == "prompt kept"]
+    assert session["turns"] == 2
+
+
+def test_root_may_own_a_prompt(service: Machine) -> None:
+    assert start(service, "roots", GOOD.replace("carol", "root")).status == 0, ended(service, "roots")
+    [session] = [one for one in lactl_json(service, "sessions", "list") if one["title"] == "prompt roots"]
+    assert session["owner"] == 0
+
+
+def test_file_that_the_owner_may_not_write_is_refused(service: Machine) -> None:
+    assert start(service, "sly", f'{GOOD}answer = "file"\nfile = "/root/sly.md"\n').status != 0
+    status, said = ended(service, "sly")
+    assert status == 74
+    assert "cannot be written to /root/sly.md: Permission denied" in said
+    assert service.run(["test", "-e", "/root/sly.md"], check=False).status != 0
+
+
+def test_mail_goes_through_the_machines_sendmail(service: Machine) -> None:
+    service.write(
+        "/usr/sbin/sendmail", "#!/bin/sh\nid -un > /srv/e2e-mail/by\ncat > /srv/e2e-mail/text\n", 0o755
+    )
+    service.run(["install", "-d", "-o", "carol", "/srv/e2e-mail"])
+    try:
+        assert start(service, "mailed", f'{GOOD}answer = "mail"\n').status == 0, ended(service, "mailed")
+        assert service.run(["cat", "/srv/e2e-mail/by"]).stdout == "carol\n"
+        mail = service.run(["cat", "/srv/e2e-mail/text"]).stdout
+        assert "To: carol" in mail
+        assert "memory" in mail
+    finally:
+        service.run(["rm", "-r", "/usr/sbin/sendmail", "/srv/e2e-mail"])
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "status", "said"),
+    [
+        (GOOD.replace("carol", "eve"), 0o644, 77, "You may not connect to /run/lightagentd/control.sock."),
+        (GOOD.replace("carol", "nobody-here"), 0o644, 78, "there is no user 'nobody-here'"),
+        (
+            GOOD + "timeout = 3\n",
+            0o644,
+            78,
+            "bad.toml:4: the key 'timeout' is not known. Did you mean 'timeout_s'?",
+        ),
+        (GOOD, 0o666, 78, "can be written by others than root"),
+        (GOOD.replace('"ops"', '"nemo"'), 0o644, 66, "There is no agent 'nemo'"),
+    ],
+)
+def test_what_is_wrong_is_said_and_is_the_exit_status(
+    service: Machine, text: str, mode: int, status: int, said: str
+) -> None:
+    assert start(service, "bad", text, mode).status != 0
+    found, log = ended(service, "bad")
+    assert found == status, log
+    assert said in log
+
+
+def test_config_check_looks_at_prompts(service: Machine) -> None:
+    service.write(f"{FOLDER}/daily.toml", GOOD)
+    checked = json.loads(lactl(service, "--json", "config", "check").stdout)
+    assert f"{FOLDER}/daily.toml" in checked["files"]
+    service.write(f"{FOLDER}/daily.toml", GOOD + "promt = 1\n")
+    refused = lactl(service, "config", "check", check=False)
+    assert refused.status == 78
+    assert "daily.toml:4: the key 'promt' is not known." in refused.stderr
+
+
+def test_stopped_daemon_is_not_started(service: Machine) -> None:
+    service.run(["systemctl", "stop", UNIT])
+    try:
+        assert start(service, "alone").status != 0
+        status, said = ended(service, "alone")
+        assert status == 69
+        assert "the daemon is not running" in said
+        assert service.run(["systemctl", "is-active", UNIT], check=False).stdout == "inactive\n"
+    finally:
+        start_service(service)

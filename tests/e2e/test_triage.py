@@ -1,0 +1,127 @@
+"""OnFailure=lightagent-triage@%n.service: units that really fail, and what the journal says of them then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .dropins import edited
+from .machine import Machine
+from .product import UNIT, eventually, lactl_json, show, start_service
+
+pytestmark = pytest.mark.e2e
+
+FOLDER = "/run/systemd/system"
+ON_FAILURE = "[Unit]\nOnFailure=lightagent-triage@%n.service\n"
+SERVICE = f"{ON_FAILURE}[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo the widget jammed >&2; exit 42'\n"
+MOUNT = f"{ON_FAILURE}[Mount]\nWhat=/dev/no-such-disk\nWhere=/srv/a-b\nType=ext4\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh(service: Machine) -> Iterator[None]:
+    """Each test has the allowance of a boot, and the daemon running."""
+    service.run(["rm", "-f", "/run/lightagent-triage/taken"])
+    yield
+    start_service(service)
+
+
+@contextlib.contextmanager
+def unit(machine: Machine, name: str, text: str, *instances: str) -> Iterator[None]:
+    machine.write(f"{FOLDER}/{name}", text)
+    machine.run(["systemctl", "daemon-reload"])
+    try:
+        yield
+    finally:
+        machine.run(["rm", f"{FOLDER}/{name}"])
+        machine.run(["systemctl", "reset-failed", *(instances or (name,))], check=False)
+        machine.run(["systemctl", "daemon-reload"])
+
+
+def fail(machine: Machine, name: str) -> str:
+    """Start a unit, which fails, and wait for its triage to end; gives the name of the triage unit."""
+    triage = f"lightagent-triage@{name}.service"
+    before = len(entries(machine, triage))
+    assert machine.run(["systemctl", "start", name], check=False).status != 0
+    eventually(lambda: len(entries(machine, triage)) > before, f"{triage} says something")
+    eventually(lambda: state(machine, triage) in ("inactive", "failed"), f"{triage} has ended")
+    return triage
+
+
+def state(machine: Machine, name: str) -> str:
+    return machine.run(["systemctl", "show", "--property=ActiveState", "--value", name]).stdout.strip()
+
+
+def entries(machine: Machine, name: str) -> list[dict[str, Any]]:
+    """What programs of the triage wrote, as `journalctl -u NAME` shows it."""
+    return machine.journal("--unit", name, "--identifier=lightagent-triage")
+
+
+def message(machine: Machine, name: str) -> str:
+    return str(entries(machine, name)[-1]["MESSAGE"])
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "text", "finding"),
+    [
+        ("e2e-jams@.service", "e2e-jams@left.service", SERVICE, "the widget jammed"),
+        (r"srv-a\x2db.mount", r"srv-a\x2db.mount", MOUNT, "no-such-disk"),
+    ],
+)
+def test_diagnosis_is_in_the_journal_of_both_units(
+    service: Machine, file: str, name: str, text: str, finding: str
+) -> None:
+    with unit(service, file, text, name):
+        triage = fail(service, name)
+    assert state(service, triage) == "inactive"
+    [own] = entries(service, triage)
+    [entry] = entries(service, name)
+    assert own["MESSAGE_ID"] == entry["MESSAGE_ID"]
+    assert str(entry["MESSAGE"]).startswith(f"Diagnosis of {name} by the agent ops: **")
+    assert finding in str(entry["MESSAGE"])
+    assert (entry["_UID"], entry["OBJECT_SYSTEMD_UNIT"]) == ("0", name)
+    assert entry["_SYSTEMD_UNIT"] == triage
+    [session] = [
+        one for one in lactl_json(service, "sessions", "list") if one["id"] == entry["LIGHTAGENT_SESSION"]
+    ]
+    assert session["owner"] == 0
+    events = service.journal(f"LIGHTAGENT_TRACE_ID={entry['LIGHTAGENT_TRACE_ID']}", "--unit", UNIT)
+    assert "service-triage" in str(events)
+
+
+def test_unit_that_fails_in_a_circle_is_asked_about_once(service: Machine) -> None:
+    with unit(service, "e2e-again.service", SERVICE):
+        triage = fail(service, "e2e-again.service")
+        fail(service, "e2e-again.service")
+    said = [str(entry["MESSAGE"]) for entry in entries(service, "e2e-again.service")]
+    assert [line.partition(":")[0].partition(" by ")[0] for line in said] == [
+        "Diagnosis of e2e-again.service",
+        "No diagnosis of e2e-again.service",
+    ]
+    assert "had its diagnosis in the last 10 minutes" in said[1]
+    assert state(service, triage) == "inactive"
+
+
+def test_own_units_are_left_alone_though_a_drop_in_is_for_all_services(service: Machine) -> None:
+    failing = "lightagent-prompt@e2e-missing.service"
+    sessions = len(lactl_json(service, "sessions", "list"))
+    with edited(service, "service", ON_FAILURE):
+        triage = fail(service, failing)
+        assert message(service, triage) == f"No diagnosis of {failing}: it is a unit of lightagentd itself."
+        assert state(service, triage) == "inactive"
+    units = service.run(["systemctl", "list-units", "--all", "--plain", "--no-legend", "lightagent-triage@*"])
+    assert f"lightagent-triage@{triage}" not in units.stdout
+    assert len(lactl_json(service, "sessions", "list")) == sessions
+    service.run(["systemctl", "reset-failed", failing], check=False)
+
+
+def test_stopped_daemon_is_told_of_and_not_started(service: Machine) -> None:
+    service.run(["systemctl", "stop", UNIT])
+    with unit(service, "e2e-alone.service", SERVICE):
+        triage = fail(service, "e2e-alone.service")
+    assert "the daemon is not running" in message(service, triage)
+    assert "\n" not in message(service, triage)
+    assert state(service, triage) == "inactive"
+    assert show(service, "ActiveState")["ActiveState"] == "inactive"

@@ -1,0 +1,356 @@
+"""The daemon's unit when something goes wrong, and the two ways in which others start it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from .calls import main_pid, shell
+from .dropins import edited, in_background, let_it_end, slow_report
+from .machine import Machine
+from .product import UNIT, eventually, lactl, lactl_json, show, start_service
+
+pytestmark = pytest.mark.e2e
+
+SOCKET = "lightagentd.socket"
+OWN_UNITS = (
+    UNIT,
+    SOCKET,
+    "lightagent-triage@dbus.service.service",
+    "lightagent-prompt@daily.service",
+    "lightagent-prompt@daily.timer",
+)
+EXPOSURE = {
+    UNIT: 1.4,
+    "lightagent-triage@dbus.service.service": 1.0,
+    "lightagent-prompt@daily.service": 2.5,
+}
+HANGING = """
+import asyncio, signal, time
+from lightagentd import daemon
+serve = daemon.serve
+
+def hang_here():
+    time.sleep(600)
+
+async def hanging(paths):
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, hang_here)
+    await serve(paths)
+
+daemon.serve = hanging
+daemon.main()
+"""
+
+
+def is_up_again(machine: Machine, before: int) -> bool:
+    now = show(machine, "MainPID", "ActiveState")
+    return now["ActiveState"] == "active" and now["MainPID"] not in ("0", str(before))
+
+
+def said(machine: Machine, unit: str = UNIT) -> str:
+    return "\n".join(str(entry.get("MESSAGE")) for entry in machine.journal("--unit", unit, "--lines=300"))
+
+
+def status_text(machine: Machine) -> str:
+    return show(machine, "StatusText")["StatusText"]
+
+
+# The units
+
+
+@pytest.mark.parametrize("unit", OWN_UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(service: Machine, unit: str) -> None:
+    verified = service.run(["systemd-analyze", "verify", unit])
+    assert (verified.stdout, verified.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_exposure_stays_low(service: Machine, unit: str) -> None:
+    out = service.run(["systemd-analyze", "security", "--no-pager", unit]).stdout
+    figure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", out)
+    assert figure is not None, out
+    print(f"{unit}: exposure {figure[1]}")
+    assert float(figure[1]) <= EXPOSURE[unit], out
+
+
+def test_unit_promises_what_an_administrator_relies_on(service: Machine) -> None:
+    wanted = {
+        "WatchdogUSec": "30s",
+        "OOMPolicy": "continue",
+        "TimeoutStopUSec": "1min",
+        "Restart": "on-failure",
+        "NRestarts": "0",
+    }
+    assert show(service, *wanted) == wanted
+
+
+def test_credentials_of_the_machine_reach_the_daemon(service: Machine) -> None:
+    """What `api_key_file = "lightagentd.e2e"` reads; the embedded model goes on without it."""
+    service.write("/etc/credstore/lightagentd.e2e", "sk-e2e-key\n", 0o600)
+    service.write("/etc/credstore/other.e2e", "not for it\n", 0o600)
+    try:
+        service.run(["systemctl", "restart", UNIT])
+        folder = f"/run/credentials/{UNIT}"
+        assert service.run(["ls", folder]).stdout == "lightagentd.e2e\n"
+        assert service.run(["cat", f"{folder}/lightagentd.e2e"], user="lightagent").stdout == "sk-e2e-key\n"
+    finally:
+        service.run(["rm", "/etc/credstore/lightagentd.e2e", "/etc/credstore/other.e2e"])
+
+
+# What hangs, breaks and is slow
+
+
+def test_loop_that_hangs_is_killed_and_its_sessions_are_there_again(service: Machine) -> None:
+    lactl(service, "prompt", "ops", "--new", "check memory")
+    session = lactl_json(service, "sessions", "list")[0]["id"]
+    service.write("/usr/local/lib/e2e-hanging.py", HANGING)
+    drop_in = (
+        "[Service]\nWatchdogSec=3\nExecStart=\nExecStart=/usr/bin/python3 -I /usr/local/lib/e2e-hanging.py\n"
+    )
+    with edited(service, UNIT, drop_in):
+        service.run(["systemctl", "restart", UNIT])
+        pid = main_pid(service, UNIT)
+        service.run(["kill", "-USR2", str(pid)])
+        eventually(lambda: is_up_again(service, pid), f"{UNIT} is active again")
+    log = said(service)
+    assert "Watchdog timeout" in log
+    assert "Fatal Python error: Aborted" in log
+    assert "in hang_here" in log
+    assert session in {one["id"] for one in lactl_json(service, "sessions", "list")}
+    service.run(["systemctl", "restart", UNIT])
+    assert lactl(service, "audit", "verify").status == 0
+
+
+def test_turn_that_a_kill_interrupts_is_found_again(service: Machine) -> None:
+    with slow_report(service):
+        in_background(service, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
+        eventually(lambda: lactl_json(service, "status")["turns_running"] == 1, "the turn runs")
+        eventually(
+            lambda: service.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs"
+        )
+        [session] = [one for one in lactl_json(service, "sessions", "list") if one["state"] == "running"]
+        pid = main_pid(service, UNIT)
+        service.run(["kill", "-9", str(pid)])
+        eventually(lambda: is_up_again(service, pid), f"{UNIT} is active again")
+        service.run(["systemctl", "stop", "e2e-slow"], check=False)
+        service.run(["systemctl", "reset-failed", "e2e-slow"], check=False)
+    shown = lactl_json(service, "sessions", "show", session["id"])
+    assert shown["state"] == "idle"
+    assert "outcome_unknown" in str(shown["messages"])
+    assert "interrupted" in lactl(service, "--json", "history", "--session", session["id"]).stdout
+    assert lactl(service, "audit", "verify").status == 0
+    assert "memory" in lactl(service, "prompt", "ops", f"--session={session['id']}", "check memory").stdout
+
+
+def test_stop_waits_for_a_turn_longer_than_the_unit_says(service: Machine) -> None:
+    """drain_timeout_s of the configuration is longer than TimeoutStopSec= here, and counts."""
+    with slow_report(service), edited(service, UNIT, "[Service]\nTimeoutStopSec=1\n"):
+        service.run(["systemctl", "restart", UNIT])
+        in_background(service, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
+        eventually(
+            lambda: service.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs"
+        )
+        service.run(["systemctl", "stop", "--no-block", UNIT])
+        eventually(lambda: "waiting for running turns" in status_text(service), "the daemon drains")
+        service.run(["sleep", "2"])  # twice the unit's own time: nothing else tells that it was not the end
+        assert show(service, "ActiveState")["ActiveState"] == "deactivating"
+        let_it_end(service)
+        eventually(lambda: show(service, "ActiveState")["ActiveState"] == "inactive", "it stopped")
+        assert show(service, "Result")["Result"] == "success"
+    answer = "\n".join(str(entry["MESSAGE"]) for entry in service.journal("--unit", "e2e-slow"))
+    assert "the slow report is done" in answer
+    service.run(["systemctl", "stop", "e2e-slow"], check=False)
+    start_service(service)
+
+
+def test_reload_under_load_loses_no_turn(service: Machine) -> None:
+    pid = main_pid(service, UNIT)
+    script = (
+        "for i in 1 2 3 4; do lactl prompt ops --new 'check memory' > /dev/null & pids=\"$pids $!\"; done; "
+    )
+    script += f"for i in 1 2 3; do systemctl reload {UNIT} || exit 1; done; "
+    script += "for p in $pids; do wait $p || exit 2; done"
+    done = service.run(["sh", "-c", script], check=False, timeout_s=120)
+    assert done.status == 0, done.explain()
+    assert main_pid(service, UNIT) == pid
+
+
+def test_worker_that_is_older_than_the_daemon_is_ended_by_a_reload(service: Machine) -> None:
+    """systemd starts a running worker again with the daemon, and before it: it has the files of that time."""
+    worker = "lightagent-observe@ops.service"
+    shell(service, "true")
+    service.run(["systemctl", "restart", UNIT])
+    pid = main_pid(service, worker)
+    assert pid
+    service.run(["systemctl", "reload", UNIT])
+    assert main_pid(service, worker) != pid
+    assert shell(service, "echo as before") == "as before\n"
+
+
+def test_status_tells_what_is_wrong_and_when_it_is_right_again(service: Machine) -> None:
+    assert re.fullmatch(r"serving \d+ agents?", status_text(service))
+    service.write("/etc/lightagentd/agent/broken/AGENT.md", "---\nwrong_key: 1\n---\nx\n")
+    try:
+        service.run(["systemctl", "reload", UNIT])
+        eventually(lambda: "broken is disabled" in status_text(service), "the status names the agent")
+        status = service.run(["systemctl", "status", "--no-pager", "--lines=0", UNIT]).stdout
+        assert re.search(r"Status: \"serving .*wrong_key", status)
+    finally:
+        service.run(["rm", "-r", "/etc/lightagentd/agent/broken"])
+        service.run(["systemctl", "reload", UNIT])
+    eventually(lambda: "disabled" not in status_text(service), "the status is fine again")
+
+
+# What an administrator edits
+
+
+def test_observe_worker_that_was_narrowed_reads_less(service: Machine) -> None:
+    service.write("/srv/e2e-secret/file", "seen\n")
+    unit = "lightagent-observe@ops.service"
+    assert shell(service, "cat /srv/e2e-secret/file") == "seen\n"
+    with edited(service, unit, "[Service]\nInaccessiblePaths=/srv/e2e-secret\nProtectHome=yes\n"):
+        service.run(["systemctl", "stop", unit])
+        assert "seen" not in shell(service, "cat /srv/e2e-secret/file || echo not seen here | tr e E")
+        assert shell(service, "ls /home /root 2>&1 | wc -l; df / > /dev/null && echo works").endswith(
+            "works\n"
+        )
+        assert lactl_json(service, "status")["sandbox"] == "systemd"
+    service.run(["systemctl", "stop", unit])
+    assert shell(service, "cat /srv/e2e-secret/file") == "seen\n"
+    service.run(["rm", "-r", "/srv/e2e-secret"])
+
+
+BROKEN = """[Service]
+User=root
+NoNewPrivileges=no
+ProtectSystem=no
+AmbientCapabilities=CAP_NET_RAW
+CapabilityBoundingSet=~
+"""
+
+
+def test_override_that_breaks_the_sandbox_is_told_and_observes_nothing(service: Machine) -> None:
+    with edited(service, "lightagent-observe@.service", BROKEN):
+        service.run(["systemctl", "restart", UNIT])
+        eventually(lambda: "shell commands" in status_text(service), "systemctl status tells")
+        problems = "\n".join(lactl_json(service, "status")["problems"])
+        assert "observe" in problems or "sandbox" in problems.lower()
+        doctor = lactl(service, "doctor", check=False)
+        assert doctor.status != 0
+        done = lactl(
+            service, "tools", "call", "ops", "bash.exec", "command=id", "effect=observe", check=False
+        )
+        assert done.status != 0, done.explain()
+    service.run(["systemctl", "restart", UNIT])
+    assert lactl_json(service, "status")["problems"] == []
+
+
+@pytest.fixture
+def small_state(service: Machine) -> Iterator[str]:
+    """A state folder on a file system of its own that is full; what was there comes back."""
+    service.run(["systemctl", "stop", UNIT])
+    folder = "/var/lib/lightagentd"
+    owner = service.account("lightagent")
+    options = f"size=24M,mode=0700,uid={owner.pw_uid},gid={owner.pw_gid}"
+    service.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder])
+    yield folder
+    service.run(["systemctl", "stop", UNIT])
+    service.run(["umount", folder])
+    start_service(service)
+
+
+def test_start_with_a_full_disk_says_so_and_loses_nothing(service: Machine, small_state: str) -> None:
+    fill = ["sh", "-c", f"cat /dev/zero > {small_state}/ballast || true"]
+    service.run(fill)
+    assert service.run(["systemctl", "start", UNIT], check=False, timeout_s=60).status != 0
+    eventually(lambda: "No space left" in status_text(service), "the status says why it did not start")
+    service.run(["rm", f"{small_state}/ballast"])
+    eventually(lambda: show(service, "ActiveState")["ActiveState"] == "active", "it starts by itself")
+
+    lactl(service, "prompt", "ops", "check memory")
+    before = lactl_json(service, "sessions", "list")[0]["id"]
+    service.run(["systemctl", "stop", UNIT])
+    service.run(fill)
+    start_service(service)  # with a history it has its reserve
+
+    def told() -> bool:
+        assert "memory" in lactl(service, "prompt", "ops", "check memory").stdout
+        return "nearly full" in "\n".join(lactl_json(service, "status")["problems"])
+
+    eventually(told, "the disk is told of, and reports go on")
+    eventually(lambda: "nearly full" in status_text(service), "systemctl status tells, too")
+    service.run(["rm", f"{small_state}/ballast"])
+    service.run(["systemctl", "restart", UNIT])
+    assert before in {one["id"] for one in lactl_json(service, "sessions", "list")}
+    assert lactl(service, "audit", "verify").status == 0
+
+
+# Who starts it
+
+
+@pytest.fixture
+def stopped(service: Machine) -> Iterator[Machine]:
+    """The machine with the daemon stopped; afterwards nothing is enabled and it runs as before."""
+    service.run(["systemctl", "stop", UNIT])
+    yield service
+    service.run(["systemctl", "disable", "--now", SOCKET, UNIT], check=False)
+    service.run(["systemctl", "reset-failed", UNIT], check=False)
+    start_service(service)
+
+
+def test_stopped_is_stopped_while_nothing_is_enabled(stopped: Machine) -> None:
+    refused = lactl(stopped, "status", check=False)
+    assert refused.status == 69
+    activate = ["busctl", "--no-pager", "call", "org.lightagent1", "/", "org.freedesktop.DBus.Peer", "Ping"]
+    assert stopped.run(activate, check=False).status != 0
+    assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
+
+
+def test_first_client_starts_a_daemon_with_a_socket_unit(stopped: Machine) -> None:
+    stopped.run(["systemctl", "enable", "--now", SOCKET])
+    path = "/run/lightagentd/control.sock"
+    assert stopped.run(["stat", "-L", "-c", "%a %U %G", path]).stdout == "660 root lightagent\n"
+    assert stopped.run(["stat", "-c", "%a %U %G", "/run/lightagentd-control"]).stdout == "755 root root\n"
+    assert lactl(stopped, "status").status == 0
+    assert show(stopped, "ActiveState")["ActiveState"] == "active"
+
+    stopped.run(["systemctl", "stop", UNIT])
+    assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
+    assert "memory" in lactl(stopped, "prompt", "ops", "check memory").stdout
+    assert show(stopped, "ActiveState")["ActiveState"] == "active"
+
+
+def test_no_client_is_refused_while_the_daemon_restarts(stopped: Machine) -> None:
+    stopped.run(["systemctl", "enable", "--now", SOCKET])
+    script = "touch /run/e2e-asking; while [ -e /run/e2e-asking ]; "
+    script += "do lactl agents list > /dev/null || exit 1; done"
+    in_background(stopped, "e2e-asking", "sh", "-c", script)
+    eventually(lambda: stopped.run(["test", "-e", "/run/e2e-asking"], check=False).status == 0, "it asks")
+    for _ in range(3):
+        stopped.run(["systemctl", "restart", UNIT])
+    stopped.run(["rm", "-f", "/run/e2e-asking"])
+    state = ["systemctl", "show", "--property=SubState,Result", "e2e-asking"]
+    eventually(lambda: "SubState=running" not in stopped.run(state).stdout, "it has ended")
+    assert "Result=success" in stopped.run(state).stdout, said(stopped, "e2e-asking")
+    stopped.run(["systemctl", "stop", "e2e-asking"])
+
+
+def test_without_its_socket_unit_the_daemon_makes_its_own_again(stopped: Machine) -> None:
+    stopped.run(["systemctl", "start", SOCKET])
+    assert lactl(stopped, "status").status == 0
+    stopped.run(["systemctl", "stop", SOCKET, UNIT])
+    path = "/run/lightagentd/control.sock"
+    assert stopped.run(["test", "-L", path], check=False).status != 0
+    assert lactl(stopped, "status", check=False).status == 69
+    start_service(stopped)
+    assert stopped.run(["stat", "-c", "%a %U %G", path]).stdout == "660 lightagent lightagent\n"
+
+
+def test_call_on_the_bus_starts_an_enabled_daemon(stopped: Machine) -> None:
+    stopped.run(["systemctl", "enable", UNIT])
+    activate = ["busctl", "--no-pager", "call", "org.lightagent1", "/", "org.freedesktop.DBus.Peer", "Ping"]
+    done = stopped.run(activate, check=False, timeout_s=60)
+    assert done.status == 0, done.explain()
+    assert show(stopped, "ActiveState")["ActiveState"] == "active"

@@ -228,7 +228,8 @@ def _report(done: Completed, hint: str, note: str) -> str:
     if done.stderr.total_bytes:
         parts.append("stderr:\n" + _ended(done.stderr))
     if done.signal:
-        parts.append(f"ended by {done.signal}\n")
+        memory = " (as the kernel does when memory runs out)" if done.signal == "SIGKILL" else ""
+        parts.append(f"ended by {done.signal}{memory}\n")
     elif done.status:
         parts.append(f"exit status {done.status}\n")
     at = len(parts) - bool(done.signal or done.status)

@@ -8,15 +8,17 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import calls, footprint, sessions, siege, step, watching
+from tests.bench import calls, footprint, planes, sessions, siege, start, step, watching
 
 BENCHMARKS = {
     "step": step.run,
     "calls": calls.run,
+    "planes": planes.run,
     "sessions": sessions.run,
     "footprint": footprint.run,
     "watching": watching.run,
     "siege": siege.run,
+    "start": start.run,
 }
 
 

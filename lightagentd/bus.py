@@ -1,10 +1,11 @@
-"""The one place that touches dbus-next (with `bus_messages`), for the control plane and for the tools.
+"""The one place that touches dbus-next (with `bus_*`), for the control plane and for the tools.
 
-Taken from dbus-next are its messages, signatures and (un)marshalling. Its connection is not used: that of
-0.2.3 loses messages when the socket's buffer is full (its writer takes BlockingIOError for the end of the
-connection), spins for ever when the bus hangs up during authentication, lets one message with an unknown
-header field end the connection, answers an unexpected exception with a traceback, and never closes its
-socket. Here asyncio's streams carry the bytes, and a full socket makes the sender wait.
+Taken from dbus-next are its messages, signatures and marshalling. Its unmarshalling is not used, since a peer
+could have it hold the event loop for half a minute, nor is its connection: that of 0.2.3 loses messages when
+the socket's buffer is full (its writer takes BlockingIOError for the end of the connection), spins for ever
+when the bus hangs up during authentication, lets one message with an unknown header field end the connection,
+answers an unexpected exception with a traceback, and never closes its socket. Here asyncio's streams carry
+the bytes, and a full socket makes the sender wait.
 
 `connect()` owns everything that it makes: the socket, the task that reads, the tasks that answer calls and
 the subscriptions end when its block ends. Nothing is acquired before.
@@ -15,7 +16,10 @@ Queues and what happens when they are full:
   Whoever sends then waits, and after its `timeout_s` fails with `TimedOut`. Nothing is dropped silently.
 - **Signals**: each subscription holds `limit` signals. When it is full, later ones are dropped and counted;
   after the last one held the iterator raises `LimitExceeded` once, with the count, and then goes on.
-- **Calls to us**: at most `CALLS_LIMIT` are answered at a time; a further one gets LimitsExceeded.
+- **Calls to us**: at most `CALLS_LIMIT` are answered at a time; a further one gets LimitExceeded, decided by
+  its header (`bus_calls`). So do arguments with more than `CALL_VALUES` values.
+- **Incoming**: what a peer sends is decoded only where somebody waits for it (`bus_header`), in steps
+  (`bus_decoding`), and the task that reads gives way after as much work as one step is.
 
 Specification: https://dbus.freedesktop.org/doc/dbus-specification.html
 """
@@ -26,8 +30,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dbus_next.constants import MessageFlag, MessageType
@@ -36,15 +40,21 @@ from dbus_next.signature import Variant
 
 from lightagentd import errors
 from lightagentd.bus_address import address_of, open_bus_socket
+from lightagentd.bus_calls import CALLS_LIMIT, Call, Calls, Door, Entrance, Handler, Reply, error_reply
+from lightagentd.bus_decoding import STEP_VALUES, decode
 from lightagentd.bus_descriptors import send_with_descriptors
-from lightagentd.bus_errors import dbus_name_of, error_for
-from lightagentd.bus_messages import clean, encode, holds_nul, make_message, plain, read_message
+from lightagentd.bus_errors import error_for
+from lightagentd.bus_header import Header, read_header, skip
+from lightagentd.bus_messages import clean, encode, holds_nul, make_message, plain
 from lightagentd.bus_signals import Signal, Signals, match_rule
 from lightagentd.errors import LightagentError
 
 __all__ = [
+    "CALLS_LIMIT",
     "Bus",
     "Call",
+    "Door",
+    "Entrance",
     "Reply",
     "Signal",
     "Signals",
@@ -59,7 +69,12 @@ __all__ = [
 
 OUTBOX_LIMIT_BYTES = 4 * 1024 * 1024
 SIGNALS_LIMIT = 10_000
-CALLS_LIMIT = 256
+SIGNAL_VALUES = 100_000
+REPLY_VALUES, REPLY_VALUES_OF_NAME = 100_000, 2_000_000
+"""The most values that a reply may hold: of a program that is known by its unique name alone, which may be
+anybody's, and of a service (ListUnits has 12 for each unit)."""
+_MESSAGE_COST, _TAKEN_COST = 10, 100
+"""What a message costs beside its values, in values; and a call that is answered."""
 CALL_TIMEOUT_S = 25.0
 """What libdbus waits for a reply too."""
 _FLUSH_S = 2.0
@@ -68,39 +83,6 @@ _DAEMON = "org.freedesktop.DBus"
 _DAEMON_PATH = "/org/freedesktop/DBus"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """A method call that a peer made to us; `sender` is its unique name, which the bus vouches for."""
-
-    sender: str
-    path: str
-    interface: str
-    member: str
-    signature: str
-    args: list[Any]
-    interactive: bool = False
-    """The peer allows that a person is asked for authorization."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What a call is answered with; with `error`, a D-Bus error name, `args` is its text."""
-
-    signature: str = ""
-    args: Sequence[Any] = ()
-    error: str = ""
-    after: Callable[[], None] | None = None
-    """Called when the reply is queued, or could not be: what a signal that follows the reply waits for."""
-
-
-Handler = Callable[[Call], Awaitable[Reply]]
-
-
-def error_reply(err: LightagentError) -> Reply:
-    """The one place where an error becomes a D-Bus error, whose one text holds the suggestion too."""
-    return Reply(error=dbus_name_of(err), args=[clean(" ".join(filter(None, (err.message, err.suggestion))))])
 
 
 @contextlib.asynccontextmanager
@@ -133,11 +115,9 @@ class Bus:
         self._writer = writer
         self._address = address
         self._serial = 0
-        self._pending: dict[int, asyncio.Future[Message]] = {}
+        self._pending: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
         self._subscriptions: list[Signals] = []
-        self._handler: Handler | None = None
-        self._calls_limit = CALLS_LIMIT
-        self._answers: set[asyncio.Task[None]] = set()
+        self._calls = Calls(self._send_bytes, self._send_now, self._next_serial)
         self._reading: asyncio.Task[None] | None = None
         self._lost: LightagentError | None = None
         self._takes_fds = False
@@ -164,15 +144,15 @@ class Bus:
 
     async def close(self) -> None:
         """Send what is queued, then end the tasks, the subscriptions and the socket. May be called again."""
-        tasks = [task for task in (*self._answers, self._reading) if task is not None]
         with contextlib.suppress(OSError, TimeoutError):
             if self._lost is None and self.unique_name:
                 self._writer.transport.set_write_buffer_limits(high=0)
                 async with asyncio.timeout(_FLUSH_S):
                     await self._writer.drain()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        await self._calls.close()
         self._lose("it was closed here")
         self._writer.transport.abort()
         with contextlib.suppress(OSError):
@@ -204,18 +184,21 @@ class Bus:
 
         An argument of the type `v` is given as `Variant(signature, value)`, one of the type `h` as an index
         into `fds`, which stay the caller's. Raises what `error_for` makes of an error reply, InvalidArgument
-        for names or arguments that do not fit, TimedOut, Unavailable.
+        for names or arguments that do not fit, MessageTooLarge for a reply of too many values, TimedOut,
+        Unavailable.
         """
         if holds_nul(args):  # the bus would end the connection
             raise errors.InvalidArgument(f"The arguments of {member} hold a NUL character.")
         message = self._make(MessageType.METHOD_CALL, destination, path, interface, member, signature, args)
         message.unix_fds = list(fds)
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
+        limit = REPLY_VALUES if destination.startswith(":") else REPLY_VALUES_OF_NAME
         self._pending[message.serial] = future
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send(message)
-                reply = await future
+                reply, body = await future
+                values = await decode(body, reply.order, reply.signature, limit)
         except TimeoutError as err:
             raise errors.TimedOut(
                 f"{destination} did not answer {interface}.{member} within {timeout_s:g} s."
@@ -224,10 +207,10 @@ class Bus:
             self._pending.pop(message.serial, None)
             if future.done() and not future.cancelled():
                 future.exception()  # so that asyncio does not report it when we were cancelled meanwhile
-        if reply.message_type is MessageType.ERROR:
-            text = reply.body[0] if reply.body and isinstance(reply.body[0], str) else ""
-            raise error_for(str(reply.error_name), text, destination)
-        return [plain(value) for value in reply.body]
+        if reply.kind is MessageType.ERROR:
+            text = values[0] if values and isinstance(values[0], str) else ""
+            raise error_for(reply.error_name, text, destination)
+        return values
 
     def tell(
         self, destination: str, path: str, interface: str, member: str, signature: str, args: Sequence[Any]
@@ -317,13 +300,14 @@ class Bus:
             for rule in added:
                 self._remove_match(rule)
 
-    def serve(self, handler: Handler, limit: int = CALLS_LIMIT) -> None:
-        """Answer method calls with `handler` from now on, each in a task of its own, `limit` at a time.
+    def serve(self, handler: Handler, limit: int = CALLS_LIMIT, door: Door | None = None) -> None:
+        """Answer method calls with `handler` from now on, each in a task of its own, `limit` at a time, where
+        the `door` lets them in.
 
         What the handler raises is answered as an error: a LightagentError by its name in `errors.table()`,
         anything else as Internal, with the traceback in the journal only.
         """
-        self._handler, self._calls_limit = handler, limit
+        self._calls.serve(handler, limit, door or Door())
 
     async def _ask_daemon(self, member: str, signature: str, args: list[Any]) -> list[Any]:
         return await self.call(_DAEMON, _DAEMON_PATH, _DAEMON, member, signature, args)
@@ -389,13 +373,19 @@ class Bus:
         self._writer.write(data)
         return len(data)
 
+    def _send_now(self, data: bytes) -> None:
+        if self._lost is None and self.queued_bytes < OUTBOX_LIMIT_BYTES:
+            self._writer.write(data)
+
     async def _read(self) -> None:
-        why = "the task that reads ended"
+        why, spent = "the task that reads ended", 0
         try:
             while True:
-                message = await read_message(self._reader)
-                if message is not None:
-                    self._dispatch(message)
+                head = await read_header(self._reader)
+                spent += _MESSAGE_COST + (await self._dispatch(head) if head is not None else 0)
+                if spent >= STEP_VALUES:
+                    spent = 0
+                    await asyncio.sleep(0)
         except (EOFError, OSError, errors.MalformedMessage) as err:
             why = "the bus closed it" if isinstance(err, EOFError) else str(err)
         finally:
@@ -410,89 +400,47 @@ class Bus:
         for subscription in self._subscriptions:
             subscription.end(self._lost)
 
-    def _dispatch(self, message: Message) -> None:
-        if message.message_type is MessageType.SIGNAL:
-            self._take_signal(message)
-        elif message.message_type is MessageType.METHOD_CALL:
-            self._take_call(message)
+    async def _dispatch(self, head: Header) -> int:
+        """Take the message whose body comes next; gives what it cost beside the usual, in values."""
+        if head.kind is MessageType.METHOD_CALL:
+            return _TAKEN_COST if await self._calls.take(self._reader, head) else 0
+        if head.kind is MessageType.SIGNAL:
+            return await self._take_signal(head)
+        future = self._pending.pop(head.reply_serial, None)
+        if future is None or future.done():
+            await skip(self._reader, head.body_bytes)
         else:
-            future = self._pending.pop(message.reply_serial, None)
-            if future is not None and not future.done():
-                future.set_result(message)
+            future.set_result((head, await self._reader.readexactly(head.body_bytes)))
+        return 0
 
-    def _take_signal(self, message: Message) -> None:
+    async def _take_signal(self, head: Header) -> int:
+        """Decode a signal for those who wait for it. Any peer may send us any signal, wanted or not."""
         signal = Signal(
-            sender=message.sender or "",
-            path=message.path,
-            interface=message.interface,
-            member=message.member,
-            signature=message.signature,
-            args=[plain(value) for value in message.body],
+            sender=head.sender,
+            path=head.path,
+            interface=head.interface,
+            member=head.member,
+            signature=head.signature,
+            args=[],
         )
-        if signal.sender == _DAEMON and signal.member == "NameOwnerChanged":
-            name, _, owner = signal.args
+        of_names = head.sender == _DAEMON and head.member == "NameOwnerChanged"
+        wanted = [one for one in self._subscriptions if one.fits(signal)]
+        if not wanted and not of_names:
+            await skip(self._reader, head.body_bytes)
+            return 0
+        body = await self._reader.readexactly(head.body_bytes)
+        try:
+            args = await decode(body, head.order, head.signature, SIGNAL_VALUES)
+        except errors.InvalidArgument as err:
+            log.warning("The signal %s of %s is lost: %s", head.member, head.sender, err.message)
+            for subscription in wanted:
+                subscription.dropped += 1
+            return SIGNAL_VALUES
+        if of_names:
+            name, _, owner = args
             for subscription in self._subscriptions:
                 if subscription.sender == name:
                     subscription.owner = owner
         for subscription in self._subscriptions:
-            subscription.offer(signal)
-
-    def _take_call(self, message: Message) -> None:
-        if len(self._answers) >= self._calls_limit:
-            refusal = Reply(
-                error="org.freedesktop.DBus.Error.LimitsExceeded", args=["Too many calls at a time."]
-            )
-            if self.queued_bytes < OUTBOX_LIMIT_BYTES:
-                self._writer.write(encode(self._as_message(message, refusal)))
-            return
-        task = asyncio.create_task(self._answer(message), name=f"bus call {message.member}")
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-
-    async def _answer(self, message: Message) -> None:
-        reply = Reply()
-        try:
-            reply = await self._reply_to(message)
-            data = encode(self._as_message(message, reply))
-        except LightagentError as err:
-            data = encode(self._as_message(message, error_reply(err)))
-        except Exception:
-            log.exception("Answering %s.%s of %s failed", message.interface, message.member, message.sender)
-            text = "The call failed inside the service; its journal says why."
-            failed = Reply(error=errors.DBUS_PREFIX + "Internal", args=[text])
-            data = encode(self._as_message(message, failed))
-        try:
-            if not message.flags & MessageFlag.NO_REPLY_EXPECTED:
-                with contextlib.suppress(errors.Unavailable):
-                    await self._send_bytes(data)
-        finally:
-            if reply.after is not None:
-                reply.after()
-
-    async def _reply_to(self, message: Message) -> Reply:
-        if message.interface == "org.freedesktop.DBus.Peer" and message.member == "Ping":
-            return Reply()
-        if self._handler is None:
-            text = f"There is no method {message.interface}.{message.member} here."
-            return Reply(error="org.freedesktop.DBus.Error.UnknownMethod", args=[text])
-        call = Call(
-            sender=message.sender,
-            path=message.path,
-            interface=message.interface or "",
-            member=message.member,
-            signature=message.signature,
-            args=[plain(value) for value in message.body],
-            interactive=bool(message.flags & MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION),
-        )
-        return await self._handler(call)
-
-    def _as_message(self, message: Message, reply: Reply) -> Message:
-        return make_message(
-            message_type=MessageType.ERROR if reply.error else MessageType.METHOD_RETURN,
-            destination=message.sender,
-            reply_serial=message.serial,
-            error_name=reply.error or None,
-            signature="s" if reply.error else reply.signature,
-            body=list(reply.args),
-            serial=self._next_serial(),
-        )
+            subscription.offer(replace(signal, args=args))
+        return len(body) // 8

@@ -52,13 +52,17 @@ class Signals:
             sender=self.sender, path=self.path, interface=self.interface, member=self.member, arg0=self.arg0
         )
 
-    def offer(self, signal: Signal) -> None:
-        """Queue a signal if it matches; a peer may send us any signal directly, whatever we subscribed to."""
+    def fits(self, signal: Signal) -> bool:
+        """Whether it matches but for its arguments, which need not be there yet."""
         wanted = (self.path, self.interface, self.member)
         found = (signal.path, signal.interface, signal.member)
         if any(want and want != have for want, have in zip(wanted, found, strict=True)):
-            return
-        if self.sender and signal.sender != (self.sender if self.owner is None else self.owner):
+            return False
+        return not self.sender or signal.sender == (self.sender if self.owner is None else self.owner)
+
+    def offer(self, signal: Signal) -> None:
+        """Queue a signal if it matches; a peer may send us any signal directly, whatever we subscribed to."""
+        if not self.fits(signal):
             return
         if self.arg0 and (not signal.args or signal.args[0] != self.arg0):
             return

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dbus_next.message import Message
 
-from lightagentd import bus_messages, errors
+from lightagentd import bus_decoding, errors
 from lightagentd.bus import Call, Reply, Variant, connect
 from tests.fake_systemd import private_bus
 from tests.test_bus import INTERFACE, PATH, ask, own
@@ -40,7 +36,7 @@ async def test_signatures_that_peers_choose_do_not_fill_the_memory(address: str)
     async with connect(address) as server, connect(address) as client:
         server.serve(take)
         await own(server)
-        kept: Any = bus_messages.signatures._cache
+        kept: Any = bus_decoding.signatures._cache
         for number in range(kept.LIMIT + 10):
             digits = f"{number:b}".replace("0", "s").replace("1", "u")
             await ask(client, "Take", "v", (Variant(f"({digits})", ["" if c == "s" else 1 for c in digits]),))
@@ -70,23 +66,3 @@ async def test_what_follows_a_reply_is_sent_after_it(address: str) -> None:
         await own(server)
         await ask(client, "Any")
         assert order == ["after"]
-
-
-async def test_message_that_cannot_be_decoded_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    """A header field that dbus-next does not know, which any peer may send, must not end the connection."""
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
-    good = Message.new_signal(PATH, INTERFACE, "Tick", "u", [7])
-    good.serial = 1
-    whole = bytes(bus_messages.encode(good))
-    bad = whole.replace(b"\x02\x01s\x00", b"\x63\x01s\x00", 1)
-    assert bad != whole
-    with theirs, caplog.at_level(logging.WARNING):
-        theirs.sendall(bad + whole)
-        assert await bus_messages.read_message(reader) is None
-        message = await bus_messages.read_message(reader)
-        assert message is not None
-        assert message.body == [7]
-        writer.close()
-        await writer.wait_closed()
-    assert "could not be decoded" in caplog.text

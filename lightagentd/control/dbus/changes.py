@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from lightagentd import api
 from lightagentd.control.dbus.views import (
@@ -27,6 +27,7 @@ from lightagentd.control.dbus.views import (
     Key,
     View,
     Views,
+    agent_of,
     is_at_rest,
     owner_of,
 )
@@ -46,12 +47,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of one object. `owner` is the uid that alone hears of it, None when all do, `names` are the
-    fields that changed, and `existed` and `exists` say whether it is new or gone.
+    """What became of one object. `owner` is the uid that alone hears of it, None when all do; `agent` is the
+    one that a peer must be allowed to look at for it. `names` are the fields that changed, and `existed` and
+    `exists` say whether it is new or gone.
     """
 
     key: Key
     owner: int | None
+    agent: str = ""
     names: frozenset[str] = frozenset()
     existed: bool = True
     exists: bool = True
@@ -175,14 +178,16 @@ class Changes:
             del self.known[key]
         if old is not None and new is not None:
             if names := _changed(key, old, new):
-                self._tell(Change(key=key, owner=owner_of(new), names=names))
+                self._tell(Change(key=key, owner=owner_of(new), agent=agent_of(key, new), names=names))
             return
         one = old or new
         if one is not None:
-            self._tell(Change(key=key, owner=owner_of(one), existed=old is not None, exists=new is not None))
+            change = Change(key=key, owner=owner_of(one), agent=agent_of(key, one))
+            self._tell(replace(change, existed=old is not None, exists=new is not None))
         if isinstance(one, api.Session):
             for counting in (Key(AGENT, one.agent), MANAGER):
-                self._tell(Change(key=counting, owner=one.owner, names=counting.kind.counts))
+                names = counting.kind.counts
+                self._tell(Change(key=counting, owner=one.owner, agent=one.agent, names=names))
 
 
 def _changed(key: Key, old: View, new: View) -> frozenset[str]:

@@ -2,8 +2,9 @@
 
 A `DBusPlane` belongs to the daemon; the connection is that of its `BusLink`, which has each new one prepared
 here. With the connection end the peers, their streams and who subscribed to changes; the daemon's work goes
-on. Calls are given to the methods of the interfaces (`methods`), to streams (`streams`) or to the
-objects (`objects`). Each reply and each signal goes to one peer; nothing is ever broadcast.
+on. Calls that the `door` lets in are given to the methods of the interfaces (`methods`), to streams
+(`streams`) or to the objects (`objects`). Each reply and each signal goes to one peer; nothing is ever
+broadcast.
 
 While another process owns the name, this one waits for it in the bus's queue, and `problem` says who has it.
 """
@@ -13,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.bus import Bus, Call, Reply
 from lightagentd.control.authz import INTERACTION, Caller
 from lightagentd.control.dbus import introspection, replies
+from lightagentd.control.dbus.door import CALLS_LIMIT, PlaneDoor
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
 from lightagentd.control.dbus.name import BUS, BusName
 from lightagentd.control.dbus.objects import Objects
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from lightagentd.daemon import Daemon
 
 NAME = "org.lightagent1"
-CALLS_PER_UID, CALLS_IN_ALL = 64, 1024
-"""How many calls may wait for their answers; administrators are held to the second limit alone."""
 _STREAMS = ROOT + "/streams"
 _CLOSE_S = 2.0
 """How long the streams have at the daemon's end to say that they end."""
@@ -50,8 +49,7 @@ class DBusPlane:
         self._peers: Peers | None = None
         self._attending: asyncio.Task[None] | None = None
         self._name: BusName | None = None
-        self._calls: Counter[int] = Counter()
-        """The calls that wait for an answer, by uid."""
+        self._door: PlaneDoor | None = None
         self._objects = Objects(daemon, self._emit, self._prompt)
 
     @property
@@ -82,14 +80,15 @@ class DBusPlane:
         if not ready.is_set():
             waiting.cancel()
             raise Unavailable("The bus did not let us hear who leaves it.")
-        bus.serve(self._answer, CALLS_IN_ALL)
+        self._door = PlaneDoor(peers)
+        bus.serve(self._answer, CALLS_LIMIT, self._door)
         await name.acquire()
 
     async def _end_connection(self) -> None:
         if self._attending is not None:
             self._attending.cancel()
             await asyncio.wait([self._attending])
-        self._attending = self._peers = self._name = None
+        self._attending = self._peers = self._name = self._door = None
 
     # Who is there
 
@@ -136,20 +135,8 @@ class DBusPlane:
         if self._peers is None:
             raise Unavailable("The daemon is leaving this bus.")
         peer = await self._peers.of(call.sender)
-        uid = peer.caller.uid
-        if self._calls[uid] >= CALLS_PER_UID and not peer.caller.is_administrator:
-            raise LimitExceeded(
-                f"{CALLS_PER_UID} calls of your user wait for their answers already.",
-                suggestion="Wait for some of them.",
-            )
         INTERACTION.set(call.interactive)  # of the task that answers this call
-        self._calls[uid] += 1
-        try:
-            return await self._dispatch(peer, call)
-        finally:
-            self._calls[uid] -= 1
-            if not self._calls[uid]:
-                del self._calls[uid]
+        return await self._dispatch(peer, call)
 
     async def _dispatch(self, peer: Peer, call: Call) -> Reply:
         match call.interface, call.member:

@@ -107,6 +107,13 @@ def owner_of(view: View) -> int | None:
     return view.owner if isinstance(view, api.Session | api.Approval | Turn) else None
 
 
+def agent_of(key: Key, view: View) -> str:
+    """The agent whose object this is; empty for the daemon as a whole."""
+    if key.kind is AGENT:
+        return key.name
+    return view.agent if isinstance(view, api.Session | api.Approval | Turn) else ""
+
+
 def is_at_rest(view: View | None) -> bool:
     """Whether nothing changes it but what is stored as an event."""
     match view:

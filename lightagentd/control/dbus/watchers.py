@@ -14,12 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from lightagentd.control.authz import Authority, Caller, Operation
+from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.dbus.changes import Change
 from lightagentd.control.dbus.properties import INTERFACE as PROPERTIES
 from lightagentd.control.dbus.properties import values
 from lightagentd.control.dbus.types import ROOT
-from lightagentd.control.dbus.views import APPROVAL, Key, View, Views
+from lightagentd.control.dbus.views import APPROVAL, MANAGER, Key, View, Views
 from lightagentd.errors import LightagentError, LimitExceeded, NotFound, PermissionDenied, TimedOut
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
@@ -121,6 +121,8 @@ class Watcher:
         self._wake = asyncio.Event()
         self._rights_until_s = 0.0
         self._asking = 0
+        self._agents: dict[str, bool] = {}
+        """Which agents it may look at, of those that there was something to tell of."""
 
     def note(self, change: Change) -> None:
         """Tell this later, together with what else becomes of the object until then."""
@@ -155,6 +157,7 @@ class Watcher:
                 suggestion="It needs org.lightagent1.inspect without a question each time.",
             )
         sees_all = await self._authority.may(self.caller, Operation.ADMINISTER)
+        self._agents.clear()
         self.caller = dataclasses.replace(self.caller, sees_all=sees_all)
         self._rights_until_s = now_s + RIGHTS_S
 
@@ -162,6 +165,7 @@ class Watcher:
         """Raises PermissionDenied when its rights are gone, Unavailable when it or the bus is, LimitExceeded
         when it does not read.
         """
+        INTERACTION.set(False)  # of this task: the call that began it may have allowed to ask somebody
         await self.check_rights()
         while True:
             await self._wake.wait()
@@ -170,14 +174,21 @@ class Watcher:
                 continue
             await self.check_rights()
             pending, self._pending = self._pending, {}
+            await self._look_at({change.agent for change in pending.values()})
             for change in pending.values():
                 if self._is_asking():  # the answer may be older than this: tell it afterwards
                     self.note(change)
                 else:
                     await self._tell(change)
 
+    async def _look_at(self, agents: set[str]) -> None:
+        """Find out whether it may look at these agents, which holds until its rights are looked at again."""
+        new = agents - self._agents.keys() - {""}
+        seen = await self._authority.may_each(self.caller, Operation.INSPECT, new)
+        self._agents |= {agent: agent in seen for agent in new}
+
     async def _tell(self, change: Change) -> None:
-        if not self._may_see(change):
+        if not self._may_see(change) or not self._agents.get(change.agent, not change.agent):
             return
         try:
             await self._send(change)
@@ -199,11 +210,12 @@ class Watcher:
             return
         is_new = not change.existed or key in self.left_out
         names = change.names | ({"may_answer"} if key.kind is APPROVAL else set())
-        if key.kind is APPROVAL or (key.kind.counts and (is_new or names & key.kind.counts)):
+        depends = key.kind.counts | ({"problems"} if key == MANAGER else set())
+        if key.kind is APPROVAL or (depends and (is_new or names & depends)):
             try:
                 view = await self._views.get(self.caller, key)
-            except NotFound:
-                return  # it is gone meanwhile, of which it hears next
+            except (NotFound, PermissionDenied):
+                return  # it is gone meanwhile, of which it hears next; or so are the rights
         if is_new:
             self.left_out.discard(key)
             added = [key.path, {interface: values(key, view)}]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from lightagentd.bus import Bus, Call, Reply, Variant, connect
-from lightagentd.control.dbus import plane as dbus_module
+from lightagentd.control.dbus import door as door_module
+from lightagentd.control.dbus.door import PlaneDoor
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
 from lightagentd.control.dbus.types import to_bus
 from lightagentd.control.interfaces import descriptions
@@ -65,6 +66,11 @@ async def bus(paths: Paths) -> AsyncIterator[tuple[Daemon, Bus]]:
 
 async def answer(client: Bus, interface: str, member: str, *args: Any, signature: str = "") -> list[Any]:
     return await client.call(NAME, ROOT, interface, member, signature, args, 60.0)
+
+
+def door_of(daemon: Daemon) -> PlaneDoor:
+    assert daemon.dbus._door is not None
+    return daemon.dbus._door
 
 
 async def error_of(bus: Bus, *call: Any) -> tuple[str, str]:
@@ -358,14 +364,14 @@ async def test_another_users_session_does_not_exist(bus: tuple[Daemon, Bus]) -> 
 async def test_one_user_cannot_take_all_calls_and_who_leaves_gives_them_back(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dbus_module, "CALLS_PER_UID", 1)
+    monkeypatch.setattr(door_module, "CALLS_PER_UID", 1)
     async with (
         serving(paths, [Stream(pieces=[], hang=True)]) as (daemon, address),
         BusClient(address, NOBODY) as first,
         BusClient(address, NOBODY) as second,
     ):
         asking = asyncio.create_task(first.call(ROOT, f"{MANAGER}.Ask", "ssa{sv}", "talker", "hello", {}))
-        await until(lambda: daemon.dbus._calls[NOBODY])
+        await until(lambda: door_of(daemon).calls[NOBODY])
         refused = await second.call(ROOT, f"{MANAGER}.GetStatus")
         assert refused["error"][0] == DBUS_PREFIX + "LimitExceeded"
         async with connect(address) as root:
@@ -373,6 +379,6 @@ async def test_one_user_cannot_take_all_calls_and_who_leaves_gives_them_back(
         os.kill(first.pid, signal.SIGKILL)
         with pytest.raises(ValueError, match="Expecting value"):
             await asking
-        await until(lambda: not daemon.dbus._calls[NOBODY])
+        await until(lambda: not door_of(daemon).calls[NOBODY])
         [status] = await second.call(ROOT, f"{MANAGER}.GetStatus")
         assert status["turns_running"] == 1, "the turn went on"

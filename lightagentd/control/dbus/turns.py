@@ -1,0 +1,58 @@
+"""Whose call is answered next: a few of each user at a time, the users in turn. Administrators need no turn.
+
+`Turns` belongs to the door of one connection to the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+
+AT_ONCE_OF_UID, AT_ONCE_IN_ALL = 4, 16
+"""How many calls work at the same time, of one user and of all; how many wait is the door's to bound."""
+
+
+class Turns:
+    """Each `take` that returned is to be followed by one `give_back`."""
+
+    def __init__(self) -> None:
+        self._working: Counter[int] = Counter()
+        self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
+        """By uid, in the order in which the users are served next."""
+
+    async def take(self, uid: int) -> None:
+        if uid not in self._waiting and self._has_room(uid):
+            self._working[uid] += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(uid, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came in the same moment
+                self.give_back(uid)
+            raise
+
+    def give_back(self, uid: int) -> None:
+        self._working[uid] -= 1
+        if not self._working[uid]:
+            del self._working[uid]
+        for other in list(self._waiting):
+            while other in self._waiting and self._has_room(other):
+                if self._call_next(other):
+                    break
+
+    def _has_room(self, uid: int) -> bool:
+        return self._working[uid] < AT_ONCE_OF_UID and self._working.total() < AT_ONCE_IN_ALL
+
+    def _call_next(self, uid: int) -> bool:
+        """Wake the first that waits of this user, who is then the last in turn; False if that one is gone."""
+        waiting = self._waiting.pop(uid)
+        turn = waiting.popleft()
+        if waiting:
+            self._waiting[uid] = waiting
+        if turn.done():
+            return False
+        turn.set_result(None)
+        self._working[uid] += 1
+        return True

@@ -38,7 +38,8 @@ class Daemon(_Section):
     drain_timeout_s: Seconds = 30.0
     """How long running turns may go on after a stop was asked for; then they are cancelled."""
     max_connections: int = Field(default=1024, ge=1, le=65_536)
-    """Connections to the control socket at once; the limit on open files may leave room for fewer."""
+    """Connections to the control socket at once, at most 64 of one user; the limit on open files may leave
+    room for fewer. Root has 32 more to himself."""
     bus: str = Field(default="auto", pattern=r"^(auto|system|session|off|unix:\S+)$")
     """The D-Bus to serve `org.lightagent1` on. `auto` is the system bus for a system service, and the session
     bus for an ordinary user's own daemon; an address such as `unix:path=/run/bus` is that bus."""

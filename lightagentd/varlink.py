@@ -1,9 +1,9 @@
 """Varlink over Unix sockets: the server that the daemon and the workers share, and a small client.
 
 The interfaces, types and transport are those of asyncvarlink (https://varlink.org/); what a system service
-needs around them is here: the peer's credentials from the kernel, and bounds on messages, connections and
-memory (`varlink_serving`), an error for each malformed message (`varlink_wire`), and an end of a running
-stream when its reader hangs up. The owner of a `VarlinkServer` closes it, which ends its connections.
+needs around them is here: the peer's credentials from the kernel, bounds on messages, connections and memory
+(`varlink_serving`, `varlink_bounds`), an error for each malformed message (`varlink_wire`), and an end of a
+running stream when its reader hangs up. The owner of a `VarlinkServer` closes it, which ends its connections.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lightagentd import __version__
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.peer import Peer
+from lightagentd.varlink_bounds import Account, Bounds, Ledger
 from lightagentd.varlink_serving import Connection, HangupWatch, Transport
 from lightagentd.varlink_wire import encode_message, error_reply, reply_of
 
@@ -33,6 +35,8 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 1.0
 """How long closing waits for peers to take what was sent to them."""
 _ACCEPT_RETRY_S = 1.0
+_WARN_S = 60.0
+"""How often the journal is told that somebody was turned away."""
 
 
 class VarlinkServer:
@@ -45,17 +49,24 @@ class VarlinkServer:
         *,
         product: str,
         max_connections: int = 1024,
+        bounds: Bounds | None = None,
     ) -> None:
         self._sock = sock
         self._interfaces_for = interfaces_for
         self._product = product
-        self._max_connections = max_connections
+        self._ledger = Ledger(max_connections, bounds or Bounds())
+        self._warned_at = float("-inf")
         self._transports: dict[Transport, Connection] = {}
         self._hangups: HangupWatch | None = None
 
     @property
     def connections(self) -> int:
         return len(self._transports)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What all connections together have waiting, as far as it is charged."""
+        return self._ledger.waiting_bytes
 
     def start(self) -> None:
         """Listen, in the running event loop."""
@@ -96,8 +107,13 @@ class VarlinkServer:
             _log.error("cannot accept a connection: %s", err)
             self._accept_later()
             return
-        if len(self._transports) >= self._max_connections:
-            self._turn_away(conn)
+        peer = Peer.of(conn)
+        try:
+            account = self._ledger.open(peer.uid)
+        except LimitExceeded as err:
+            if peer.process is not None:
+                peer.process.close()
+            self._turn_away(conn, err)
             return
         conn.setblocking(False)
         registry = VarlinkInterfaceRegistry()
@@ -106,14 +122,17 @@ class VarlinkServer:
                 "lightagentd", self._product, __version__, "https://lightagentd.example.org/", registry
             )
         )
-        peer = Peer.of(conn)
         for interface in self._interfaces_for(peer):
             registry.register_interface(interface)
         assert self._hangups is not None
-        connection = Connection(self._hangups, conn, registry, peer)
+        connection = Connection(self._hangups, conn, registry, peer, account)
         transport = Transport(asyncio.get_running_loop(), conn, conn, connection)
         self._transports[transport] = connection
-        transport.closed_future.add_done_callback(lambda _: self._transports.pop(transport, None))
+        transport.closed_future.add_done_callback(lambda _: self._on_closed(transport, account))
+
+    def _on_closed(self, transport: Transport, account: Account) -> None:
+        account.close()
+        self._transports.pop(transport, None)
 
     def _accept_later(self) -> None:
         """Out of descriptors or memory: the socket stays readable, so look away from it for a while."""
@@ -125,15 +144,13 @@ class VarlinkServer:
         if self._sock.fileno() >= 0:
             asyncio.get_running_loop().add_reader(self._sock.fileno(), self._on_connect)
 
-    def _turn_away(self, conn: socket.socket) -> None:
-        _log.warning("more than %d connections: one was closed", self._max_connections)
-        err = LimitExceeded(
-            f"{self._max_connections} programs are connected already.",
-            suggestion="Close some, or raise max_connections in the configuration.",
-        )
+    def _turn_away(self, conn: socket.socket, why: LimitExceeded) -> None:
+        if time.monotonic() - self._warned_at >= _WARN_S:
+            self._warned_at = time.monotonic()
+            _log.warning("a connection was turned away, and maybe more after it: %s", why.message)
         with conn, contextlib.suppress(OSError):
             conn.setblocking(False)
-            conn.send(encode_message(error_reply(err).toreply().tojson()))
+            conn.send(encode_message(error_reply(why).toreply().tojson()))
 
 
 class VarlinkConnection:

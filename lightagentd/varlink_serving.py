@@ -11,8 +11,8 @@ import contextlib
 import logging
 import select
 import socket
-from collections import deque
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from asyncvarlink import (
     AnnotatedResult,
@@ -26,12 +26,15 @@ from asyncvarlink import (
 from asyncvarlink.protocol import VarlinkBaseProtocol
 from asyncvarlink.types import FileDescriptorArray
 
-from lightagentd.errors import LightagentError, MessageTooLarge
+from lightagentd.errors import LightagentError, LimitExceeded, MessageTooLarge
 from lightagentd.interaction import INTERACTION
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.peer import Peer
+from lightagentd.varlink_bounds import FREE_BYTES, Account
 from lightagentd.varlink_wire import (
+    SMALL_BYTES,
     call_of,
+    check_size,
     decode_message,
     encode_message,
     error_reply,
@@ -124,22 +127,28 @@ class Connection(VarlinkBaseProtocol):
     """One peer. Cuts what it sends into messages and answers one after the other.
 
     Nothing is read while a message waits for its answer, and none is answered before the last answer is
-    sent: so a peer that never reads, or sends without end, costs a bounded amount of memory.
+    sent: so a peer that never reads, or sends without end, costs a bounded amount of memory. What waits is
+    in its account; who takes more than there is room for is told so and cut off.
     """
 
     def __init__(
-        self, hangups: HangupWatch, sock: socket.socket, registry: VarlinkInterfaceRegistry, peer: Peer
+        self,
+        hangups: HangupWatch,
+        sock: socket.socket,
+        registry: VarlinkInterfaceRegistry,
+        peer: Peer,
+        account: Account,
     ) -> None:
         self._hangups = hangups
         self._peer = peer
+        self._account = account
         self._fd = sock.fileno()
         self._registry = registry
         self._transport: Transport | None = None
-        self._unfinished = bytearray()
-        self._waiting: deque[bytes | LightagentError] = deque()
+        self._received = bytearray()
         self._answering: asyncio.Task[None] | None = None
         self._streaming = False
-        self._refused = False
+        self._refusal: LightagentError | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._hung_up = False
 
@@ -155,6 +164,7 @@ class Connection(VarlinkBaseProtocol):
         if self._peer.process is not None:
             self._peer.process.close()
         self._transport = None
+        self._received = bytearray()
         if self._linger is not None:
             self._linger.cancel()
         self.cancel()
@@ -165,33 +175,47 @@ class Connection(VarlinkBaseProtocol):
             self._transport.close()
 
     def message_received(self, data: bytes, fds: FileDescriptorArray | None) -> None:  # noqa: ARG002 - as above
-        if self._refused:
+        if self._refusal is not None:
             return
-        self._unfinished += data
-        if b"\0" in data:
-            *whole, self._unfinished = self._unfinished.split(b"\0")
-            for message in whole:
-                if len(message) > MAX_MESSAGE_BYTES:
-                    self._refuse()
-                    break
-                self._waiting.append(bytes(message))
-        if len(self._unfinished) > MAX_MESSAGE_BYTES:
-            self._refuse()
-        if self._waiting and self._answering is None:
+        self._received += data
+        try:
+            self._account.take(len(data))
+        except LimitExceeded as err:
+            self._account.give(len(self._received) - len(data))
+            self._refuse(err)
+        if len(self._received) > MAX_MESSAGE_BYTES and b"\0" not in data:
+            self._refuse_large()
+        if (b"\0" in data or self._refusal is not None) and self._answering is None:
             assert self._transport is not None
             self._transport.pause_reading()
             self._answering = asyncio.create_task(self._answer_all(), name=f"varlink-{self._fd}")
             self._answering.add_done_callback(self._all_answered)
 
-    def _refuse(self) -> None:
-        """Throw away what comes from now on: where the next message begins cannot be trusted."""
-        self._refused = True
-        self._unfinished = bytearray()
-        self._waiting.append(
+    def _refuse_large(self) -> None:
+        self._account.give(len(self._received))
+        self._refuse(
             MessageTooLarge(
                 f"A message is larger than {MAX_MESSAGE_BYTES >> 20} MiB.", suggestion="Send less at once."
             )
         )
+
+    def _refuse(self, why: LightagentError) -> None:
+        """Throw away what comes from now on: where the next message begins cannot be trusted."""
+        self._refusal = why
+        self._received = bytearray()
+
+    def _next(self) -> bytes | None:
+        """Cut off the next whole message; it stays in the account until it is decoded."""
+        end = self._received.find(b"\0")
+        if end > MAX_MESSAGE_BYTES:
+            self._refuse_large()
+        if not 0 <= end <= MAX_MESSAGE_BYTES:
+            return None
+        with memoryview(self._received) as received:
+            message = bytes(received[:end])
+        del self._received[: end + 1]
+        self._account.give(1)
+        return message
 
     # What the server calls
 
@@ -216,33 +240,50 @@ class Connection(VarlinkBaseProtocol):
     # Answering
 
     async def _answer_all(self) -> None:
-        while self._waiting:
-            message = self._waiting.popleft()
+        while (message := self._next()) is not None:
             await asyncio.sleep(0)  # thousands of small messages must not hold the event loop
-            if isinstance(message, LightagentError):
-                await self._send(error_reply(message).toreply())
-            elif not self._hung_up or b"oneway" in message:
-                await self._answer(message)
+            size = len(message)
+            try:
+                if self._hung_up and b"oneway" not in message:
+                    continue
+                decoded = await self._decode(message)
+            except LightagentError as err:
+                await self._send_error(error_reply(err))
+                continue
+            finally:
+                del message  # a call may run for an hour
+                self._account.give(size)
+            await self._answer(decoded)
+        if self._refusal is not None:
+            await self._send_error(error_reply(self._refusal))
 
     def _all_answered(self, task: asyncio.Task[None]) -> None:
         self._answering = None
-        self._waiting.clear()
+        if (whole := self._received.rfind(b"\0") + 1) > 0:  # it was cancelled, or failed
+            del self._received[:whole]
+            self._account.give(whole)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("a connection failed in a way that nobody expected", exc_info=failure)
         if self._transport is not None:
             self._transport.resume_reading()
-            if self._refused:
+            if self._refusal is not None:
                 loop = asyncio.get_running_loop()
                 self._linger = loop.call_later(LINGER_S, self._transport.cut)
 
-    async def _answer(self, message: bytes) -> None:
-        oneway = False
+    async def _decode(self, message: bytes) -> dict[str, Any]:
+        """Raises MalformedMessage, MessageTooLarge."""
+        if len(message) <= SMALL_BYTES:
+            return decode_message(message)
+        async with self._account.turn():
+            await check_size(message)
+            return decode_message(message)
+
+    async def _answer(self, message: dict[str, Any]) -> None:
+        oneway = message.get("oneway") is True
+        if self._hung_up and not oneway:
+            return
         try:
-            decoded = decode_message(message)
-            oneway = decoded.get("oneway") is True
-            if self._hung_up and not oneway:
-                return
-            await self._run(call_of(decoded))
+            await self._run(call_of(message))
             return
         except VarlinkErrorReply as err:
             error = err
@@ -254,7 +295,7 @@ class Connection(VarlinkBaseProtocol):
                 LightagentError("The call failed inside the daemon.", suggestion="The journal says why.")
             )
         if not oneway:
-            await self._send(error.toreply())
+            await self._send_error(error)
 
     async def _run(self, call: VarlinkMethodCall) -> None:
         """Raises VarlinkErrorReply, LightagentError."""
@@ -285,8 +326,17 @@ class Connection(VarlinkBaseProtocol):
                 if not await self._send(reply):
                     return
 
+    async def _send_error(self, error: VarlinkErrorReply) -> None:
+        try:
+            await self._send(error.toreply())
+        except LightagentError as err:  # it repeats something that is too large
+            await self._send(error_reply(err).toreply())
+
     async def _send(self, reply: VarlinkMethodReply) -> bool:
-        """Send a reply and wait until it is out; False when the peer is gone. Raises MessageTooLarge."""
+        """Send a reply and wait until it is out; False when the peer is gone.
+
+        Raises MessageTooLarge, and LimitExceeded when too much waits to be read already.
+        """
         data = encode_message(reply.tojson())
         if len(data) > MAX_MESSAGE_BYTES:
             raise MessageTooLarge(
@@ -295,11 +345,18 @@ class Connection(VarlinkBaseProtocol):
             )
         if self._transport is None or self._hung_up:
             return False
-        sent = self._transport.send_message(data)
-        if sent.done() and sent.exception() is None:
-            return True
-        sent.add_done_callback(_retrieve)  # in case that a cancel leaves it to nobody
-        await asyncio.wait([sent])  # not awaited itself, since a cancel must not reach the transport's future
+        charged = len(data) if len(data) > FREE_BYTES else 0
+        self._account.take(charged)
+        try:
+            sent = self._transport.send_message(data)
+            del data
+            if sent.done() and sent.exception() is None:
+                return True
+            sent.add_done_callback(_retrieve)  # in case that a cancel leaves it to nobody
+            # Not awaited itself, since a cancel must not reach the transport's future.
+            await asyncio.wait([sent])
+        finally:
+            self._account.give(charged)
         if sent.exception() is not None:
             self._hung_up = True
         return not self._hung_up

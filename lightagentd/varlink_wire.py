@@ -7,6 +7,7 @@ NaN, numbers out of range, lone surrogates, nesting without end.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -16,12 +17,45 @@ from asyncvarlink import GenericVarlinkErrorReply, VarlinkMethodCall, VarlinkMet
 from asyncvarlink.conversion import ConversionError
 from asyncvarlink.serviceinterface import InvalidParameter
 
-from lightagentd.errors import LightagentError, MalformedMessage
+from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
 from lightagentd.interaction import PARAMETER
 
 MAX_DEPTH = 100
 """How deep objects and arrays may be nested; what stores and shows them recurses into them."""
+MAX_VALUES = 50_000
+"""How many values a message may hold: json makes that many in about 50 ms, while nothing else runs."""
+SMALL_BYTES = 16 << 10
+"""Up to this size nothing in a message can take long, so nobody counts."""
+_MAX_BYTES_OUTSIDE = 64 * MAX_VALUES
+"""Of a message, without its strings: a number of millions of digits takes long as well."""
+_SCAN_BYTES = 256 << 10
 _INT_LIMIT = 1 << 63
+
+
+async def check_size(message: bytes) -> None:
+    """Let the event loop run now and then. Raises MessageTooLarge for what would take long to decode.
+
+    What stands inside of strings does not count, so a long text may hold any characters. A message that is
+    not JSON may be counted wrongly, but not before the place where the decoder refuses it.
+    """
+    values = outside = 0
+    within = False
+    rest = b""
+    for start in range(0, len(message), _SCAN_BYTES):
+        # Without its escapes, each quote that is left begins or ends a string.
+        piece = (rest + message[start : start + _SCAN_BYTES]).replace(b"\\\\", b"")
+        rest = b"\\" if piece.endswith(b"\\") else b""
+        parts = piece.removesuffix(rest).replace(b'\\"', b"").split(b'"')
+        text = b"".join(parts[1::2] if within else parts[::2])
+        within ^= len(parts) % 2 == 0
+        values += sum(text.count(mark) for mark in b",:[{")
+        outside += len(text)
+        if values > MAX_VALUES or outside > _MAX_BYTES_OUTSIDE:
+            raise MessageTooLarge(
+                f"A message holds more than {MAX_VALUES} values, or too much outside of its strings.",
+                suggestion="Send less at once; a long text belongs into one string.",
+            )
+        await asyncio.sleep(0)
 
 
 def decode_message(message: bytes) -> dict[str, Any]:
@@ -33,8 +67,8 @@ def decode_message(message: bytes) -> dict[str, Any]:
             parse_constant=_no_constant,
             parse_float=_finite,
         )
-        if b"\\ud" in message.lower():
-            json.dumps(found, ensure_ascii=False).encode()
+        if b"\\ud" in message or b"\\uD" in message:
+            _encode_strings(found)
     except UnicodeDecodeError:
         raise _malformed("is not UTF-8") from None
     except UnicodeEncodeError:
@@ -83,6 +117,20 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text[:60]} is out of range")
     return number
+
+
+def _encode_strings(value: Any) -> None:
+    """Raises UnicodeEncodeError."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            one.encode()
+        elif isinstance(one, dict):
+            left += one
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
 
 
 def _is_deep(value: Any) -> bool:

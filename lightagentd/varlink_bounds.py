@@ -1,0 +1,143 @@
+"""What the connections of one server may use, for each user and in all: how many, and how many bytes wait.
+
+A `Ledger` belongs to its `varlink.VarlinkServer` and lives as long. Each connection has an `Account` in it,
+which the server opens when it accepts and closes when the connection is gone. Privileged users, which are
+root and the server's own user, are bound only by what is left in all, and have a reserve that nobody else
+can use up: whoever floods the socket cannot keep them from looking at it or stopping it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from lightagentd.errors import LimitExceeded
+
+FREE_BYTES = 64 << 10
+"""What a connection may have waiting without being charged, so that small calls pass however full it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Bytes are those of messages that are unfinished, wait to be decoded, or wait to be read by the peer."""
+
+    connections_per_user: int = 64
+    reserved_connections: int = 32
+    """Beyond what the server takes from everybody."""
+    waiting_bytes: int = 256 << 20
+    waiting_bytes_per_user: int = 64 << 20
+    reserved_bytes: int = 64 << 20
+    privileged: frozenset[int] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
+    """Users with no bound of their own, who may use the reserves."""
+
+
+@dataclass(eq=False)
+class _User:
+    uid: int
+    connections: int = 0
+    waiting_bytes: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Ledger:
+    """The sums over all connections of a server."""
+
+    def __init__(self, max_connections: int, bounds: Bounds) -> None:
+        self._max_connections = max_connections
+        self._bounds = bounds
+        self._users: dict[int, _User] = {}
+        self._turn = asyncio.Lock()
+        self.connections = 0
+        self.waiting_bytes = 0
+
+    def open(self, uid: int) -> Account:
+        """Count a new connection. Raises LimitExceeded."""
+        bounds = self._bounds
+        user = self._users.get(uid) or _User(uid)
+        room = self._max_connections
+        if uid in bounds.privileged:
+            room += bounds.reserved_connections
+        elif user.connections >= bounds.connections_per_user:
+            raise LimitExceeded(
+                f"User {uid} has {user.connections} connections already, the most for one user.",
+                suggestion="Close some: each running call, attached session and watch holds one.",
+            )
+        if self.connections >= room:
+            raise LimitExceeded(
+                f"{self.connections} programs are connected already.",
+                suggestion="Close some, or raise max_connections in the configuration.",
+            )
+        self._users[uid] = user
+        user.connections += 1
+        self.connections += 1
+        return Account(self, user)
+
+    def close(self, user: _User) -> None:
+        self.connections -= 1
+        user.connections -= 1
+        if not user.connections:
+            del self._users[user.uid]
+
+    def charge(self, user: _User, size: int) -> None:
+        """Count more bytes, or fewer where the size is negative. Raises LimitExceeded, which counts none."""
+        bounds = self._bounds
+        privileged = user.uid in bounds.privileged
+        room = bounds.waiting_bytes + (bounds.reserved_bytes if privileged else 0)
+        if size > 0 and not privileged and user.waiting_bytes + size > bounds.waiting_bytes_per_user:
+            raise _too_much(f"user {user.uid}", bounds.waiting_bytes_per_user)
+        if size > 0 and self.waiting_bytes + size > room:
+            raise _too_much("all users together", room)
+        user.waiting_bytes += size
+        self.waiting_bytes += size
+
+    @contextlib.asynccontextmanager
+    async def turn(self, user: _User) -> AsyncIterator[None]:
+        """One large message at a time: each user waits for its own ones, so that others come in between."""
+        async with user.turn, self._turn:
+            yield
+            await asyncio.sleep(0)
+
+
+class Account:
+    """What one connection uses."""
+
+    def __init__(self, ledger: Ledger, user: _User) -> None:
+        self._ledger = ledger
+        self._user = user
+        self._taken = 0
+        self._closed = False
+
+    def take(self, size: int) -> None:
+        """Count bytes that wait from now on. Raises LimitExceeded, which counts none."""
+        if not self._closed:
+            self._ledger.charge(self._user, _charged(self._taken + size) - _charged(self._taken))
+            self._taken += size
+
+    def give(self, size: int) -> None:
+        """Bytes that were taken wait no longer. Once the account is closed, there is nothing to give back."""
+        if not self._closed:
+            self._ledger.charge(self._user, _charged(self._taken - size) - _charged(self._taken))
+            self._taken -= size
+
+    def turn(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """This user's turn to have a large message decoded."""
+        return self._ledger.turn(self._user)
+
+    def close(self) -> None:
+        self.give(self._taken)
+        self._closed = True
+        self._ledger.close(self._user)
+
+
+def _charged(size: int) -> int:
+    return max(0, size - FREE_BYTES)
+
+
+def _too_much(whose: str, limit: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"What waits of {whose} to be received, decoded or read is more than {limit >> 10} KiB.",
+        suggestion="Read the answers, send less at once, or wait a moment; then connect again.",
+    )

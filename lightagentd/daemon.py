@@ -147,6 +147,8 @@ class Daemon:
             await self._server.close()
             self._server = None
         await self.dbus.close()
+        if self.polkit is not None:
+            await self.polkit.close()
         await self.bus_link.close()
         await self.pool.close()
         with contextlib.suppress(LightagentError):
@@ -229,7 +231,7 @@ class Daemon:
         try:
             probe.connect(os.fspath(path))
         except OSError:
-            path.unlink(missing_ok=True)
+            _clear_way(path)
         else:
             raise Conflict(
                 f"Another daemon serves {path} already.", suggestion="Stop it first, or use other folders."
@@ -269,6 +271,20 @@ class Daemon:
 
     async def _event(self, event_type: str, **data: object) -> None:
         await self.history.append(NewEvent(topic="daemon.state", type=event_type, data=data))
+
+
+def _clear_way(path: Path) -> None:
+    """Remove what lies where a socket is to be, if that loses nothing. Raises Conflict."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as err:
+        raise Conflict(
+            f"{path}, where the control socket is to be, cannot be removed: {err.strerror}.",
+            suggestion=f"Look at it, and then: rm -r {path}",
+        ) from err
 
 
 def _room_for_connections() -> int:

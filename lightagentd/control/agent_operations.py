@@ -22,7 +22,8 @@ class AgentOperations(Operations):
 
     async def list_agents(self, caller: Caller) -> list[api.Agent]:
         caller = await self._admit(caller, Operation.INSPECT)
-        return [self._agent(caller, name) for name in sorted(self._registry.definitions.paths)]
+        seen = await self._inspectable(caller, self._registry.definitions.paths)
+        return [self._agent(caller, name) for name in sorted(seen)]
 
     async def get_agent(self, caller: Caller, name: str) -> api.Agent:
         caller = await self._admit(caller, Operation.INSPECT, agent=name)

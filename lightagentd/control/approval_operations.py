@@ -40,9 +40,10 @@ class ApprovalOperations(Operations):
         await self._approvals.expire()
         kept = self._approvals
         found = await asyncio.to_thread(kept.all) if every else kept.open_ones()
-        seen = [one for one in found if _sees(caller, one)]
-        may = {agent: await self._may_approve(caller, agent) for agent in {one.agent for one in seen}}
-        listed = [_info(one, may_approve=may[one.agent]) for one in seen]
+        found = [one for one in found if _sees(caller, one)]
+        agents = await self._inspectable(caller, {one.agent for one in found})
+        may = await self._daemon.authority.may_each(caller, Operation.APPROVE, agents)
+        listed = [_info(one, may_approve=one.agent in may) for one in found if one.agent in agents]
         room = LISTED_CHARS
         for at, one in enumerate(listed):
             size = len(one.preview) + len(json.dumps(one.args))
@@ -54,20 +55,17 @@ class ApprovalOperations(Operations):
         return listed
 
     async def get_approval(self, caller: Caller, approval: str) -> api.Approval:
-        caller = await self._admit(caller, Operation.INSPECT)
-        found = self._visible_approval(caller, approval)
+        caller, found = await self._admit_to_approval(caller, approval)
         return _info(found, may_approve=await self._may_approve(caller, found.agent))
 
     async def approve(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        caller = await self._admit(caller, Operation.INSPECT)
-        found = self._visible_approval(caller, approval)
+        caller, found = await self._admit_to_approval(caller, approval)
         caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
         self._registry.panic.check()
         return await self._answer_approval(caller, approval, note, grant=True)
 
     async def deny(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        caller = await self._admit(caller, Operation.INSPECT)
-        found = self._visible_approval(caller, approval)
+        caller, found = await self._admit_to_approval(caller, approval)
         if found.owner != caller.uid:
             caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
         return await self._answer_approval(caller, approval, note, grant=False)
@@ -81,6 +79,12 @@ class ApprovalOperations(Operations):
             )
         answered = await self._approvals.answer(approval, grant=grant, uid=caller.uid, note=note)
         return _info(answered, may_approve=False)
+
+    async def _admit_to_approval(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
+        """For an approval that the caller may look at. Raises ApprovalNotFound, PermissionDenied."""
+        caller = await self._admit(caller, Operation.INSPECT)
+        found = self._visible_approval(caller, approval)
+        return await self._admit(caller, Operation.INSPECT, agent=found.agent), found
 
     def _visible_approval(self, caller: Caller, approval: str) -> policy.Approval:
         """Raises ApprovalNotFound, also for one that the caller may not know of."""

@@ -7,14 +7,16 @@ prompt. The `Authority` belongs to the daemon, and every operation of the `Servi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import grp
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from lightagentd.errors import PermissionDenied
+from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.interaction import INTERACTION as INTERACTION
 from lightagentd.peer import PeerProcess
 
@@ -112,9 +114,58 @@ class Authority:
         except PermissionDenied:
             return False
 
+    async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
+        """For which of the agents the caller may do this without anybody being asked."""
+        verdicts = await self.verdicts(caller, operation, agents)
+        return frozenset(agent for agent, verdict in verdicts.items() if verdict)
+
+    async def inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
+        """Those of the agents that a caller who was just admitted may look at: an answer about several agents
+        has no more than these. Nobody is asked for it.
+
+        Who had to authenticate to look at all may look at those, too, for which he would have to authenticate
+        again: polkit keeps an authentication for the action, whatever its details are.
+        """
+        verdicts = await self.verdicts(caller, Operation.INSPECT, {"", *agents})
+        authenticated = verdicts[""] is None
+        return frozenset(
+            agent for agent, verdict in verdicts.items() if agent and is_yes(verdict, authenticated)
+        )
+
+    async def verdicts(
+        self, caller: Caller, operation: Operation, agents: Iterable[str]
+    ) -> Mapping[str, bool | None]:
+        """For each agent, and for the empty name that stands for none, whether the caller may do this; None
+        when he may once he has authenticated. All are asked about at the same time, nobody for a password.
+        """
+        names = set(agents)
+        if caller.is_administrator:
+            return dict.fromkeys(names, True)
+        async with asyncio.TaskGroup() as asking:
+            asked = {
+                name: asking.create_task(self._verdict(caller, operation, name), name=f"may {name}")
+                for name in names
+            }
+        return {name: task.result() for name, task in asked.items()}
+
+    async def _verdict(self, caller: Caller, operation: Operation, agent: str) -> bool | None:
+        """In a task of its own, because nobody shall be asked in it."""
+        INTERACTION.set(False)
+        try:
+            return await self._allows(caller, operation, agent=agent, ask=True)
+        except AuthorizationRequired:
+            return None
+        except PermissionDenied:
+            return False
+
     async def _allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
         for decider in self._deciders:
             verdict = await decider.allows(caller, operation, agent=agent, ask=ask)
             if verdict is not None:
                 return verdict
         return False
+
+
+def is_yes(verdict: bool | None, authenticated: bool) -> bool:
+    """Whether a verdict lets somebody look who has authenticated for this, or not."""
+    return authenticated if verdict is None else verdict

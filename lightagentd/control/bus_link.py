@@ -49,7 +49,8 @@ class BusLink:
         """Why there is no bus now, as a sentence; empty when there is one, or when none is wanted."""
         self._on_connect: list[OnConnect] = []
         self._keeping: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Not set while an attempt to connect is under way."""
 
     def on_connect(self, prepare: OnConnect) -> None:
         """Have each new connection prepared by this, in the order of these calls. Before `start`."""
@@ -62,9 +63,25 @@ class BusLink:
         self._keeping = asyncio.create_task(self._keep(), name="bus-link")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self._tried.wait()
+                await self._settled.wait()
+
+    async def settled(self, patience_s: float) -> Bus | None:
+        """The connection; while one is being made it is waited for, but not for long."""
+        if self.bus is None and self.kind:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await self._settled.wait()
+        return self.bus
+
+    @property
+    def expected(self) -> bool:
+        """Whether a bus should be there: on a machine without systemd, and in a test, there often is none."""
+        if self.kind in ("system", "session"):
+            return Path("/run/systemd/system").is_dir()
+        return bool(self.kind)
 
     async def close(self) -> None:
+        self._settled.set()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -73,24 +90,21 @@ class BusLink:
     async def _keep(self) -> None:
         wait_s = RETRY_S
         while True:
+            self._settled.clear()
             try:
                 async with connect(self.kind) as bus:
                     for prepare in self._on_connect:
                         await prepare(bus)
                     self.bus, self.problem, wait_s = bus, "", RETRY_S
-                    self._tried.set()
+                    self._settled.set()
                     lost = await bus.wait_lost()
                 raise lost
             except LightagentError as err:
-                if self.problem != err.message and self._expected():
+                if self.problem != err.message and self.expected:
                     _log.warning("the bus is not there: %s", err.message)
-                self.problem = err.message if self._expected() else ""
+                self.problem = err.message if self.expected else ""
             finally:
                 self.bus = None
-            self._tried.set()
+            self._settled.set()
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             wait_s = min(2 * wait_s, RETRY_MAX_S)
-
-    def _expected(self) -> bool:
-        """Whether a bus should be there: on a machine without systemd, and in a test, there often is none."""
-        return self.kind not in ("system", "session") or Path("/run/systemd/system").is_dir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from lightagentd import api
@@ -29,6 +31,18 @@ class Operations:
     async def _admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
         """The caller with what he may see. Raises PermissionDenied."""
         return await self._daemon.authority.admit(caller, operation, agent=agent)
+
+    async def _inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
+        """Those of the agents that may be in an answer to a caller who was admitted."""
+        return await self._daemon.authority.inspectable(caller, agents)
+
+    async def _readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:
+        """The agents whose events may be in an answer: for `Filter`. None where nothing is to be left out:
+        root sees all, and who asks about one agent was admitted to look at that.
+        """
+        if caller.is_administrator or agent:
+            return None
+        return await self._inspectable(caller, await asyncio.to_thread(self._history.agents))
 
     async def _may_approve(self, caller: Caller, agent: str) -> bool:
         """Whether a caller may answer yes to what this agent asks, without being asked himself."""

@@ -67,7 +67,7 @@ class PolicyOperations(Operations):
         The arguments get the defaults that the action's schema names, but are not checked by the tool. In a
         tainted session the host is taken to be new.
         """
-        caller = await self._admit(caller, Operation.INSPECT)
+        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         if not 0 < len(trigger) <= 64 or not trigger.isprintable():
@@ -120,8 +120,11 @@ class PolicyOperations(Operations):
         Rules of a caller's own can keep the daemon's event loop busy, so it is for administrators.
         """
         caller = await self._admit(caller, Operation.ADMINISTER)
+        if agent:
+            await self._admit(caller, Operation.INSPECT, agent=agent)
+        agents = await self._readable(caller, agent)
         replay = Replay(load_texts(_texts(files)), self._registry.policy)
-        wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer)
+        wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer, agents=agents)
         judged = changed = skipped = 0
         seq, last = 1, self._history.head_seq
         while events := await asyncio.to_thread(self._history.select, wanted, from_seq=seq, limit=_PAGE):

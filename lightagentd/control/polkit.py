@@ -4,7 +4,8 @@ The daemon owns the `Polkit`; it keeps no answer, since rules, and what an admin
 for, change at any time. A caller on the bus is named by its unique name, one of the control socket by a
 descriptor of its process (pidfd) and its uid, never by a number that could be another process by now. Who
 may be asked for a password is the caller's to say (`lightagentd/interaction.py`); who hangs up meanwhile is
-asked no longer. What goes wrong while polkit is there refuses; where it is not, the next decider is asked.
+asked no longer. What goes wrong while polkit is there refuses, and so does a bus that is gone, since polkit
+cannot be asked without it; where polkit does not run, or there never is a bus, the next decider is asked.
 
 Interface: org.freedesktop.PolicyKit1.Authority (https://polkit.pages.freedesktop.org/polkit/)
 """
@@ -39,6 +40,8 @@ ACTION_PREFIX = "org.lightagent1."
 DIALOG_TIMEOUT_S = 300.0
 """How long a person gets to authenticate."""
 LOOK_TIMEOUT_S = 2.0
+BUS_PATIENCE_S = 5.0
+"""How long a caller waits for a connection to the bus that is being made."""
 CHECKS, CHECKS_EACH = 48, 8
 """How many checks that ask nobody run at a time, in all and of one user; more wait for their turn."""
 DIALOGS, DIALOGS_EACH = 48, 4
@@ -102,8 +105,21 @@ class Polkit:
         self._checks = _Room(CHECKS, CHECKS_EACH)
         self._dialogs = _Room(DIALOGS, DIALOGS_EACH)
         self._ids = itertools.count(1)
+        self._reached = False
+        """It did run, at some time."""
+        self._looking: asyncio.Task[None] | None = None
         self.problem = ""
         """What was wrong with polkit when it was last asked, as a sentence."""
+
+    def look_soon(self) -> None:
+        """As `look`, but nobody waits for it."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self.look(), name="polkit-look")
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
 
     async def look(self) -> None:
         """Bring `problem` up to date; polkit is started if need be."""
@@ -118,7 +134,7 @@ class Polkit:
         """As the protocol `authz.Decider` has it. Raises AuthorizationRequired when a person would have to
         be asked and `ask` is set, but the caller allows no interaction or there is nothing to ask with.
         """
-        bus = self._link.bus
+        bus = await self._bus()
         if bus is None:
             return None
         interactive = ask and INTERACTION.get()
@@ -137,6 +153,19 @@ class Polkit:
         if ask and not answer.authorized:
             _explain(answer, operation, interactive=interactive)
         return answer.authorized
+
+    async def _bus(self) -> Bus | None:
+        """The bus; None where there never is one. Raises PermissionDenied where it is only gone: the rule of
+        the group could then allow what polkit forbids.
+        """
+        bus = await self._link.settled(BUS_PATIENCE_S)
+        if bus is None and (self._reached or self._link.expected):
+            why = self._link.problem or "the bus does not answer"
+            raise PermissionDenied(
+                f"polkit cannot be asked whether you may do this, as the daemon is not on the bus: {why}",
+                suggestion="Look at it with: systemctl status dbus. Until then, use sudo.",
+            )
+        return bus
 
     @contextlib.asynccontextmanager
     async def _failing_closed(self, timeout_s: float) -> AsyncIterator[None]:
@@ -174,6 +203,7 @@ class Polkit:
                 version = str(found.get("BackendVersion", ""))
                 takes_pidfd = version.isdecimal() and int(version) >= _FIRST_WITH_PIDFD
                 self._known = _Authority(bus=bus, owner=owner, takes_pidfd=takes_pidfd)
+                self._reached = True
             return self._known
 
     async def _check(

@@ -55,11 +55,14 @@ class Service(
     # The daemon
 
     async def status(self, caller: Caller) -> api.Status:
+        """How the daemon is. Agents that the caller may not look at are in the numbers, and not named."""
         caller = await self._admit(caller, Operation.INSPECT)
         daemon, agents = self._daemon, list(self._registry.agents.values())
-        if daemon.polkit is not None:
-            await daemon.polkit.look()
-        pool = daemon.pool
+        if daemon.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
+            daemon.polkit.look_soon()
+        pool, definitions = daemon.pool, self._registry.definitions
+        seen = await self._inspectable(caller, {*definitions.paths, *self._registry.agents})
+        hidden = {*definitions.paths, *self._registry.agents} - seen
         return api.Status(
             version=__version__,
             pid=os.getpid(),
@@ -70,7 +73,7 @@ class Service(
             model=daemon.config.models.default,
             agents_running=sum(agent.state == "running" for agent in agents),
             agents_total=len(self._registry.definitions.paths),
-            sessions=sum(len(self._visible(caller, agent)) for agent in agents),
+            sessions=sum(len(self._visible(caller, agent)) for agent in agents if agent.name in seen),
             turns_running=sum(agent.turns_running - agent.turns_waiting for agent in agents),
             turns_queued=sum(agent.turns_queued for agent in agents),
             turns_waiting=sum(agent.turns_waiting for agent in agents),
@@ -93,8 +96,9 @@ class Service(
                     busy=worker.busy,
                 )
                 for worker in pool.workers()
+                if worker.agent not in hidden
             ],
-            problems=daemon.problems(),
+            problems=_without(daemon.problems(), hidden),
         )
 
     async def reload(self, caller: Caller) -> api.Reloaded:
@@ -149,3 +153,11 @@ class Service(
         if name not in catalog.skills:
             raise SkillNotFound(f"There is no skill {name[:60]!r}.", suggestion="Run: lactl skills list")
         return skill_info(catalog.skills[name], body=catalog.skills[name].body)
+
+
+def _without(problems: list[str], agents: set[str]) -> list[str]:
+    """The problems but those of certain agents."""
+    about = tuple(
+        start for one in agents for start in (f"The agent {one} ", f"The watches of the agent {one} ")
+    )
+    return [problem for problem in problems if not problem.startswith(about)] if about else problems

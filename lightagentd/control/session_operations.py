@@ -33,7 +33,11 @@ class SessionOperations(Operations):
 
     async def list_sessions(self, caller: Caller, agent: str) -> list[api.Session]:
         caller = await self._admit(caller, Operation.INSPECT, agent=agent)
-        agents = [self._registry.get(agent)] if agent else list(self._registry.agents.values())
+        if agent:
+            agents = [self._registry.get(agent)]
+        else:
+            seen = await self._inspectable(caller, self._registry.agents)
+            agents = [one for one in self._registry.agents.values() if one.name in seen]
         found = [session for one in agents for session in self._visible(caller, one)]
         found.sort(key=lambda session: session.record.updated_us, reverse=True)
         return [self._session_info(session) for session in found]

@@ -37,17 +37,19 @@ class UndoOperations(Operations):
         """The newest changes of files that were kept, newest first: the caller's, or everybody's for an
         administrator.
         """
-        caller = await self._admit(caller, Operation.INSPECT)
-        return await asyncio.to_thread(self._changes, caller, agent)
+        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
+        wanted = await self._readable_by(caller, agent)
+        return await asyncio.to_thread(self._changes, wanted)
 
     async def undo(self, caller: Caller, call_id: str, agent: str) -> AsyncGenerator[api.TurnEvent, None]:
         """Take back one call, or without `call_id` the newest change of the caller's own that still stands.
 
         Raises NotFound; Conflict for a call that cannot be taken back, with what to do instead.
         """
-        caller = await self._admit(caller, Operation.PROMPT)
+        caller = await self._admit(caller, Operation.PROMPT, agent=agent)
         self._daemon.panic.check()
-        wanted = await asyncio.to_thread(self._find, caller, call_id, agent)
+        readable = await self._readable_by(caller, agent)
+        wanted = await asyncio.to_thread(self._find, caller, readable, call_id)
         caller = await self._admit(caller, Operation.PROMPT, agent=wanted.agent)
         running = self._daemon.registry.get(wanted.agent)
         called = call_as_person(
@@ -63,15 +65,20 @@ class UndoOperations(Operations):
             async for event in events:
                 yield await self._for_caller(event, caller, wanted.agent)
 
-    def _find(self, caller: Caller, call_id: str, agent: str) -> api.Change:
+    async def _readable_by(self, caller: Caller, agent: str) -> Filter:
+        """The events that may be looked through for a caller, of one agent or of all."""
+        return Filter(agent=agent, viewer=caller.viewer, agents=await self._readable(caller))
+
+    def _find(self, caller: Caller, readable: Filter, call_id: str) -> api.Change:
         """In a thread."""
-        changes = self._changes(caller, agent)
+        agent = readable.agent
+        changes = self._changes(readable)
         if call_id:
             found = next((one for one in changes if one.call_id == call_id), None)
-            if found is None and (event := self._event_of("tool.file", caller, call_id)) is not None:
+            if found is None and (event := self._event_of("tool.file", readable, call_id)) is not None:
                 found = _change(event, {})  # an old one; what it left tells whether it still stands
             if found is None:
-                raise self._why_not(caller, call_id)
+                raise self._why_not(readable, call_id)
         else:
             own = [one for one in changes if one.owner == caller.uid and one.action != "undo"]
             found = next((one for one in own if not one.undone_by), None)
@@ -88,10 +95,9 @@ class UndoOperations(Operations):
             )
         return found
 
-    def _changes(self, caller: Caller, agent: str) -> list[api.Change]:
+    def _changes(self, readable: Filter) -> list[api.Change]:
         """The newest changes of files first, with what took each back."""
-        wanted = Filter(topic="tool.file", agent=agent, viewer=caller.viewer)
-        events = self._daemon.history.of_topic("tool.file", replace(wanted, topic=""), LISTED)
+        events = self._daemon.history.of_topic("tool.file", readable, LISTED)
         undone: dict[str, str] = {}
         found: list[api.Change] = []
         for event in events:  # newest first: an undo is seen before what it took back
@@ -102,9 +108,9 @@ class UndoOperations(Operations):
                     undone[str((event.data or {})["metadata"].get("undone", ""))] = change.call_id
         return found
 
-    def _why_not(self, caller: Caller, call_id: str) -> NotFound | Conflict:
+    def _why_not(self, readable: Filter, call_id: str) -> NotFound | Conflict:
         """What became of a call that cannot be taken back, and what to do about it."""
-        intent = self._event_of(_DISPATCH, caller, call_id)
+        intent = self._event_of(_DISPATCH, readable, call_id)
         data: dict[str, Any] = (intent.data or {}) if intent is not None else {}
         if not data.get("tool"):
             return NotFound(
@@ -118,7 +124,7 @@ class UndoOperations(Operations):
             return Conflict(
                 f"The call {call_id} of {name} only looked ({data.get('effect')}): it changed nothing."
             )
-        ended = self._event_of(f"tool.{data['tool']}", caller, call_id)
+        ended = self._event_of(f"tool.{data['tool']}", readable, call_id)
         outcome = (ended.data or {}) if ended is not None else {}
         result = outcome.get("result") or "unknown"
         what = f"{name} {_shown(data.get('args') or {})}".strip()
@@ -134,8 +140,9 @@ class UndoOperations(Operations):
             suggestion=_instead(intent.agent, data),
         )
 
-    def _event_of(self, topic: str, caller: Caller, call_id: str) -> Event | None:
-        wanted = Filter(viewer=caller.viewer)
+    def _event_of(self, topic: str, readable: Filter, call_id: str) -> Event | None:
+        # A call is named by its id, whichever agent made it.
+        wanted = replace(readable, agent="")
         return self._daemon.history.find_in_topic(
             topic, lambda event: wanted.wants(event) and (event.data or {}).get("call_id") == call_id
         )

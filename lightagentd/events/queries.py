@@ -33,6 +33,8 @@ class Filter:
     since_us: int = 0
     viewer: int | None = None
     """When set, events of sessions that another uid owns are left out."""
+    agents: frozenset[str] | None = None
+    """When set, events about other agents are left out."""
 
     def wants(self, event: Event) -> bool:
         return (
@@ -42,6 +44,7 @@ class Filter:
             and (not self.trace or event.trace_id == self.trace)
             and event.time_us >= self.since_us
             and (self.viewer is None or event.owner is None or event.owner == self.viewer)
+            and (self.agents is None or not event.agent or event.agent in self.agents)
         )
 
 
@@ -54,6 +57,17 @@ class Queries:
         """The newest event."""
         with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
             return decode_stored(cursor.value()) if cursor.last() else None
+
+    def agents(self) -> list[str]:
+        """Every agent that an event is about."""
+        found: list[str] = []
+        with self.environment.reading() as txn, txn.cursor(self.environment.db["by_agent"]) as cursor:
+            placed = cursor.first()
+            while placed:
+                name = cursor.key()[:-9]  # without the zero byte and the number
+                found.append(name.decode("utf-8", "replace"))
+                placed = cursor.set_range(name + b"\x01")  # behind all of this agent's
+        return found
 
     def range(self, from_seq: int = 1, limit: int = BATCH) -> list[Event]:
         """Up to `limit` events from a number on, oldest first; fewer when they are large. None are left when

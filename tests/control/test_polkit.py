@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from lightagentd.bus import Bus, connect
+from lightagentd.bus import Bus, Call, Reply, connect
+from lightagentd.control import polkit as polkit_module
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.polkit import CHECKS_EACH, DIALOGS, DIALOGS_EACH, Polkit
@@ -17,12 +20,13 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, LimitExceeded, PermissionDenied
 from lightagentd.paths import Paths
 from lightagentd.peer import Peer
+from tests.agents.scripted import until
 from tests.conftest import REPOSITORY
 from tests.control.dbus.on_the_bus import open_bus
 from tests.control.test_authz import NOBODY, OtherUser, needs_root, open_paths
 from tests.fake_systemd import private_bus
 from tests.raw_varlink import code
-from tests.scripted_polkit import CHALLENGE, NO, YES, Answer, Check, ScriptedPolkit, always
+from tests.scripted_polkit import CHALLENGE, NAME, NO, YES, Answer, Check, ScriptedPolkit, always
 
 __all__ = ["open_paths"]  # a fixture
 
@@ -73,6 +77,13 @@ def interaction(allowed: bool = True) -> Iterator[None]:
         yield
     finally:
         INTERACTION.reset(token)
+
+
+class Everybody:
+    """A weaker rule behind polkit."""
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
+        return True
 
 
 async def ask(
@@ -217,6 +228,91 @@ async def test_without_a_bus_or_without_polkit_the_next_decider_is_asked(
         assert polkit.problem == ""
     await polkit.look()
     assert "polkit does not run here" in polkit.problem
+
+
+async def test_a_bus_that_is_gone_refuses_where_one_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polkit_module, "BUS_PATIENCE_S", 0.5)
+    nobody = Caller(uid=UID, gid=UID, pid=1, bus_name=":1.1")
+    yes = Authority(Polkit(BusLink("")), Everybody())
+    assert await yes.may(nobody, Operation.INSPECT)
+    never_there = BusLink(f"unix:path={tmp_path}/nothing")
+    await never_there.start(30)
+    for link in (never_there, BusLink(never_there.kind)):  # the first attempt failed, or did not end
+        authority = Authority(Polkit(link), Everybody())
+        with pytest.raises(PermissionDenied, match="not on the bus") as caught:
+            await authority.admit(nobody, Operation.INSPECT)
+        assert "systemctl status dbus" in caught.value.suggestion
+        assert not await authority.may(nobody, Operation.INSPECT)
+        assert (await authority.admit(Caller(uid=0, gid=0, pid=1), Operation.INSPECT)).viewer is None
+    await never_there.close()
+
+
+async def test_a_bus_that_is_gone_refuses_where_polkit_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BusLink, "expected", False)
+    with private_bus() as address:
+        link = BusLink(address)
+        await link.start(30)
+        polkit = Polkit(link)
+        async with connect(address) as peer, ScriptedPolkit(always(YES)).on(address):
+            assert await ask(polkit, on_bus(peer)) is True
+        lost = on_bus(peer)
+        assert link.bus is not None
+        bus = link.bus
+    await bus.wait_lost()
+    await until(lambda: link.bus is None)
+    with pytest.raises(PermissionDenied, match="not on the bus"):
+        await ask(polkit, lost)
+    assert await ask(Polkit(link), lost) is None
+    await link.close()
+
+
+async def test_who_calls_before_the_bus_is_there_waits_for_polkit(
+    address: str, peer: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on = asyncio.Event()
+
+    async def prepare(_: Bus) -> None:
+        await going_on.wait()
+
+    link = BusLink(address)
+    link.on_connect(prepare)
+    await link.start(0.01)
+    async with ScriptedPolkit(always(NO)).on(address) as scripted:
+        asking = asyncio.create_task(
+            Authority(Polkit(link), Everybody()).may(on_bus(peer), Operation.INSPECT)
+        )
+        await asyncio.sleep(0)
+        going_on.set()
+        assert await asking is False
+        assert len(scripted.checks) == 1
+    await link.close()
+
+
+@needs_root
+async def test_status_of_root_does_not_wait_for_polkit(
+    open_paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with private_bus() as address:
+        monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
+        async with connect(address) as hung, Daemon(open_paths) as daemon:
+            asked: asyncio.Queue[str] = asyncio.Queue()
+
+            async def hang(call: Call) -> Reply:
+                asked.put_nowait(call.member)
+                await asyncio.Event().wait()
+                return Reply()
+
+            hung.serve(hang, 16)
+            await hung.request_name(NAME)
+            monkeypatch.setattr(polkit_module, "LOOK_TIMEOUT_S", 3600.0)
+            me = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
+            async with asyncio.timeout(120):  # what it took before was never
+                for _ in range(3):
+                    assert (await daemon.service.status(me)).state == "running"
+            assert await asked.get() == "GetAll"
+            assert asked.empty()
 
 
 async def test_a_polkit_that_was_restarted_is_asked(address: str, link: BusLink, peer: Bus) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from .machine import Completed, Machine
-from .product import eventually, lactl, lactl_json
+from .product import eventually, lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -46,7 +46,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def people(service: Machine) -> Iterator[None]:
     """anna and bert are in the group lightagent, eve is not; adam is an administrator with a password."""
     for name, groups in (("anna", "lightagent"), ("bert", "lightagent"), ("eve", ""), ("adam", "sudo")):
-        service.run(["useradd", "--create-home", f"--groups={groups}", name])
+        service.run(["useradd", new_uid(), "--create-home", f"--groups={groups}", name])
     service.run(["chpasswd"], input=f"adam:{PASSWORD}\n")
     yield
     service.run(["rm", "-f", RULES])
@@ -138,6 +138,69 @@ def test_administrators_rules_allow_and_deny_on_both_planes(service: Machine) ->
     for other in ("web", "ops ", "ops\n", "Ops"):
         refused = lactl(service, "--json", "agents", "stop", other, user="anna", check=False)
         assert error_code(refused) == "authorization_required", other
+
+
+@pytest.fixture
+def hidden(service: Machine) -> Iterator[None]:
+    """An agent that anna prompted, and may look at no more."""
+    lactl(service, "agents", "create", "secret")
+    lactl(service, "prompt", "secret", "check memory", user="anna")
+    service.write(
+        RULES,
+        """
+        polkit.addRule(function (action, subject) {
+            if (action.id.indexOf("org.lightagent1.") === 0 && action.lookup("agent") === "secret"
+                    && subject.user === "anna") {
+                return polkit.Result.NO;
+            }
+        });
+        """,
+    )
+    show = ("agents", "show", "secret")
+    eventually(lambda: lactl(service, *show, user="anna", check=False).status == 77, "polkit has read it")
+    yield
+    service.run(["rm", RULES])
+    eventually(lambda: lactl(service, *show, user="anna", check=False).status == 0, "polkit has read it")
+    lactl(service, "agents", "delete", "secret")
+
+
+@pytest.mark.usefixtures("hidden")
+def test_an_agent_that_a_rule_hides_is_in_no_answer(service: Machine) -> None:
+    for command in (("history",), ("events",), ("sessions", "list")):
+        refused = lactl(service, "--json", *command, "--agent", "secret", user="anna", check=False)
+        assert error_code(refused) == "permission_denied", command
+    for command in (("agents", "list"), ("sessions", "list"), ("history",), ("undo", "--list"), ("status",)):
+        assert "secret" not in lactl(service, "--json", *command, user="anna").stdout, command
+        if command[0] != "undo":
+            assert "secret" in lactl(service, "--json", *command).stdout or command == ("status",)
+    for object_ in ("org.freedesktop.DBus.ObjectManager GetManagedObjects", "org.lightagent1.Agents List"):
+        listed = busctl(service, "anna", "call", *DBUS, *object_.split())
+        assert "ops" in listed.stdout, listed.explain()
+        assert "secret" not in listed.stdout
+    path = "/org/lightagent1/agents/secret"
+    assert busctl(service, "anna", "introspect", DBUS[0], path).status != 0
+
+
+def test_a_polkit_that_hangs_does_not_hold_up_root(service: Machine) -> None:
+    assert prompt(service, "anna").status == 0
+    service.run(["systemctl", "kill", "--signal=STOP", "polkit.service"])
+    try:
+        assert lactl_json(service, "status")["state"] == "running"
+        eventually(
+            lambda: "polkit cannot be asked" in "\n".join(lactl_json(service, "status")["problems"]),
+            "status says what is wrong",
+        )
+    finally:
+        service.run(["systemctl", "kill", "--signal=CONT", "polkit.service"])
+    assert prompt(service, "anna").status == 0
+
+
+def test_the_daemons_user_cannot_start_a_transient_unit_named_as_a_worker(service: Machine) -> None:
+    systemd = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+    made = ("StartTransientUnit", "ssa(sv)a(sa(sv))", "lightagent-observe@evil.service", "replace", "0", "0")
+    refused = busctl(service, "lightagent", "call", *systemd, *made)
+    assert refused.status != 0
+    assert "authentication required" in refused.stderr.lower(), refused.explain()
 
 
 def test_a_password_on_the_terminal_allows_one_call(service: Machine) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import grp
 import os
+import socket as _socket
 import stat
+import struct
 from pathlib import Path
 
 from lightagentd import config as configuration
@@ -97,15 +100,41 @@ async def _name(found: Bus, pid: int | None, socket: Path) -> Finding:
         return wrong("bus", name, detail, f"{_LOOK}; then: systemctl restart lightagentd")
     [owner] = await found.call(*ask, "GetConnectionUnixProcessID", "s", [NAME], _CALL_S)
     if pid is None:
-        if socket.exists() and not os.access(socket, os.W_OK):
-            return not_tried("bus", name, f"this user may not ask whether {owner} is the daemon")
-        detail = f"{NAME} belongs to the process {owner}, which does not answer on the control socket"
-        return wrong("bus", name, detail, f"See what it is: ps -fp {owner}")
+        serves, why = await asyncio.to_thread(_who_serves, socket)
+        if why:
+            return not_tried("bus", name, f"{why}, so it is not known whether {owner} is the daemon")
+        if serves is None:
+            detail = f"{NAME} belongs to the process {owner}, and nobody serves the control socket {socket}"
+            return wrong("bus", name, detail, f"See what it is: ps -fp {owner}")
+        pid = serves
     if owner != pid:
         detail = f"{NAME} belongs to the process {owner}, and the daemon is {pid}"
         remedy = f"See what it is (ps -fp {owner}), end it, then: systemctl restart lightagentd"
         return wrong("bus", name, detail, remedy)
     return ok("bus", name, f"{NAME} belongs to the daemon")
+
+
+def _who_serves(socket: Path) -> tuple[int | None, str]:
+    """The process that listens on the control socket, which says so without being asked; None when none does.
+
+    And why that cannot be told: the user may not connect, or systemd listens for the daemon. SO_PEERCRED of
+    unix(7) names who called listen(2), also while the daemon answers nobody.
+    """
+    with _socket.socket(_socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(os.fspath(socket))
+        except BlockingIOError:
+            return None, "so many wait for the daemon that one more cannot"
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None, ""
+        except OSError as err:
+            return None, f"the control socket {socket} cannot be asked ({err.strerror})"
+        peer = client.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = int(struct.unpack("3i", peer)[0])
+    if pid <= 1:
+        return None, "systemd listens for the daemon, which did not answer"
+    return pid, ""
 
 
 def _bus_policy(kind: str) -> list[Finding]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from lightagentd import config as configuration
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
+from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.paths import Paths
 from lightagentd.unattended.prompt_file import check as check_prompt
@@ -17,12 +20,32 @@ from lightagentd.unattended.prompt_file import prompt_files
 
 _SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ANY_OTHER = stat.S_IRWXG | stat.S_IRWXO
+_OF_UNITS = ("lightagentd", "lightagent-keys")
+"""What StateDirectory= names in units; of lightagent-change it names what is below."""
 _NAMED = 5
 """How many files one finding names."""
 
 
 def check(paths: Paths) -> list[Finding]:
-    return [*_configuration(paths), *_prompts(paths), _panic(paths), *_permissions(paths)]
+    found = [*_configuration(paths), *_prompts(paths), _panic(paths), *_permissions(paths)]
+    if str(paths.socket) == SYSTEM_SOCKET:
+        found += linked(paths.state.parent / name for name in _OF_UNITS)
+    return found
+
+
+def linked(folders: Iterable[Path]) -> list[Finding]:
+    """State folders of units that are symbolic links, which systemd does not follow (238/STATE_DIRECTORY)."""
+    found = []
+    for path in folders:
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            remedy = (
+                f"Have the folder itself there: rm {path}; mkdir {path}; mount --bind {target} {path}; and a "
+                "line in /etc/fstab, see lightagentd(8)."
+            )
+            detail = f"{path} is a symbolic link, and with it systemd does not start the unit"
+            found.append(wrong("files", f"folder {path.name}", detail, remedy))
+    return found
 
 
 def _configuration(paths: Paths) -> list[Finding]:
@@ -44,11 +67,30 @@ def _configuration(paths: Paths) -> list[Finding]:
         else:
             if mode & (stat.S_IROTH | _SHARED_WRITE):
                 detail = f"its mode is {stat.S_IMODE(mode):04o}, so it is open to others"
-                remedy = f"Close it (chmod 600 {path}), and think about a new key."
+                give = _give_to_daemon(path, paths)
+                remedy = f"Close it ({give}chmod 600 {path}), and think about a new key."
                 found.append(wrong("files", f"key file {path}", detail, remedy))
             else:
                 found.append(ok("files", f"key file {path}", "closed"))
     return found
+
+
+def _give_to_daemon(path: Path, paths: Paths) -> str:
+    """The command that has a file belong to the daemon's user, without whom it could not read it closed."""
+    owner = path.stat().st_uid
+    try:
+        user = paths.state.stat().st_uid
+    except OSError:  # it never ran
+        user = os.geteuid()
+        if str(paths.socket) == SYSTEM_SOCKET:
+            with contextlib.suppress(KeyError):
+                user = pwd.getpwnam("lightagent").pw_uid
+    if owner == user:
+        return ""
+    name = str(user)
+    with contextlib.suppress(KeyError):
+        name = pwd.getpwuid(user).pw_name
+    return f"chown {name} {path}; "
 
 
 def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import stat
-import tempfile
 import time
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -14,6 +10,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from lightagentd.errors import StorageError, ToolError, Unavailable
+from lightagentd.unattended import answer_file
 from lightagentd.unattended.journal import harmless
 from lightagentd.worker.process import run
 
@@ -31,6 +28,16 @@ class Delivery:
     session: str
 
 
+def check_file(name: str, path: Path) -> None:
+    """Whether the answer of the prompt `name` may go to this file: before an agent works for it. Raises
+    StorageError.
+    """
+    try:
+        answer_file.check_place(path)
+    except OSError as err:
+        raise _unwritable(name, path, err) from err
+
+
 def write_file(delivery: Delivery, path: Path, *, append: bool) -> None:
     """Put the answer into a file: after what is there, below a line with the time, or in its place, whole.
 
@@ -40,42 +47,26 @@ def write_file(delivery: Delivery, path: Path, *, append: bool) -> None:
     try:
         if append:
             when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-            _append(path, f"# {when} {delivery.name}, session {delivery.session}\n\n{text}\n")
+            answer_file.append(path, f"# {when} {delivery.name}, session {delivery.session}\n\n{text}\n")
         else:
-            _replace(path, text)
+            answer_file.replace(path, text)
     except OSError as err:
-        raise StorageError(
-            f"The answer cannot be written to {path}: {err.strerror or err}.",
-            suggestion=f"It is kept: lactl sessions show {delivery.session}. The owner of the prompt must be "
-            "able to write there, and the unit must let him: ReadWritePaths= in "
-            f"systemctl edit lightagent-prompt@{delivery.name}",
-        ) from err
+        refused = _unwritable(delivery.name, path, err)
+        refused.suggestion = f"It is kept: lactl sessions show {delivery.session}. {refused.suggestion}"
+        raise refused from err
 
 
-def _append(path: Path, text: str) -> None:
-    # O_NONBLOCK: a FIFO without a reader must not hold the program.
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(None, "it is no regular file")
-        file.write(text.encode())
-
-
-def _replace(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():
-        raise OSError(None, "it is no regular file")
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(text.encode())
-            with contextlib.suppress(FileNotFoundError):  # who could read the old one can read the new one
-                os.fchmod(fd, stat.S_IMODE(path.stat().st_mode) & 0o666)
-            file.flush()
-            os.fsync(fd)
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def _unwritable(name: str, path: Path, err: OSError) -> StorageError:
+    if isinstance(err, answer_file.Unsafe):
+        suggestion = "The file has to be the owner's own, where nobody else but root can write to any folder."
+    else:
+        suggestion = (
+            "The owner of the prompt must be able to write there, and the unit must let him: ReadWritePaths= "
+            f"in systemctl edit lightagent-prompt@{name}"
+        )
+    return StorageError(
+        f"The answer cannot be written to {path}: {err.strerror or err}.", suggestion=suggestion
+    )
 
 
 def check_sendmail() -> str:

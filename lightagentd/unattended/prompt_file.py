@@ -28,7 +28,7 @@ from lightagentd.events.journal_socket import SOCKET
 from lightagentd.paths import default_paths
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import Answer, Asker, run_until_told
-from lightagentd.unattended.delivery import Delivery, check_sendmail, send_mail, write_file
+from lightagentd.unattended.delivery import Delivery, check_file, check_sendmail, send_mail, write_file
 
 FOLDER = "prompts"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}\Z")
@@ -148,6 +148,8 @@ def run(name: str, folder: Path, *, control: Path | None = None, journal_socket:
         check_sendmail()
     else:
         forbid_new_privileges()
+    if prompt.file is not None:
+        check_file(name, prompt.file)
     asker = Asker(control)
     correlation_id = f"prompt:{name}"
 

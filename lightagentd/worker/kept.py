@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import os
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightagentd.errors import NotFound
+from lightagentd.errors import NotFound, StorageError
 from lightagentd.worker.lanes import Call
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS, handle_of
 
@@ -153,8 +155,18 @@ class KeptOutputs:
         return self._folder / f"{handle}.{stream}"
 
     def _clear(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(mode=0o700, parents=True)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(self._folder.lstat().st_mode):
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                else:  # which shutil.rmtree leaves alone, or even waits for if it is a FIFO
+                    self._folder.unlink()
+            self._folder.mkdir(mode=0o700, parents=True)
+        except OSError as err:
+            raise StorageError(
+                f"{self._folder}, where outputs are to be kept, cannot be cleared: {err.strerror}.",
+                suggestion=f"Look at it, and then: rm -r {self._folder}",
+            ) from err
 
 
 def _gone(handle: str) -> NotFound:

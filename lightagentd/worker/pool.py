@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -74,9 +75,15 @@ class Pool:
 
     async def start(self) -> None:
         """Try which sandbox works here, and begin to end idle workers."""
-        self._paths.workers.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for stale in self._paths.workers.iterdir():
-            stale.unlink()
+        workers = self._paths.workers
+        if workers.is_symlink() or (workers.exists() and not workers.is_dir()):
+            workers.unlink()  # planted: what lies behind a link is not ours to clear
+        workers.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for stale in workers.iterdir():
+            if stale.is_dir() and not stale.is_symlink():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink()
         await self.kept.start()
         await self._choose()
         if self.backend.name == "bwrap":

@@ -325,7 +325,10 @@ class Units:
             async with asyncio.timeout(JOB_TIMEOUT_S), bus.connect("system") as system:
                 result = await _run_job(system, method, unit)
         except TimeoutError as err:
-            raise TimedOut(f"systemd did not get done with {unit} within {JOB_TIMEOUT_S:g} s.") from err
+            raise TimedOut(
+                f"systemd did not get done with {unit} within {JOB_TIMEOUT_S:g} s.",
+                suggestion=f"It asks polkit first. See which of them hangs: systemctl status polkit {unit}",
+            ) from err
         if result not in ("done", "skipped"):
             raise WorkerUnavailable(
                 f"systemd did not {method.removesuffix('Unit').lower()} {unit}: {result}.",

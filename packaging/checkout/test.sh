@@ -1,10 +1,32 @@
 #!/usr/bin/env bash
-# Passes all tests, after setup.sh: those in a booted container (tests/e2e) run beside all others, for they are
-# a world of their own and mostly wait. Their output comes in one piece, after that of the others.
+# Passes all tests, after setup.sh, in three parts beside each other, for most tests wait more than they work: those
+# in a booted container (tests/e2e), those of the workers and of what runs in them, and all others. What the first
+# two print comes in one piece each, after that of the others.
 #
-#   test.sh           fails when a test of either part fails, and when either part has none
-#   test.sh FOLDER    also writes FOLDER/all.xml and FOLDER/e2e.xml, JUnit reports of the two parts
+#   test.sh           fails when a test of a part fails, and when a part has none
+#   test.sh FOLDER    also writes FOLDER/{all,e2e,workers}.xml, JUnit reports of the parts
 set -uo pipefail
+
+declare -A pids=()
+temp=
+
+# beside NAME FOLDER...: begin a part in the background.
+beside() {
+  local name=$1
+  shift
+  # Folders of its own: a pytest that starts closes the folder that all of them share, and some tests open it.
+  # bash lets what runs in the background ignore Ctrl-C, and then the container would go on.
+  env --default-signal=INT .venv/bin/python -m pytest "$@" -o "cache_dir=.cache/pytest-$name" \
+    --basetemp="$temp/$name" ${reports:+"--junitxml=$reports/$name.xml"} >"$temp/$name.log" 2>&1 </dev/null &
+  pids[$name]=$!
+}
+
+end() {
+  for name in "${!pids[@]}"; do
+    kill -INT "${pids[$name]}" 2>/dev/null && wait "${pids[$name]}"
+  done
+  rm -rf "$temp"
+}
 
 # A function, so that bash has read it all before an edit can change it.
 main() {
@@ -13,25 +35,26 @@ main() {
   # Workers may not write to the checkout, so each of them would compile what it loads, some hundred times.
   .venv/bin/python -m compileall -q lightagentd tools || exit 1
 
-  # A folder of its own: a pytest that starts closes the folder that all of them share, and some tests open it.
   temp=$(mktemp -d)
-  log=$temp/log
-  # bash lets what runs in the background ignore Ctrl-C, and then the container would go on.
-  env --default-signal=INT .venv/bin/python -m pytest tests/e2e -o cache_dir=.cache/pytest-e2e \
-    --basetemp="$temp/pytest" ${reports:+"--junitxml=$reports/e2e.xml"} >"$log" 2>&1 &
-  beside=$!
-  trap '[ -z "$beside" ] || { kill -INT "$beside" && wait "$beside"; }; rm -rf "$temp"' EXIT
+  trap end EXIT
   trap 'exit 130' INT TERM
-
-  .venv/bin/python -m pytest --ignore=tests/e2e ${reports:+"--junitxml=$reports/all.xml"} </dev/null
-  all=$?
-  echo "tests/e2e:"
-  wait "$beside"
-  e2e=$?
-  beside=""
-  cat "$log"
-  if [ "$all" -ne 0 ] || [ "$e2e" -ne 0 ]; then
-    echo "Tests have failed: see above (pytest's statuses: $all, and $e2e in tests/e2e)." >&2
+  workers=(tests/attacks tests/skills tests/tools tests/worker)
+  beside e2e tests/e2e
+  beside workers "${workers[@]}"
+  others=()
+  for folder in tests/e2e "${workers[@]}"; do
+    others+=("--ignore=$folder")
+  done
+  failed=""
+  .venv/bin/python -m pytest "${others[@]}" ${reports:+"--junitxml=$reports/all.xml"} </dev/null || failed=" all"
+  for name in workers e2e; do
+    wait "${pids[$name]}" || failed+=" $name"
+    unset "pids[$name]"
+    echo "$name:"
+    cat "$temp/$name.log"
+  done
+  if [ -n "$failed" ]; then
+    echo "Tests have failed: see above, in the parts$failed." >&2
     exit 1
   fi
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -14,8 +17,8 @@ import pytest
 
 from lightagentd.api import Finding
 from lightagentd.bus import connect
-from lightagentd.checkup import Running, access, look, machine, models
-from lightagentd.checkup.finding import GROUPS, merged, not_tried, note, ok, wrong
+from lightagentd.checkup import Running, access, files, look, machine, models
+from lightagentd.checkup.finding import AS_ROOT, GROUPS, merged, not_tried, note, ok, wrong
 from lightagentd.paths import Paths
 from tests.conftest import REPOSITORY, write
 from tests.fake_systemd import private_bus
@@ -75,10 +78,83 @@ async def test_who_has_the_bus_name(paths: Paths) -> None:
             other = named(await access.bus(paths, 1), "bus name")
             assert (other.status, f"process {os.getpid()}" in other.detail) == ("wrong", True)
             left = named(await access.bus(paths, None), "bus name")
-            assert (left.status, "does not answer" in left.detail) == ("wrong", True)
+            assert (left.status, "nobody serves the control socket" in left.detail) == ("wrong", True)
     gone = named(await access.bus(paths, 1), "bus")
     assert gone.status in ("wrong", "note")  # a note where no systemd runs
     assert gone.remedy
+
+
+async def test_the_bus_name_is_not_wrong_because_the_daemon_answers_nobody(paths: Paths) -> None:
+    """Who listens on the control socket is known without an answer, and what cannot be told is not tried."""
+    paths.runtime.mkdir(parents=True)
+    with private_bus() as address:
+        write(paths.config / "lightagentd.toml", f'[daemon]\nbus = "{address.partition(",")[0]}"\n')
+        async with connect(address) as owner:
+            await owner.request_name("org.lightagent1")
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(paths.socket))
+                listener.listen(1)
+                held = named(await access.bus(paths, None), "bus name")
+                assert (held.status, held.detail) == ("ok", "org.lightagent1 belongs to the daemon")
+                with contextlib.ExitStack() as waiting:
+                    fill(paths.socket, waiting)
+                    full = named(await access.bus(paths, None), "bus name")
+                    assert (full.status, full.remedy) == ("not_tried", AS_ROOT)
+                    assert "one more cannot" in full.detail
+            paths.socket.unlink()
+            argv = [sys.executable, "-c", LISTEN, str(paths.socket)]
+            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+                assert other.stdout is not None
+                await asyncio.to_thread(other.stdout.readline)
+                stolen = named(await access.bus(paths, None), "bus name")
+                other.communicate()
+            assert (stolen.status, f"the daemon is {other.pid}" in stolen.detail) == ("wrong", True)
+
+
+def fill(path: Path, waiting: contextlib.ExitStack) -> None:
+    """Connect to a socket until nobody else can."""
+    while True:
+        client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except BlockingIOError:
+            return
+
+
+LISTEN = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+async def test_a_key_that_is_closed_has_to_belong_to_the_daemon(paths: Paths) -> None:
+    key = write(paths.config / "key", "secret\n")
+    key.chmod(0o644)
+    provider = f'[models.providers.x]\nbase_url = "https://x.example/v1"\napi_key_file = "{key}"\n'
+    write(paths.config / "lightagentd.toml", provider)
+    paths.state.mkdir(mode=0o700, parents=True)
+    own = named(files.check(paths), f"key file {key}")
+    assert own.remedy == f"Close it (chmod 600 {key}), and think about a new key."
+    os.chown(paths.state, pwd.getpwnam("daemon").pw_uid, -1)
+    given = named(files.check(paths), f"key file {key}")
+    assert (given.status, given.remedy) == (
+        "wrong",
+        f"Close it (chown daemon {key}; chmod 600 {key}), and think about a new key.",
+    )
+
+
+def test_a_state_folder_that_is_a_link_is_named_with_what_works(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lightagentd").symlink_to(tmp_path / "elsewhere")
+    [found] = files.linked([tmp_path / "lightagentd", tmp_path / "elsewhere", tmp_path / "nothing"])
+    assert (found.status, found.name) == ("wrong", "folder lightagentd")
+    assert f"mount --bind {tmp_path}/elsewhere {tmp_path}/lightagentd" in found.remedy
 
 
 async def test_a_broken_prompt_file_is_named(paths: Paths) -> None:

@@ -7,6 +7,7 @@ that goes into it has changed since. The machine has no network: its root has al
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import subprocess
 import time
@@ -30,6 +31,7 @@ PACKAGE = "/var/tmp/lightagentd.deb"
 """Where the package lies in the machine once it is installed."""
 DEADLINE_S = 20.0
 """How long `eventually` waits."""
+_uids = itertools.count(2000)
 BUILD_TIMEOUT_S = 1200.0
 
 
@@ -90,6 +92,11 @@ def lactl_json(machine: Machine, *args: str, user: str | None = None) -> Any:
 def lactl_json_lines(machine: Machine, *args: str) -> list[dict[str, Any]]:
     """What `lactl --json` prints line by line: events, or what happens in a turn."""
     return [json.loads(line) for line in lactl(machine, "--json", *args).stdout.split("\n") if line]
+
+
+def new_uid() -> str:
+    """The option of useradd(8) for a uid that no user of this run had: sessions belong to uids for ever."""
+    return f"--uid={next(_uids)}"
 
 
 def show(machine: Machine, *names: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, show
+from .product import UNIT, eventually, lactl, lactl_json, new_uid, show
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +19,7 @@ NAME, PATH = "org.lightagent1", "/org/lightagent1"
 @pytest.fixture
 def frank(service: Machine) -> Iterator[str]:
     """An ordinary user, in no group that matters."""
-    service.run(["useradd", "--create-home", "frank"])
+    service.run(["useradd", new_uid(), "--create-home", "frank"])
     yield "frank"
     service.run(["userdel", "--remove", "frank"])
 

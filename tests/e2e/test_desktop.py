@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from .machine import Machine
-from .product import eventually, lactl
+from .product import eventually, lactl, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -46,7 +46,7 @@ def carol(service: Machine) -> Iterator[Machine]:
 
     There is no login in the container, so all of it are units of the system's manager.
     """
-    service.run(["useradd", "--create-home", "--groups=lightagent", USER])
+    service.run(["useradd", new_uid(), "--create-home", "--groups=lightagent", USER])
     service.write("/tmp/server.py", SERVER)
     bus = ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={BUS}"]
     server = ["python3", "-I", "/tmp/server.py", f"unix:path={BUS}"]

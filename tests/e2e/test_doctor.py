@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import BUS_POLICY, POLKIT_RULES, UNIT, lactl, start_service
+from .product import BUS_POLICY, POLKIT_RULES, UNIT, lactl, new_uid, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -154,7 +154,7 @@ def test_a_journald_that_is_gone_is_named(idle: Machine) -> None:
 
 def test_users_are_told_what_they_may_not_see(idle: Machine) -> None:
     for name, groups in (("carol", "lightagent"), ("eve", "")):
-        idle.run(["useradd", "--create-home", f"--groups={groups}", name])
+        idle.run(["useradd", new_uid(), "--create-home", f"--groups={groups}", name])
     try:
         _, member = examine(idle, user="carol")
         _, stranger = examine(idle, user="eve")

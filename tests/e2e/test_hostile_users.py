@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, show, start_service
+from .product import UNIT, eventually, lactl, lactl_json, new_uid, show, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -20,9 +20,9 @@ BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
 @pytest.fixture(scope="module")
 def users(service: Machine) -> Iterator[Machine]:
     """The running service; `OWNER` and `OTHER` are in its group, `STRANGER` is in none."""
-    service.run(["useradd", "--create-home", "--groups", "lightagent", OWNER])
-    service.run(["useradd", "--create-home", "--groups", "lightagent", OTHER])
-    service.run(["useradd", "--create-home", STRANGER])
+    service.run(["useradd", new_uid(), "--create-home", "--groups", "lightagent", OWNER])
+    service.run(["useradd", new_uid(), "--create-home", "--groups", "lightagent", OTHER])
+    service.run(["useradd", new_uid(), "--create-home", STRANGER])
     yield service
     for user in (OWNER, OTHER, STRANGER):
         service.run(["userdel", "--remove", user])

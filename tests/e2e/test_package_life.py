@@ -34,6 +34,7 @@ NEXT_VERSION = "0.1.1"
 NEXT_PACKAGE = "/var/tmp/lightagentd-next.deb"
 CHANGE_SOCKET = "lightagent-change@ops.socket"
 TIMER = "lightagent-prompt@e2e.timer"
+FAILING = "lightagent-prompt@e2e-missing.service"
 STATE = ("/var/lib/lightagentd", "/var/lib/lightagent-keys", "/var/lib/lightagent-change")
 
 # The same package with another version: unpacked, changed and packed again, inside of the machine.
@@ -142,6 +143,8 @@ def removed(fresh: Machine, upgraded: Upgraded) -> Completed:
     start_service(fresh)
     fresh.run(["systemctl", "enable", "--now", CHANGE_SOCKET])
     fresh.run(["systemctl", "enable", "lightagentd.socket"])
+    assert fresh.run(["systemctl", "start", FAILING], check=False).status != 0
+    assert FAILING in active(fresh)
     return apt(fresh, "remove", "lightagentd")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from .dropins import edited
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, start_service
+from .product import UNIT, eventually, lactl, lactl_json, new_uid, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ GOOD = 'agent = "ops"\nprompt = "check memory"\nowner = "carol"\n'
 def people(service: Machine) -> Iterator[None]:
     """carol is in the group lightagent, eve is not."""
     for name, groups in (("carol", "lightagent"), ("eve", "")):
-        service.run(["useradd", "--create-home", f"--groups={groups}", name])
+        service.run(["useradd", new_uid(), "--create-home", f"--groups={groups}", name])
     yield
     for name in ("carol", "eve"):
         service.run(["userdel", "--remove", name])
@@ -83,7 +83,11 @@ def test_same_session_goes_on_and_a_file_gets_the_answers(service: Machine) -> N
 
 
 def test_root_may_own_a_prompt(service: Machine) -> None:
-    assert start(service, "roots", GOOD.replace("carol", "root")).status == 0, ended(service, "roots")
+    path = "/root/e2e-answer.md"
+    text = f'{GOOD.replace("carol", "root")}answer = "file"\nfile = "{path}"\n'
+    assert start(service, "roots", text).status == 0, ended(service, "roots")
+    assert "memory" in service.run(["cat", path]).stdout
+    service.run(["rm", path])
     [session] = [one for one in lactl_json(service, "sessions", "list") if one["title"] == "prompt roots"]
     assert session["owner"] == 0
 
@@ -94,6 +98,29 @@ def test_file_that_the_owner_may_not_write_is_refused(service: Machine) -> None:
     assert status == 74
     assert "cannot be written to /root/sly.md: Permission denied" in said
     assert service.run(["test", "-e", "/root/sly.md"], check=False).status != 0
+
+
+@pytest.mark.parametrize("more", ["", "append = true\n"])
+@pytest.mark.parametrize("owner", ["carol", "root"])
+def test_answer_goes_nowhere_by_way_of_a_folder_of_somebody_else(
+    service: Machine, owner: str, more: str
+) -> None:
+    victim = f"{service.account(owner).pw_dir}/.e2e-profile"
+    service.run(["install", "-m", "600", "-o", owner, "/dev/null", victim])
+    service.run(["install", "-d", "-o", "eve", "/srv/e2e-eve"])
+    service.run(["ln", "-s", victim, "/srv/e2e-eve/report.txt"], user="eve")
+    text = f'{GOOD.replace("carol", owner)}answer = "file"\nfile = "/srv/e2e-eve/report.txt"\n{more}'
+    sessions = len(lactl_json(service, "sessions", "list"))
+    try:
+        assert start(service, "led", text).status != 0
+        status, said = ended(service, "led")
+        assert status == 74
+        assert "the folder /srv/e2e-eve belongs to somebody else" in said
+        assert service.run(["cat", victim]).stdout == ""
+        assert service.run(["ls", "-A", "/srv/e2e-eve"]).stdout == "report.txt\n"
+        assert len(lactl_json(service, "sessions", "list")) == sessions
+    finally:
+        service.run(["rm", "-r", "/srv/e2e-eve", victim])
 
 
 def test_mail_goes_through_the_machines_sendmail(service: Machine) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from .cgroup import pids_below
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, show, start_service
+from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -36,7 +36,7 @@ def main_pid(machine: Machine) -> int:
 def people(service: Machine) -> Iterator[None]:
     """carol and dave are in the group lightagent, eve is not."""
     for name, groups in (("carol", USER), ("dave", USER), ("eve", "")):
-        service.run(["useradd", "--create-home", f"--groups={groups}", name])
+        service.run(["useradd", new_uid(), "--create-home", f"--groups={groups}", name])
     yield
     for name in ("carol", "dave", "eve"):
         service.run(["userdel", "--remove", name])

@@ -19,6 +19,9 @@ ON_FAILURE = "[Unit]\nOnFailure=lightagent-triage@%n.service\n"
 SERVICE = f"{ON_FAILURE}[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo the widget jammed >&2; exit 42'\n"
 MOUNT = f"{ON_FAILURE}[Mount]\nWhat=/dev/no-such-disk\nWhere=/srv/a-b\nType=ext4\n"
 
+# systemd refuses longer names than 255 characters, and this is the instance of lightagent-triage@.service.
+LONGEST = "e2e-" + "long-" * 43 + "xx"
+
 
 @pytest.fixture(autouse=True)
 def fresh(service: Machine) -> Iterator[None]:
@@ -68,6 +71,7 @@ def message(machine: Machine, name: str) -> str:
     [
         ("e2e-jams@.service", "e2e-jams@left.service", SERVICE, "the widget jammed"),
         (r"srv-a\x2db.mount", r"srv-a\x2db.mount", MOUNT, "no-such-disk"),
+        (f"{LONGEST}.service", f"{LONGEST}.service", SERVICE, "the widget jammed"),
     ],
 )
 def test_diagnosis_is_in_the_journal_of_both_units(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from .machine import Completed, Machine
-from .product import eventually, lactl, lactl_json, lactl_json_lines
+from .product import eventually, lactl, lactl_json, lactl_json_lines, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -30,7 +30,7 @@ class Theirs:
 @pytest.fixture(scope="module", autouse=True)
 def people(service: Machine) -> Iterator[None]:
     for name in ("carol", "dave"):
-        service.run(["useradd", "--create-home", "--groups=lightagent", name])
+        service.run(["useradd", new_uid(), "--create-home", "--groups=lightagent", name])
     yield
     for name in ("carol", "dave"):
         service.run(["userdel", "--remove", name])

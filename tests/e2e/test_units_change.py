@@ -10,7 +10,7 @@ import pytest
 
 from .calls import call, shell
 from .machine import Machine
-from .product import UNIT, eventually, lactl, lactl_json
+from .product import UNIT, eventually, lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ OUT = "/run/e2e-asked"
 @pytest.fixture(scope="module", autouse=True)
 def user(service: Machine) -> Iterator[None]:
     """Somebody who may talk to agents and not answer for them, and an agent that says what it may do."""
-    service.run(["useradd", "--create-home", "--groups", "lightagent", USER])
+    service.run(["useradd", new_uid(), "--create-home", "--groups", "lightagent", USER])
     folder = "/etc/lightagentd/agent/looker"
     service.write(
         f"{folder}/AGENT.md", "---\ndescription: Looks.\neffects: [observe, reach]\n---\nLook at things.\n"

@@ -19,9 +19,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightagentd.errors import ToolError
 from lightagentd.worker.busdoor import BusDoor
@@ -258,18 +259,19 @@ async def _start(
     child: _Child,
     door: BusDoor | None,
 ) -> tuple[asyncio.SubprocessTransport, _Child]:
+    starting = asyncio.get_running_loop().subprocess_exec(
+        lambda: child,
+        *argv,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env=clean_environment(env),
+        start_new_session=True,
+        preexec_fn=_preparation(door),
+    )
     try:
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: child,
-            *argv,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=clean_environment(env),
-            start_new_session=True,
-            preexec_fn=_preparation(door),
-        )
+        transport = await _started(starting, child)
     except (OSError, ValueError, subprocess.SubprocessError) as err:
         raise _not_started(argv[0], cwd, err) from err
     pipe = transport.get_pipe_transport(0)
@@ -277,6 +279,27 @@ async def _start(
         pipe.write(stdin)
         pipe.close()  # after what is written has gone out
     return transport, child
+
+
+async def _started(
+    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, asyncio.SubprocessProtocol]],
+    child: _Child,
+) -> asyncio.SubprocessTransport:
+    """The transport of the new process. A cancel waits until there is one, and ends the whole group: the loop
+    would kill the leader alone, and what that has started meanwhile would go on.
+    """
+    task = asyncio.ensure_future(starting)
+    try:
+        transport, _ = await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if task.exception() is None:
+            transport, _ = task.result()
+            await _end(transport.get_pid(), child.exited.is_set)
+            transport.close()
+            await _within(DRAIN_S, child.closed)
+        raise
+    return transport
 
 
 def _open_door(program: str) -> BusDoor | None:

@@ -12,8 +12,6 @@ UNITS = sorted(path for path in (REPOSITORY / "units").rglob("lightagent*.*") if
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_each_names_its_manual(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    assert [line for line in lines if line.startswith("Documentation=")] == [
-        "Documentation=man:lightagentd(8)"
-    ]
+def test_none_names_a_manual_page(path: Path) -> None:
+    """`systemd-analyze verify` runs man(1) for each, and fails where that is not installed."""
+    assert "man:" not in path.read_text()

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -44,6 +46,8 @@ def start(tmp_path: Path, nothing_left: None) -> Iterator[Start]:
         if code:
             assert child.stdout is not None
             assert child.stdout.readline()
+        while not code and psutil.Process(child.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
         return child
 
     yield started

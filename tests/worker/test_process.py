@@ -90,6 +90,23 @@ async def test_cancel_kills_a_grandchild_that_ignores_term(tmp_path: Path) -> No
     await _gone(pid)
 
 
+@pytest.mark.parametrize("rounds", range(12))
+async def test_a_cancel_while_it_starts_leaves_nothing(rounds: int) -> None:
+    """However far the start has come: the leader is known to the loop only after some rounds of it."""
+    marker = f"cancelled-{os.getpid()}-{rounds}"
+    script = f"sh -c 'sleep 300; echo {marker}' & sh -c 'sleep 300; echo {marker}'"
+    task = asyncio.create_task(run(["/bin/sh", "-c", script], timeout_s=60))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    time.sleep(0.05 if rounds % 2 else 0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    left = [one for one in psutil.process_iter(["cmdline"]) if marker in " ".join(one.info["cmdline"] or [])]
+    for one in left:
+        await _gone(one.pid)
+
+
 async def test_a_leader_that_ignores_term_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     running = await asyncio.create_subprocess_exec(

@@ -97,7 +97,7 @@ async def test_an_idle_worker_is_ended(own_paths: Paths) -> None:
         started = processes(pool)
         await until(lambda: not pool.workers(), "the worker stays")
         await until(lambda: not any(one.is_running() for one in started), "its processes stay")
-        assert list(own_paths.workers.iterdir()) == []
+        await until(lambda: not list(own_paths.workers.iterdir()), "its socket stays")
         (result,) = await events(pool, "probe", "noop")
         assert result["metadata"]["calls"] == 1
     finally:

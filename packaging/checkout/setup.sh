@@ -40,6 +40,7 @@ if [ "${1:-}" = test ] || [ "${1:-}" = build ]; then
 fi
 if [ "${1:-}" = test ]; then
   have dbus-daemon || needed="$needed dbus"
+  have gdbus || needed="$needed libglib2.0-bin"
   have groff || useful="$useful groff-base"
   have zsh || useful="$useful zsh"
   have fish || useful="$useful fish"

@@ -54,7 +54,7 @@ tree "$ASYNCVARLINK" "$site/lightagentd/_vendor/asyncvarlink"
 for kind in tools skills agent; do
   tree "$kind" "/usr/share/lightagentd/$kind"
 done
-launcher lightagentd lightagentd.daemon
+launcher lightagentd lightagentd.__main__
 launcher lactl lightagentd.cli.main
 launcher lightagent-notify lightagentd.desktop.notify
 

@@ -126,8 +126,13 @@ class Registry:
     async def read_content(self) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
         folders = content_folders("agent", self.paths)
-        self.definitions = await asyncio.to_thread(load_definitions, folders)
-        self.skills = await asyncio.to_thread(load_skills, content_folders("skills", self.paths))
+        self.definitions, self.skills, _ = await asyncio.gather(
+            asyncio.to_thread(load_definitions, folders),
+            asyncio.to_thread(load_skills, content_folders("skills", self.paths)),
+            self._read_tools(),
+        )
+
+    async def _read_tools(self) -> None:
         try:
             self.toolbox = toolbox_of(await self.pool.describe())
             self.toolbox_problem = ""

@@ -25,8 +25,7 @@ from lightagentd.panic import Panic
 from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink import VarlinkConnection
-from lightagentd.worker import busdoor, places, sandbox
-from lightagentd.worker.busproxy import BusProxy
+from lightagentd.worker import busdoor, first_units, places, sandbox
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
     OWN_PREVIEWS,
@@ -38,6 +37,7 @@ from lightagentd.worker.lanes import (
     distinct,
 )
 from lightagentd.worker.local import start_local
+from lightagentd.worker.local_bus import BusProxy
 from lightagentd.worker.units import UnitChild, Units, name_of
 
 __all__ = ["Call", "Checked", "Pool", "WorkerProcess"]
@@ -101,7 +101,7 @@ class Pool:
         """
         wanted = self._settings.sandbox
         problem = ""
-        if wanted in ("auto", "systemd") and Units.expected():
+        if wanted in ("auto", "systemd") and first_units.expected():
             units = Units(self._settings.start_timeout_s)
             problem = await units.problem()
             if not problem:

@@ -27,6 +27,7 @@ from lightagentd.errors import LightagentError, NotFound, TimedOut, Unavailable,
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink import VarlinkConnection
 from lightagentd.worker import landlock
+from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.sandbox import Backend
 
@@ -34,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 SOCKETS = Path("/run/lightagent-workers")
 """Root's, so that nobody can put a symbolic link where systemd sets the owner of a socket."""
-USER = "lightagent"
-"""The user that the sockets belong to, and that the polkit rule is about."""
 DESCRIBE = "_describe"
 STARTED = (Effect.OBSERVE, Effect.REACH)
 """The effects whose units the daemon may start. It may stop and kill the workers of all three."""
@@ -165,15 +164,6 @@ class Units:
         self.backend = _backend()
         self.leaving = False
         """The daemon is being stopped, and its units after it."""
-
-    @staticmethod
-    def expected() -> bool:
-        """Whether this is the system's own daemon on a machine that systemd runs."""
-        try:
-            account = pwd.getpwnam(USER)
-        except KeyError:
-            return False
-        return os.geteuid() == account.pw_uid and Path("/run/systemd/system").is_dir()
 
     async def problem(self) -> str:
         """Why these units cannot be used or do not enforce effects, found by trying; empty when they do.

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 USER = "lightagent"
 AGENTS = "/etc/lightagentd/agent"
 CONFIG = "/etc/lightagentd/lightagentd.toml"
+EFFECTS = ("observe", "reach")
 
 
 def observe(machine: Machine, command: str) -> Completed:
@@ -62,6 +63,34 @@ def test_unit_is_active_and_told_systemd_that_it_is_ready(service: Machine) -> N
     wanted = {"Type": "notify-reload", "ActiveState": "active", "SubState": "running", "NotifyAccess": "main"}
     assert show(service, *wanted) == wanted
     assert show(service, "StatusText")["StatusText"].startswith("serving ")
+
+
+def test_first_workers_begin_while_the_daemon_still_starts(service: Machine) -> None:
+    service.run(["systemctl", "stop", UNIT], timeout_s=60)
+    service.run(["systemctl", "start", UNIT], timeout_s=60)
+
+    def at_us(unit: str, name: str) -> int:
+        return int(service.run(["systemctl", "show", "--value", f"--property={name}", unit]).stdout)
+
+    entries = service.run(["journalctl", "--output=json", "-n1", "LIGHTAGENT_TYPE=starting"]).stdout
+    told_us = int(json.loads(entries)["__MONOTONIC_TIMESTAMP"])
+    started_us = at_us(UNIT, "ExecMainStartTimestampMonotonic")
+    begun_us = [
+        at_us(f"lightagent-{one}@_describe.service", "ConditionTimestampMonotonic") for one in EFFECTS
+    ]
+    # To import the daemon takes a multiple of what it takes to ask for these.
+    assert all(started_us < one < (started_us + told_us) / 2 for one in begun_us)
+
+
+def test_bus_filter_says_itself_that_it_listens(service: Machine) -> None:
+    unit = "lightagent-bus@observe.service"
+    shown = service.run(["systemctl", "show", "--property=Type,ActiveState,MainPID", unit]).stdout
+    fields = dict(line.split("=", 1) for line in shown.splitlines())
+    assert (fields["Type"], fields["ActiveState"]) == ("notify", "active")
+    name = service.run(["cat", f"/proc/{fields['MainPID']}/comm"]).stdout.strip()
+    assert name == "xdg-dbus-proxy"
+    children = ["pgrep", "--parent", fields["MainPID"]]
+    eventually(lambda: not service.run(children, check=False).stdout, "what told systemd is gone")
 
 
 def test_main_process_is_the_daemon_without_any_privilege(service: Machine) -> None:

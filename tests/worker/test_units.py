@@ -10,7 +10,7 @@ import pytest
 from lightagentd import config
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.tool import Effect, Place
-from lightagentd.worker import sandbox, units
+from lightagentd.worker import first_units, sandbox, units
 from lightagentd.worker.pool import Pool
 from tests.worker import running
 
@@ -78,6 +78,10 @@ def test_socket_of_a_place_is_where_the_daemon_looks(place: Place) -> None:
     unit = units.name_of("", place, "socket")
     assert lines(unit, "ListenStream") == [str(units.socket_of("", place))]
     assert any(unit in value.split() for value in lines("lightagentd.service", "Wants"))
+
+
+def test_what_is_begun_first_is_what_the_sandbox_is_proved_in() -> None:
+    assert tuple(units.name_of("", effect, "service") for effect in units.STARTED) == first_units.FIRST
 
 
 def test_watcher_is_the_observe_unit() -> None:

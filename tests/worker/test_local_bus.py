@@ -11,7 +11,7 @@ import pytest
 
 from lightagentd.bus import Variant, connect
 from lightagentd.errors import LightagentError
-from lightagentd.worker.busproxy import BusProxy
+from lightagentd.worker.local_bus import BusProxy
 from tests.fake_systemd import MANAGER, ROOT, SYSTEMD, FakeUnit, fake_systemd, private_bus
 
 

@@ -1,0 +1,19 @@
+"""The program `lightagentd`: has systemd begin the first workers while Python imports the daemon."""
+
+from __future__ import annotations
+
+import os
+
+from lightagentd.worker import first_units
+
+
+def main() -> None:
+    if "NOTIFY_SOCKET" in os.environ and first_units.expected():
+        first_units.begin()
+    from lightagentd import daemon  # only here: it takes as long as a worker's start
+
+    daemon.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,18 +3,20 @@
 `History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under
 way share the next one (group commit), so that many sessions pay for one fsync(2). An append returns
 when its events are on disk, or raises StorageError, and then none of it is stored. An append that cannot
-be encoded fails alone; its neighbours are stored.
+be encoded fails alone; its neighbours are stored. Nothing stored is ever changed, but that `erase` takes the
+data of a deleted session's events away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 import lmdb
 
 from lightagentd.errors import StorageError
-from lightagentd.events.layout import EVENTS, Environment, index_keys, seq_key
+from lightagentd.events.layout import EVENTS, Environment, index_keys, index_prefix, seq_key
 from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
 from lightagentd.events.queries import Queries
 from lightagentd.events.redaction import Redactor
@@ -41,12 +43,18 @@ class Change:
     key: str
     value: dict[str, Any] | None
 
+    def settled(self) -> Change:
+        """What is stored of it, now that it is appended: sums must grow in the order of the appends."""
+        return self
+
 
 @dataclass(frozen=True)
 class _Append:
     events: Sequence[NewEvent]
     changes: Sequence[Change]
     done: asyncio.Future[list[Event]]
+    erased: str = ""
+    """The session whose events lose their data before these are stored."""
 
 
 class History(Queries):
@@ -103,10 +111,26 @@ class History(Queries):
         The returned future has the stored events once they are durable; awaiting it is what makes a step
         fail when they cannot be stored. Must be called in the event loop's thread.
         """
+        return self._put(events, changes)
+
+    def erase(
+        self, session: str, tombstone: NewEvent, *, changes: Sequence[Change] = ()
+    ) -> asyncio.Future[list[Event]]:
+        """Take the data of every event of a session away, and store that and some changes, in one go.
+
+        Headers and hashes stay, so the chain still verifies. The tombstone's data gets `erased_events`, the
+        number of events that had data. Pages of the file that held it are free then, and are written over as
+        the history grows. As `append` in all else.
+        """
+        return self._put([tombstone], changes, session)
+
+    def _put(
+        self, events: Sequence[NewEvent], changes: Sequence[Change], erased: str = ""
+    ) -> asyncio.Future[list[Event]]:
         if self._thread is None or self._loop is None:
             raise StorageError("The history is closed.")
         done: asyncio.Future[list[Event]] = self._loop.create_future()
-        self._queue.put(_Append(events, changes, done))
+        self._queue.put(_Append(events, [each.settled() for each in changes], done, erased))
         return done
 
     def _write_loop(self) -> None:
@@ -163,7 +187,11 @@ class History(Queries):
         with self.environment.env.begin(write=True) as txn:
             for item in batch:
                 events: list[Event] = []
-                for new in item.events:
+                wanted = item.events
+                if item.erased:
+                    counted = {"erased_events": self._erase(txn, item.erased)}
+                    wanted = [replace(new, data={**new.data, **counted}) for new in item.events]
+                for new in wanted:
                     seq += 1
                     record, event = encode(new, seq, prev, self.redactor)
                     prev = event.hash
@@ -177,12 +205,32 @@ class History(Queries):
                 stored.append(events)
         return stored, (seq, prev)
 
+    def _erase(self, txn: Any, session: str) -> int:
+        """Take the second line of each of a session's records away; says of how many."""
+        db, prefix = self.environment.db, index_prefix(session)
+        with txn.cursor(db["by_session"]) as cursor:
+            keys: list[bytes] = []
+            placed = cursor.set_range(prefix)
+            while placed and cursor.key().startswith(prefix):
+                keys.append(cursor.key()[-8:])
+                placed = cursor.next()
+        count = 0
+        for key in keys:
+            line, _, data = txn.get(key, db=db[EVENTS]).partition(b"\n")
+            if data and json.loads(line)["session"] == session:
+                txn.put(key, line + b"\n", db=db[EVENTS])
+                count += 1
+        return count
+
     def _apply(self, txn: Any, change: Change) -> None:
         db = self.environment.db[change.state]
         if change.value is None:
             txn.delete(change.key.encode(), db=db)
         else:
-            txn.put(change.key.encode(), dump_json(self.redactor.value(change.value)), db=db)
+            value = dump_json(change.value)
+            if self.redactor.suspects(value):
+                value = dump_json(self.redactor.value(change.value))
+            txn.put(change.key.encode(), value, db=db)
 
     def _tell(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None

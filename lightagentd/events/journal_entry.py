@@ -38,15 +38,22 @@ _PRIORITIES = {
     ("approval.denied", "denied"): _WARNING,
     ("approval.expired", "expired"): _WARNING,
     ("approval.lapsed", "lapsed"): _WARNING,
+    ("input.requested", "requested"): _NOTICE,
+    ("input.expired", "expired"): _WARNING,
+    ("input.lapsed", "lapsed"): _WARNING,
+    ("budget.exceeded", "exceeded"): _NOTICE,
     ("daemon.agent", "failed"): _ERROR,
     ("daemon.state", "commands_missing"): _NOTICE,
     ("daemon.state", "panic"): _WARNING,
     ("daemon.state", "panic_ended"): _WARNING,
     ("policy.rules", "broken"): _ERROR,
+    ("session.deleted", "deleted"): _NOTICE,
     ("tool.inotify", "gap"): _WARNING,
     ("tool.inotify.event", "overflow"): _WARNING,
 }
 """By topic and type, as in syslog(3), where the priority is not that of information."""
+_TOLD_IN_CONVERSATION = frozenset({"human", "memory", "plan"})
+"""Built-in tools whose arguments are content of the conversation, unlike commands and paths."""
 _CALL_FIELDS = ("tool", "action", "effect", "decision", "duration_ms", "result")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal or a reader could take for something else, and half characters."""
@@ -81,7 +88,7 @@ def journal_fields(event: Event, *, content: bool = False) -> dict[str, str]:
         fields |= {f"LIGHTAGENT_{name.upper()}": str(data[name]) for name in _CALL_FIELDS if name in data}
         if event.topic == "agent.error":
             fields["LIGHTAGENT_RESULT"] = str(data.get("code", event.type))
-        if "args" in data:
+        if _shows_args(data):
             fields["LIGHTAGENT_ARGS"] = dump_json(data["args"]).decode()
     shown = {
         key: _short(plain(value), 2 * _FIELD_MAX_BYTES if key == "MESSAGE" else _FIELD_MAX_BYTES)
@@ -153,9 +160,17 @@ def _sentence(event: Event, data: Mapping[str, Any]) -> str:
         return f"{who}{event.topic} {event.type}"
     if "tool" in data and "action" in data:
         return who + _sentence_of_call(event, data)
-    if event.topic.startswith(("agent.error", "daemon.", "policy.")):
+    if event.topic == "plan.task":
+        return f"{who}plan: task {data.get('task', '')} {data.get('state', '')}"
+    if event.topic.startswith("input."):
+        return f"{who}input {data.get('input', '')}: {event.type}"
+    if event.topic.startswith(("agent.error", "budget.", "daemon.", "policy.")):
         return who + f"{event.type}: {data.get('message', '')}".rstrip(": ")
     return f"{who}{event.topic} {event.type}"
+
+
+def _shows_args(data: Mapping[str, Any]) -> bool:
+    return "args" in data and data.get("tool") not in _TOLD_IN_CONVERSATION
 
 
 def _sentence_of_call(event: Event, data: Mapping[str, Any]) -> str:
@@ -164,5 +179,5 @@ def _sentence_of_call(event: Event, data: Mapping[str, Any]) -> str:
         call = f"approval {data.get('approval', '')}: {call}"
     if event.type == "invocation":
         return f"{call} {data.get('result', '')} in {data.get('duration_ms', '?')} ms"
-    args = f" {_short(dump_json(data['args']).decode())}" if "args" in data else ""
+    args = f" {_short(dump_json(data['args']).decode())}" if _shows_args(data) else ""
     return f"{event.type} {call}{args}"

@@ -3,8 +3,8 @@
 One environment in `<state>/history`. `events` maps an 8-byte big-endian seq to the stored bytes of an
 event (see `model`). The indexes map a prefix, a zero byte and the seq to the event's topic, so that a
 session's messages are found without reading its other events; `by_time` has 8 bytes of microseconds
-as its prefix and no zero byte. `sessions`, `turns` and `agents` are the state that events change, `meta`
-has the schema's version. Schema version 1.
+as its prefix and no zero byte. STATES are what events change, by key; `meta` has the schema's version.
+Schema version 1: a store that was made before a state existed gets it when it is opened to write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,21 @@ from lightagentd.events.model import Event
 SCHEMA_VERSION = 1
 EVENTS = "events"
 INDEXES = ("by_session", "by_agent", "by_topic", "by_time", "by_trace")
-STATES = ("sessions", "turns", "agents", "approvals", "undo", "watches")
+STATES = (
+    "sessions",
+    "turns",
+    "agents",
+    "approvals",
+    "undo",
+    "watches",
+    "current",
+    "plans",
+    "inputs",
+    "compactions",
+    "usage",
+    "memories",
+    "profiles",
+)
 META = "meta"
 INITIAL_MAP_BYTES = 64 << 20
 _LOCK_BYTES = 8192
@@ -97,9 +111,10 @@ class Environment:
             try:
                 # A handle from a read transaction would end with it; a new store pays for one commit only.
                 with contextlib.nullcontext() if read_only else self.env.begin(write=True) as txn:
-                    self.db: dict[str, Any] = {
-                        name: self.env.open_db(name.encode(), txn=txn, create=not read_only) for name in names
-                    }
+                    self.db: dict[str, Any] = {}
+                    for name in names:
+                        with contextlib.suppress(lmdb.NotFoundError):  # a state that is newer than the store
+                            self.db[name] = self.env.open_db(name.encode(), txn=txn, create=not read_only)
             except lmdb.Error as err:
                 raise _as_storage_error(path, err) from err
             self._check_version()
@@ -113,7 +128,7 @@ class Environment:
             return lmdb.open(
                 os.fspath(self.path),
                 map_size=0 if self.read_only else INITIAL_MAP_BYTES,
-                max_dbs=16,
+                max_dbs=32,
                 max_readers=126,
                 readonly=self.read_only,
                 create=not self.read_only,

@@ -13,11 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lightagentd.errors import HistoryDamaged, NotFound
-from lightagentd.events.layout import BATCH, EVENTS, Environment, bounded, index_prefix, seq_key
+from lightagentd.errors import HistoryDamaged, MessageTooLarge, NotFound
+from lightagentd.events.layout import BATCH, BATCH_BYTES, EVENTS, Environment, bounded, index_prefix, seq_key
 from lightagentd.events.model import Event, decode
 from lightagentd.events.verification import Verification, verify
 
+_LAST_SEQ = (1 << 64) - 1
+_STEPS = 20_000
+"""Keys of an index that are looked at in one transaction, about 10 ms."""
 _CLOCK_SKEW_US = 3_600_000_000
 """How far the clock may have been set back for a search back in time not to end too early."""
 
@@ -82,9 +85,20 @@ class Queries:
         """The first `limit` events from a number on that fit, oldest first."""
         return list(islice(filter(wanted.wants, self._candidates(wanted, from_seq, limit)), limit))
 
-    def newest(self, wanted: Filter, limit: int = 100) -> list[Event]:
-        """The newest `limit` events that fit, oldest of them first."""
-        found = list(islice(filter(wanted.wants, self._backwards(wanted)), limit))
+    def newest(self, wanted: Filter, limit: int = 100, *, most_bytes: int = 0) -> list[Event]:
+        """The newest `limit` events that fit, oldest of them first.
+
+        Raises MessageTooLarge when they have more than `most_bytes`, if that is given.
+        """
+        found: list[Event] = []
+        size_bytes = 0
+        for event, event_bytes in self._backwards(wanted):
+            if wanted.wants(event):
+                size_bytes += event_bytes
+                _check_bytes("The events", size_bytes, most_bytes)
+                found.append(event)
+                if len(found) >= limit:
+                    break
         found.reverse()
         return found
 
@@ -112,7 +126,8 @@ class Queries:
             yield from found
             from_seq = found[-1].seq + 1
 
-    def _backwards(self, wanted: Filter) -> Iterator[Event]:
+    def _backwards(self, wanted: Filter) -> Iterator[tuple[Event, int]]:
+        """Each event with the size of its record."""
         index = self._index(wanted)
         db = self.environment.db[index[0] if index else EVENTS]
         prefix = index_prefix(index[1]) if index else b""
@@ -122,9 +137,9 @@ class Queries:
                 placed = cursor.set_range(upper)
                 placed = cursor.prev() if placed else cursor.last()
                 rows = self._batch(txn, cursor, prefix, placed, cursor.prev, BATCH)
-            events = [decode_stored(record) for _, record in rows]
+            events = [(decode_stored(record), len(record)) for _, record in rows]
             yield from events
-            if not events or events[-1].time_us < wanted.since_us - _CLOCK_SKEW_US:
+            if not events or events[-1][0].time_us < wanted.since_us - _CLOCK_SKEW_US:
                 return
             upper = rows[-1][0]
 
@@ -173,29 +188,88 @@ class Queries:
                 return
             upper = rows[-1][0]
 
-    def messages(self, session: str) -> list[Event]:
-        """The `agent.message` events of a session, oldest first: its conversation."""
-        prefix = index_prefix(session)
+    def messages(
+        self, session: str, from_seq: int = 0, *, to_seq: int = _LAST_SEQ, most_bytes: int = 0
+    ) -> list[Event]:
+        """The `agent.message` events of a session from a number on, oldest first: its conversation.
+
+        Raises MessageTooLarge when those have more than `most_bytes`, if that is given. They are read some
+        at a time, since whoever reads keeps others from it.
+        """
+        found: list[Event] = []
+        size_bytes, position, last = 0, seq_key(from_seq), seq_key(to_seq)
+        while position and position <= last:
+            records, position = self._some_messages(index_prefix(session), position, last)
+            size_bytes += sum(map(len, records))
+            _check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
+            found += map(decode_stored, records)
+        return [event for event in found if event.session == session and event.data is not None]
+
+    def _some_messages(self, prefix: bytes, position: bytes, last: bytes) -> tuple[list[bytes], bytes]:
+        """Some records of messages, and the position behind them, which is empty when there are no more."""
+        end = prefix + last
+        records: list[bytes] = []
+        size_bytes = 0
         with self.environment.reading() as txn, txn.cursor(self.environment.db["by_session"]) as cursor:
-            found: list[Event] = []
-            placed = cursor.set_range(prefix)
-            while placed and cursor.key().startswith(prefix):
+            placed = cursor.set_range(prefix + position)
+            for _ in range(_STEPS):
+                if not placed or cursor.key() > end:
+                    return records, b""
                 if cursor.value() == b"agent.message":
                     record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
                     if record is not None:
-                        found.append(decode_stored(record))
+                        records.append(record)
+                        size_bytes += len(record)
                 placed = cursor.next()
-        return [event for event in found if event.session == session and event.data is not None]
+                if size_bytes >= BATCH_BYTES:
+                    break
+            return records, cursor.key()[-8:] if placed and cursor.key() <= end else b""
+
+    def newest_messages(self, session: str, limit: int, *, most_bytes: int = 0) -> list[Event]:
+        """The newest of a session's messages, oldest of them first; the others are not read.
+
+        Raises MessageTooLarge when they have more than `most_bytes`, if that is given.
+        """
+        prefix = index_prefix(session)
+        found: list[Event] = []
+        size_bytes = 0
+        with self.environment.reading() as txn, txn.cursor(self.environment.db["by_session"]) as cursor:
+            placed = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
+            while placed and len(found) < limit and cursor.key().startswith(prefix):
+                if cursor.value() == b"agent.message":
+                    record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
+                    size_bytes += len(record or b"")
+                    _check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
+                    event = decode_stored(record) if record is not None else None
+                    if event is not None and event.session == session and event.data is not None:
+                        found.append(event)
+                placed = cursor.prev()
+        found.reverse()
+        return found
 
     def state(self, name: str) -> dict[str, dict[str, Any]]:
         """All of one kind of state, by key."""
+        return self.state_below(name, "")
+
+    def state_below(self, name: str, prefix: str) -> dict[str, dict[str, Any]]:
+        """One kind of state, by key, of the keys that begin with a prefix."""
+        if name not in self.environment.db:
+            return {}
+        start = prefix.encode()
+        found: list[tuple[bytes, bytes]] = []
         with self.environment.reading() as txn, txn.cursor(self.environment.db[name]) as cursor:
-            return {key.decode(): json.loads(value) for key, value in cursor}
+            placed = cursor.set_range(start)
+            while placed and cursor.key().startswith(start):
+                found.append((cursor.key(), cursor.value()))
+                placed = cursor.next()
+        return {key.decode(): json.loads(value) for key, value in found}
 
     def state_of(self, name: str, key: str) -> dict[str, Any]:
         """One state by its key. Raises NotFound."""
-        with self.environment.reading() as txn:
-            found = txn.get(key.encode(), db=self.environment.db[name])
+        found = None
+        if key and name in self.environment.db:
+            with self.environment.reading() as txn:
+                found = txn.get(key.encode(), db=self.environment.db[name])
         if found is None:
             raise NotFound(f"There is no {name} entry {key!r}.")
         value: dict[str, Any] = json.loads(found)
@@ -204,6 +278,14 @@ class Queries:
     def verify(self) -> Verification:
         """Walk the whole chain and name the first record that was altered, dropped, swapped or inserted."""
         return verify(self.environment)
+
+
+def _check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
+    if most_bytes and size_bytes > most_bytes:
+        raise MessageTooLarge(
+            f"{what} have more than {most_bytes >> 20} MiB.",
+            suggestion="Ask for fewer of them at once, or fork a part of the session.",
+        )
 
 
 def decode_stored(record: bytes) -> Event:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import pytest
 
 from lightagentd.errors import HistoryDamaged, NotFound, StorageError
 from lightagentd.events import layout
-from lightagentd.events.history import Change, Event, History
-from lightagentd.events.model import GENESIS
+from lightagentd.events.history import Change, Event, History, NewEvent
+from lightagentd.events.model import GENESIS, within
 from lightagentd.events.queries import Filter, StoredHistory
 from tests.conftest import REPOSITORY
 from tests.events.stored import note, opened, raw_events
@@ -424,3 +425,73 @@ async def test_the_stored_bytes_are_those_of_schema_version_1(tmp_path: Path) ->
     assert key == b"\0\0\0\0\0\0\0\1"
     assert data == '{"n":1,"text":"ü"}'.encode()
     assert json.loads(line)["prev"] == GENESIS
+
+
+# Deleted sessions
+
+
+def of_session(session: str, number: int, topic: str = "agent.message") -> NewEvent:
+    with within(session=session):
+        return note(number, topic)
+
+
+async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        long_ids = "s" * 300
+        for number in range(30):
+            name = ("gone", "kept", long_ids + "1", long_ids + "2")[number % 4]
+            await history.append(of_session(name, number))
+        before = history.range()
+        change = Change(state="sessions", key="gone", value=None)
+        await history.append(changes=[replace(change, value={"a": 1})])
+        [tombstone] = await history.erase("gone", of_session("gone", 99), changes=[change])
+        assert tombstone.data == {"n": 99, "erased_events": 8}
+        after = history.range()
+        assert [(one.seq, one.hash, one.data_sha256) for one in after[:-1]] == [
+            (one.seq, one.hash, one.data_sha256) for one in before
+        ]
+        assert [one.data for one in after if one.session == "gone"] == [None] * 8 + [tombstone.data]
+        assert [one for one in after if one.session != "gone"] == [
+            one for one in before if one.session != "gone"
+        ]
+        assert history.messages("gone") == [tombstone]
+        assert history.state("sessions") == {}
+        [again] = await history.erase(long_ids + "1", of_session(long_ids + "1", 100))
+        assert (again.data or {})["erased_events"] == 7
+        assert len(history.messages(long_ids + "2")) == 7
+        assert history.verify().ok
+    async with opened(tmp_path / "history") as history:
+        assert history.verify().ok
+        await history.append(note(1))
+
+
+async def test_what_is_appended_with_an_erasure_keeps_its_place(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        waiting = [history.append(of_session("gone", number)) for number in range(20)]
+        erased = history.erase("gone", of_session("gone", 20, "session.deleted"))
+        after = [history.append(of_session("other", number)) for number in range(20)]
+        await asyncio.gather(*waiting, *after)
+        [tombstone] = await erased
+        assert (tombstone.seq, (tombstone.data or {})["erased_events"]) == (21, 20)
+        assert history.verify().ok
+
+
+async def test_an_erasure_that_cannot_be_stored_erases_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        await history.append(of_session("gone", 1))
+        bad = Change(state="no-such-state", key="k", value=None)
+        with pytest.raises(StorageError):
+            await history.erase("gone", of_session("gone", 2), changes=[bad])
+        assert numbers(history.range()) == [1]
+
+
+async def test_the_newest_messages_are_those_at_the_end(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        for session in ("a", "b", "ab"):
+            for number in range(10):
+                await history.append(of_session(session, number), of_session(session, 50, "session.turn"))
+        for limit in (1, 3, 10, 100):
+            found = history.newest_messages("b", limit)
+            assert found == history.messages("b")[-limit:]
+        assert history.newest_messages("ab", 2) == history.messages("ab")[-2:]
+        assert history.newest_messages("none", 2) == history.newest_messages("", 2) == []

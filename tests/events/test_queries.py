@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.errors import HistoryDamaged
-from lightagentd.events import layout
+from lightagentd.errors import HistoryDamaged, MessageTooLarge
+from lightagentd.events import layout, queries
 from lightagentd.events.history import Event, NewEvent
 from lightagentd.events.layout import BATCH, seq_key
 from lightagentd.events.model import within
@@ -171,6 +171,35 @@ async def test_messages_are_the_conversation_of_one_session(tmp_path: Path) -> N
     alter(tmp_path / "history", 1, lambda line, data: line)
     async with opened(tmp_path / "history") as history:
         assert numbers(history.messages("ses_0")) == [2]
+
+
+@pytest.mark.parametrize(("steps", "size_bytes"), [(1, 1), (2, 1), (3, 1200), (1000, 1 << 20)])
+async def test_messages_are_read_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, size_bytes: int
+) -> None:
+    monkeypatch.setattr(queries, "_STEPS", steps)
+    monkeypatch.setattr(queries, "BATCH_BYTES", size_bytes)
+    async with opened(tmp_path / "history") as history:
+        for name in ("ses_0", "ses_1", "ses_2"):
+            with within(session=name):
+                await history.append(*(note(n, topic=TOPICS[n % 3 and 2]) for n in range(20)))
+        wanted = list(range(0, 20, 3))
+        for name in ("ses_0", "ses_1", "ses_2"):
+            assert numbers(history.messages(name)) == wanted
+            all_of_it = history.messages(name)
+            for number, event in enumerate(all_of_it):
+                assert history.messages(name, to_seq=event.seq) == all_of_it[: number + 1]
+                assert history.messages(name, event.seq) == all_of_it[number:]
+                assert history.messages(name, to_seq=event.seq - 1) == all_of_it[:number]
+        with pytest.raises(MessageTooLarge):
+            history.messages("ses_1", most_bytes=1000)
+        with pytest.raises(MessageTooLarge):
+            history.newest_messages("ses_1", 7, most_bytes=1000)
+        assert len(history.newest_messages("ses_1", 1, most_bytes=1000)) == 1
+        with pytest.raises(MessageTooLarge, match="The events have more"):
+            history.newest(Filter(session="ses_1"), 20, most_bytes=1000)
+        assert len(history.newest(Filter(session="ses_1"), 1, most_bytes=1000)) == 1
+        assert history.messages("ses_3") == []
 
 
 async def test_an_index_entry_whose_record_is_gone_is_passed_over(tmp_path: Path) -> None:

@@ -151,8 +151,12 @@ class Agent:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One conversation. `state`: idle, running, waiting (for an approval). `tainted`: text from outside is in
+    """One conversation. `state`: idle, running, waiting (for the approval or the input `waits_for`). A paused
+    one takes no prompts and begins no turn. `current`: its owner's prompts without a session go to it.
+    `mode`: normal, or the phase of its plan (drafting, ready, applying). `tainted`: text from outside is in
     it, since the call `tainted_by`; `hosts` are those that it may reach again without a question.
+    `interrupted` says what is known of a turn that the daemon stopped in the middle of, until the next turn
+    is done.
     """
 
     id: str
@@ -164,6 +168,12 @@ class Session:
     updated_us: int
     turns: int
     queued: int
+    paused: bool
+    current: bool
+    mode: str
+    waits_for: str
+    forked_from: str
+    interrupted: str
     tainted: bool
     tainted_by: str
     hosts: list[str]
@@ -195,10 +205,15 @@ class TurnEvent(_EveryTurnEvent, total=False):
     args. tool_output: call_id, stream, text. tool_result: call_id, tool, action, result (ok or an error
     code), text, metadata, duration_ms. approval_requested: approval, call_id, tool, action, effect, args,
     cwd, preview, rule, reason, expires_us, volatile, may_answer (whether whoever reads this may approve).
-    approval_answered: approval, call_id, tool, action, state, answered_by, note. usage: prompt_tokens,
-    completion_tokens, cached_tokens. notice: code, message. done: text (the final answer), steps,
-    duration_ms. error: code, message, suggestion, steps, duration_ms. A stream ends with exactly one done
-    or error.
+    approval_answered: approval, call_id, tool, action, state, answered_by, note. input_requested: input,
+    call_id, question, choices, expires_us. input_answered: input, call_id, state (answered, expired or
+    lapsed), answer, answered_by. usage: prompt_tokens, completion_tokens, cached_tokens, total_tokens, cost
+    (null when no price is known). compacted: kept, removed (messages), tokens_before, tokens_after,
+    summarized_by. plan: plan (an api.Plan), task (the id of the one that it is about, or empty). notice:
+    code, message. done: text (the final answer), steps, duration_ms. error: code, message, suggestion,
+    steps, duration_ms. A turn ends with exactly one done or error. Whoever watches a session also gets
+    prompt: text, when one is taken, and session: session_info (an api.Session), when the session itself
+    changed; null when it was deleted.
     """
 
     text: str
@@ -224,6 +239,20 @@ class TurnEvent(_EveryTurnEvent, total=False):
     state: str
     answered_by: int | None
     note: str
+    input: str
+    question: str
+    choices: list[str]
+    answer: str
+    plan: Any
+    task: str
+    session_info: Any
+    kept: int
+    removed: int
+    tokens_before: int
+    tokens_after: int
+    summarized_by: str
+    total_tokens: int
+    cost: float | None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -247,6 +276,134 @@ class Answer:
     trace_id: str
     steps: int
     duration_ms: int
+
+
+class Attachment(TypedDict):
+    """A file that goes with a prompt: its name, without a path, and its text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A session as text. `format`: markdown or jsonl; `name` is a file name for it."""
+
+    session: str
+    format: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTask:
+    """One task of a plan. `check` is a shell command that observes and must end with status 0, or empty.
+    `state`: pending, running, done, failed, skipped; `note` says why it failed, `trace_id` is its last turn.
+    """
+
+    id: str
+    text: str
+    check: str
+    state: str
+    note: str
+    trace_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of a session. `phase`: off, drafting, ready, applying, completed. `stopped_at`: the task that
+    failed, while it is applied; it goes on with retry, skip or abort. `note` is a sentence on how it stands.
+    `digest` stands for the title and the tasks with their checks, whatever their states.
+    """
+
+    session: str
+    phase: str
+    title: str
+    tasks: list[PlanTask]
+    stopped_at: str
+    note: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A question of an agent (`human.ask`), and its answer. `state`: waiting, answered, expired, lapsed.
+    With `choices` the answer is one of them. `answered_by` is a uid.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    trace_id: str
+    call_id: str
+    question: str
+    choices: list[str]
+    created_us: int
+    expires_us: int
+    state: str
+    answer: str
+    answered_by: int | None
+    answered_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Something that an agent is to remember for one owner. `agent` is empty when it is for all agents.
+
+    `state`: kept; candidate, when it comes from a conversation with text from outside in it, and a person has
+    not promoted it yet; rejected. `source`: person, agent or import. `confidence` is from 0 to 1,
+    `expires_us` is 0 when it does not expire.
+    """
+
+    id: str
+    owner: int
+    agent: str
+    text: str
+    tags: list[str]
+    source: str
+    state: str
+    session: str
+    trace_id: str
+    created_us: int
+    updated_us: int
+    expires_us: int
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What was used in one scope. `scope`: turn, session, agent, owner, owner_day, day, all; `name` says
+    which. `steps_without_usage`: the endpoint did not count; `steps_without_price`: no price was known, so
+    they are not in `cost`. `wall_ms` is the time of turns without that which they waited for a person.
+    """
+
+    scope: str
+    name: str
+    turns: int
+    steps: int
+    steps_without_usage: int
+    steps_without_price: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    cost: float
+    wall_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetState:
+    """One limit of the configuration, and how much of it is used. `what`: tokens, cost, steps, calls,
+    wall_s.
+    """
+
+    scope: str
+    name: str
+    what: str
+    used: float
+    limit: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ from lightagentd.limits import MAX_MESSAGE_BYTES
 
 _Model = TypeVar("_Model", bound=BaseModel)
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+ETC = Path("/etc")
+"""Below it only root may be able to write what the daemon reads."""
 _CREDENTIAL_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
 
@@ -66,8 +68,70 @@ class Limits(_Section):
     approval_timeout_s: Seconds = 3600.0
     """How long a call waits for a person to approve it; then it counts as denied. A turn that waits uses up
     nothing of its own time."""
+    input_timeout_s: Seconds = 86_400.0
+    """How long an agent's question (`human.ask`) waits for a person; then the agent is told that nobody
+    answered. A turn that waits uses up nothing of its own time."""
+    max_attachment_bytes: int = Field(default=1 << 20, ge=1, le=MAX_MESSAGE_BYTES // 4)
+    """The largest file that may be attached to a prompt; all of one prompt together may have four times that.
+    """
+    compact_at: float = Field(default=0.8, gt=0.1, le=0.95)
+    """How full a model's window may be, as a part of it, before the conversation is compacted."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
     """How much of a call's output a model gets to read."""
+
+
+class Budget(_Section):
+    """What may be used in one scope; 0 means that there is no limit."""
+
+    tokens: int = Field(default=0, ge=0)
+    """Tokens of prompts and answers together. Steps of which the endpoint does not say what they took, such
+    as cancelled ones, count as nothing here: limit the steps, too."""
+    cost: float = Field(default=0.0, ge=0.0)
+    """Money, in the currency of the prices; steps without a known price count as nothing."""
+    steps: int = Field(default=0, ge=0)
+    """Model calls."""
+    calls: int = Field(default=0, ge=0)
+    """Tool calls."""
+    wall_s: float = Field(default=0.0, ge=0.0)
+    """The time of turns, without that which they wait for a person."""
+
+
+class Budgets(_Section):
+    """`[budgets.SCOPE]`: checked before each model call; a turn that used one up ends with exit status 79.
+    What a call takes in tokens and money is known when it is over: calls that run at once may use more."""
+
+    turn: Budget = Field(default_factory=Budget)
+    """One turn."""
+    session: Budget = Field(default_factory=Budget)
+    """One session, over its whole life."""
+    owner: Budget = Field(default_factory=Budget)
+    """All sessions of one user, over their whole life."""
+    owner_day: Budget = Field(default_factory=Budget)
+    """All sessions of one user, on one day (UTC)."""
+    day: Budget = Field(default_factory=Budget)
+    """Everything that the daemon does, on one day (UTC)."""
+
+
+class Price(_Section):
+    """`[models.prices."PROVIDER/MODEL"]`: what a million tokens cost."""
+
+    prompt: float = Field(default=0.0, ge=0.0)
+    """A million tokens of prompts."""
+    completion: float = Field(default=0.0, ge=0.0)
+    """A million tokens of answers."""
+    cached: float | None = Field(default=None, ge=0.0)
+    """A million tokens of prompts that the endpoint had cached; without it, as those that it had not."""
+
+
+class Memory(_Section):
+    """`[memory]`: what agents remember of and for each user."""
+
+    store: str = Field(default="", pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")
+    """A store of your own, `module:Class` (see `lightagentd.memory.store`); empty for the history."""
+    max_entries: int = Field(default=1000, ge=1, le=100_000)
+    """How many memories one user may have, candidates among them."""
+    prompt_chars: int = Field(default=4000, ge=0, le=100_000)
+    """How much of an owner's memories stands in the system prompt, the surest and newest first."""
 
 
 class Worker(_Section):
@@ -106,6 +170,9 @@ class Provider(_Section):
     """How long the connection may take."""
     idle_timeout_s: Seconds = 120.0
     """How long the endpoint may be silent in the middle of an answer."""
+    context_tokens: int | None = Field(default=None, ge=1000)
+    """The window of this endpoint's models: how many tokens a prompt and its answer may have. Without it a
+    conversation is compacted as if it were 128,000, and what is longer even so is left to the endpoint."""
 
     @field_validator("headers")
     @classmethod
@@ -122,6 +189,7 @@ class Models(_Section):
     default: str = "runbook"
     """The model of agents that name none: `runbook`, or `PROVIDER/MODEL`."""
     providers: dict[str, Provider] = Field(default_factory=dict)
+    prices: dict[str, Price] = Field(default_factory=dict)
 
 
 class Config(_Section):
@@ -131,6 +199,8 @@ class Config(_Section):
     limits: Limits = Field(default_factory=Limits)
     worker: Worker = Field(default_factory=Worker)
     models: Models = Field(default_factory=Models)
+    budgets: Budgets = Field(default_factory=Budgets)
+    memory: Memory = Field(default_factory=Memory)
 
 
 def files(folder: Path) -> list[Path]:
@@ -169,23 +239,30 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises ConfigError when it cannot be read, or when it or its folder lies below /etc
-    and can be written by others than root.
-    """
+    """The text of a file. Raises ConfigError when it cannot be read, and as `check_place` does."""
     try:
-        for place in (path, path.parent):
-            info = place.stat()
-            if place.is_relative_to("/etc") and (info.st_uid != 0 or stat.S_IMODE(info.st_mode) & 0o022):
-                raise ConfigError(
-                    f"{place} can be written by others than root.",
-                    suggestion=f"chown root {place}; chmod go-w {place}",
-                )
+        check_place(path)
         return path.read_text()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
             f"{path} cannot be read: {err}",
             suggestion="It must be UTF-8 text that the user of lightagentd can read.",
         ) from err
+
+
+def check_place(path: Path) -> None:
+    """Raises ConfigError for a file below /etc when others than root can write it, or a folder that it lies
+    in; OSError when it is not there.
+    """
+    for place in (path, *path.parents):
+        if ETC not in place.parents:
+            return
+        info = place.stat()
+        if info.st_uid != 0 or stat.S_IMODE(info.st_mode) & 0o022:
+            raise ConfigError(
+                f"{place} can be written by others than root.",
+                suggestion=f"chown root {place}; chmod go-w {place}",
+            )
 
 
 def parse_toml(text: str, name: Path | str) -> dict[str, Any]:

@@ -6,6 +6,10 @@ The tree (class: code, exit status of lactl):
     ├── InvalidArgument: invalid_argument, 65
     │   ├── MalformedMessage: malformed_message, 65
     │   ├── MessageTooLarge: message_too_large, 65
+    │   │   └── AttachmentTooLarge: attachment_too_large, 65
+    │   ├── AttachmentInvalid: attachment_invalid, 65
+    │   ├── PlanInvalid: plan_invalid, 65
+    │   ├── ImportInvalid: import_invalid, 65
     │   └── ConfigError: config_invalid, 78
     ├── NotFound: not_found, 66
     │   ├── AgentNotFound: agent_not_found, 66
@@ -14,24 +18,33 @@ The tree (class: code, exit status of lactl):
     │   ├── SkillNotFound: skill_not_found, 66
     │   ├── EventNotFound: event_not_found, 66
     │   ├── ApprovalNotFound: approval_not_found, 66
+    │   ├── InputNotFound: input_not_found, 66
+    │   ├── MemoryNotFound: memory_not_found, 66
     │   └── MethodNotFound: method_not_found, 66
     ├── Conflict: conflict, 73
     │   ├── AgentExists: agent_exists, 73
     │   ├── AgentNotRunning: agent_not_running, 73
     │   ├── AgentBroken: agent_broken, 73
-    │   └── ApprovalClosed: approval_closed, 73
+    │   ├── ApprovalClosed: approval_closed, 73
+    │   ├── InputClosed: input_closed, 73
+    │   ├── SessionPaused: session_paused, 73
+    │   ├── SessionNotPaused: session_not_paused, 73
+    │   ├── PlanConflict: plan_conflict, 73
+    │   └── ConfirmationRequired: confirmation_required, 73
     ├── Refused: refused, 77
     │   ├── PermissionDenied: permission_denied, 77
     │   │   └── AuthorizationRequired: authorization_required, 77
     │   ├── PolicyDenied: policy_denied, 77
-    │   │   └── ChangeNotEnabled: change_not_enabled, 77
+    │   │   ├── ChangeNotEnabled: change_not_enabled, 77
+    │   │   └── PlanModeBlocked: plan_mode_blocked, 77
     │   ├── ApprovalRequired: approval_required, 77
     │   ├── ApprovalDenied: approval_denied, 77
     │   └── ApprovalMismatch: approval_mismatch, 77
     ├── LimitExceeded: limit_exceeded, 75
     │   ├── QueueFull: queue_full, 75
     │   ├── StepLimit: step_limit, 75
-    │   └── BudgetExceeded: budget_exceeded, 75
+    │   ├── ContextFull: context_full, 75
+    │   └── BudgetExceeded: budget_exceeded, 79
     ├── Cancelled: cancelled, 130
     ├── TimedOut: timeout, 124
     ├── Unavailable: unavailable, 69
@@ -121,6 +134,30 @@ class MessageTooLarge(InvalidArgument):
     http_status = 413
 
 
+class AttachmentTooLarge(MessageTooLarge):
+    """An attachment, or all of a prompt's together, is larger than the limit."""
+
+    code = "attachment_too_large"
+
+
+class AttachmentInvalid(InvalidArgument):
+    """An attachment is no text, or its name is none."""
+
+    code = "attachment_invalid"
+
+
+class PlanInvalid(InvalidArgument):
+    """A plan does not have the shape of one, has no tasks, or two of them with one id."""
+
+    code = "plan_invalid"
+
+
+class ImportInvalid(InvalidArgument):
+    """What is to be imported is no whole export; nothing of it was taken."""
+
+    code = "import_invalid"
+
+
 class ConfigError(InvalidArgument):
     """A configuration file, an agent, a skill or a tool file cannot be used as it is."""
 
@@ -173,6 +210,18 @@ class ApprovalNotFound(NotFound):
     code = "approval_not_found"
 
 
+class InputNotFound(NotFound):
+    """There is no such question of an agent, or it is in another user's session."""
+
+    code = "input_not_found"
+
+
+class MemoryNotFound(NotFound):
+    """There is no such memory, or it is another user's."""
+
+    code = "memory_not_found"
+
+
 class MethodNotFound(NotFound):
     """The peer does not know this method or this interface."""
 
@@ -211,6 +260,36 @@ class ApprovalClosed(Conflict):
     code = "approval_closed"
 
 
+class InputClosed(Conflict):
+    """The question was answered already, or its time is over."""
+
+    code = "input_closed"
+
+
+class SessionPaused(Conflict):
+    """The session is paused: it takes no prompts, and what waits in it stays."""
+
+    code = "session_paused"
+
+
+class SessionNotPaused(Conflict):
+    """The session is not paused, so it cannot be resumed."""
+
+    code = "session_not_paused"
+
+
+class PlanConflict(Conflict):
+    """The session's plan is not in a phase in which this can be done."""
+
+    code = "plan_conflict"
+
+
+class ConfirmationRequired(Conflict):
+    """What would be lost cannot be brought back, so the caller has to say that it is meant."""
+
+    code = "confirmation_required"
+
+
 class Refused(LightagentError):
     """The caller or the model may not do this."""
 
@@ -241,6 +320,12 @@ class ChangeNotEnabled(PolicyDenied):
     """The administrator has not enabled a worker for change for this agent."""
 
     code = "change_not_enabled"
+
+
+class PlanModeBlocked(PolicyDenied):
+    """The session is in plan mode, in which nothing runs but what observes."""
+
+    code = "plan_mode_blocked"
 
 
 class ApprovalRequired(Refused):
@@ -281,10 +366,17 @@ class StepLimit(LimitExceeded):
     code = "step_limit"
 
 
+class ContextFull(LimitExceeded):
+    """The conversation does not fit into the model's window, even after it was compacted."""
+
+    code = "context_full"
+
+
 class BudgetExceeded(LimitExceeded):
     """A budget is used up."""
 
     code = "budget_exceeded"
+    exit_status = 79
 
 
 class Cancelled(LightagentError):
@@ -425,6 +517,12 @@ def table() -> list[ErrorRow]:
 def _wire_name(cls: type[LightagentError]) -> str:
     own = next(base for base in cls.__mro__ if base.__module__ == __name__)
     return "Internal" if own is LightagentError else own.__name__
+
+
+def from_code(code: str, message: str, suggestion: str = "") -> LightagentError:
+    """The error with a code, such as that of a turn's last event; of an unknown one the base class."""
+    cls = next((row.cls for row in table() if row.code == code), LightagentError)
+    return cls(message, suggestion=suggestion)
 
 
 def from_varlink(name: str, parameters: dict[str, Any]) -> LightagentError:

@@ -2,3 +2,5 @@
 
 MAX_MESSAGE_BYTES = 16 << 20
 """The largest message that any of our sockets takes."""
+MAX_ATTACHMENTS = 32
+"""How many files may go with one prompt."""

@@ -70,6 +70,9 @@ class Place(StrEnum):
     none, the worker of the effect runs the action, and the result says what it could not see."""
     KEYS = "keys"
     """One for the machine, that holds the private keys."""
+    DAEMON = "daemon"
+    """The daemon itself: what is about its own state, such as asking a person (`agents.builtin`). No file of
+    an administrator's runs there."""
     WATCHER = "watcher"
     """One for each agent, that holds watches between calls and runs several calls at once."""
 

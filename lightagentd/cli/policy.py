@@ -76,6 +76,11 @@ def list_rules(settings: Settings) -> None:
 @click.option(
     "--tainted", is_flag=True, help="As in a session with text from outside; its host is a new one."
 )
+@click.option(
+    "--plan",
+    type=click.Choice(["observe", "none"]),
+    help="As while a plan is drafted, by an agent whose plan_tools are that.",
+)
 @click.option("--caller", metavar="USER", help="Whose session it is, a name or a uid; yours if not given.")
 @click.pass_obj
 def explain(
@@ -87,6 +92,7 @@ def explain(
     trigger: str | None,
     tainted: bool,
     caller: str | None,
+    plan: str | None,
 ) -> None:
     """Say what policy decides on a call, and by which rule.
 
@@ -102,6 +108,7 @@ def explain(
         "trigger": trigger,
         "tainted": tainted,
         "caller": _uid(caller),
+        "plan": plan,
     }
     found = settings.call("Policy.Explain", **parameters)
     if settings.json:

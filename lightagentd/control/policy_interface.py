@@ -32,10 +32,11 @@ class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
         trigger: str | None = None,
         tainted: bool = False,
         caller: int | None = None,
+        plan: str | None = None,
     ) -> api.PolicyExplanation:
         """What policy would say to a call, and which rule decides. args is an object, trigger is person
-        unless another is named, caller the uid that owns the session, by default that of the peer. Nothing
-        is called.
+        unless another is named, caller the uid that owns the session, by default that of the peer. plan is
+        observe or none, what may run while a plan is drafted; without it none is. Nothing is called.
         """
         return await self.service.explain_policy(
             self.caller,
@@ -46,6 +47,7 @@ class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):
             trigger="person" if trigger is None else trigger,
             tainted=tainted,
             uid=caller,
+            plan=plan or "",
         )
 
     @varlinkmethod(return_parameter="replay", delay_generator=False, allow_foreign=True)

@@ -22,7 +22,7 @@ from lightagentd.events.history import History
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.call import PolicyCall
+from lightagentd.policy.call import PolicyCall, plan_gate
 from lightagentd.policy.replay import Judged, Replay
 from lightagentd.policy.rulefiles import load_texts
 from lightagentd.policy.rules import LoadedRule
@@ -61,6 +61,7 @@ class PolicyOperations(Operations):
         trigger: str,
         tainted: bool,
         uid: int | None,
+        plan: str = "",
     ) -> api.PolicyExplanation:
         """What policy would say to a call of an agent. Nothing is called, asked or stored.
 
@@ -72,6 +73,10 @@ class PolicyOperations(Operations):
             raise InvalidArgument("args must be an object.", field="args")
         if not 0 < len(trigger) <= 64 or not trigger.isprintable():
             raise InvalidArgument("trigger must be a word such as person or timer.", field="trigger")
+        try:
+            gate = plan_gate(plan)
+        except ValueError as err:
+            raise InvalidArgument("plan must be observe or none.", field="plan") from err
         self._registry.get(agent)
         definition = self._registry.definitions.agents[agent]
         toolbox = self._registry.toolbox
@@ -96,6 +101,7 @@ class PolicyOperations(Operations):
                 host=host_of(args.get(info.host)) if info.host else "",
                 known_host=False,
                 change_enabled=self._registry.pool.has_change(agent),
+                plan=gate,
             )
         )
         ruling, decided = explained.ruling, explained.decided

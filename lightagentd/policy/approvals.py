@@ -382,9 +382,11 @@ class Approvals:
         if not _ID.fullmatch(approval_id):
             raise not_found(approval_id)
         try:
-            return Approval.from_dict(self._history.state_of("approvals", approval_id))
+            found = Approval.from_dict(self._history.state_of("approvals", approval_id))
         except (NotFound, TypeError, KeyError, ValueError) as err:
             raise not_found(approval_id) from err
+        # One that is open is in memory: this one was closed just now, and that is on its way to the disk.
+        return replace(found, state=State.LAPSED) if found.open else found
 
     def _storable(self, value: dict[str, Any]) -> bool:
         """Whether the history stores this as it is, with nothing taken out."""

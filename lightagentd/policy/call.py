@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, cast
 
 from lightagentd.errors import LightagentError
 from lightagentd.tool import Effect
@@ -12,11 +12,15 @@ from lightagentd.tool import Effect
 PERSON = "person"
 """The trigger of a call behind which a person waits who can be asked."""
 
+CHECK = "check"
+"""The trigger of the check of a plan's task, a command of the daemon's own: nobody is asked about it."""
+
 BUILT_IN_RULES = frozenset(
     {
         "agent-tools",
         "agent-skills",
         "agent-effects",
+        "plan-mode",
         "unenforced-shell",
         "unenforced-script",
         "no-change-worker",
@@ -28,6 +32,17 @@ BUILT_IN_RULES = frozenset(
     }
 )
 """The names of rules that no file may give to its own."""
+
+
+PlanGate = Literal["", "observe", "none"]
+"""What may run while a plan is drafted in the session; empty when none is."""
+
+
+def plan_gate(value: Any) -> PlanGate:
+    """The gate in data from outside. Raises ValueError."""
+    if value not in ("", "observe", "none"):
+        raise ValueError(f"{value!r} says nothing about plan mode")
+    return cast(PlanGate, value)
 
 
 class Decision(StrEnum):
@@ -56,7 +71,7 @@ class PolicyCall:
     caller: int | None
     """The uid that owns the session or made the call; None when it is not known."""
     trigger: str
-    """What started the turn: `person`, `timer`, `event`, ...; others have nobody behind them to ask."""
+    """What started the turn: `person`, `timer`, `event`, ..., or `check`; only a person can be asked."""
     tainted: bool
     """Whether text from outside is in the session."""
     host: str
@@ -65,6 +80,8 @@ class PolicyCall:
     """Whether the session reached `host` before it was tainted, or a person approved it."""
     change_enabled: bool
     """Whether the agent has a worker for change."""
+    plan: PlanGate
+    """What may run while the session's plan is drafted (drafting and ready); empty when none is."""
 
 
 @dataclass(frozen=True, kw_only=True)

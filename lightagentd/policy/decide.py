@@ -2,11 +2,12 @@
 
 In this order, and the first that refuses decides:
 
-1. What the agent does not have (tools, skills, effects) is denied, and no rule can grant it. A shell command
-   is only as harmless as its sandbox: where nothing enforces `observe`, a command that claims it counts as
-   `change`, for everything that follows. The scripts of installed skills that nobody else can write are the
-   exception.
-2. A change by an agent that has no worker for change is denied.
+1. While a plan is drafted in the session, whatever does more than observe is denied, or every call where the
+   agent says `plan_tools: none`. A shell command is only as harmless as its sandbox: where nothing enforces
+   `observe`, a command that claims it counts as `change`, here and for everything that follows. The scripts
+   of installed skills that nobody else can write are the exception.
+2. What the agent does not have (tools, skills, effects) is denied, and so is a change by an agent that has no
+   worker for change. No rule can grant what was denied until here, and no approval.
 3. The rules of policy.d: of those that match, the strictest decides (deny, then ask, then allow). Where none
    matches, `observe` and `reach` are allowed, and `change` is asked for.
 4. Taint: when text from outside is in the session, each change, and each reach to a host that the session did
@@ -19,13 +20,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lightagentd.errors import ApprovalRequired, ChangeNotEnabled, LightagentError, PolicyDenied
-from lightagentd.policy.call import PERSON, Decision, PolicyCall, Ruling
+from lightagentd.errors import (
+    ApprovalRequired,
+    ChangeNotEnabled,
+    LightagentError,
+    PlanModeBlocked,
+    PolicyDenied,
+)
+from lightagentd.policy.call import CHECK, PERSON, Decision, PolicyCall, Ruling
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.policy.rules import LoadedRule
 from lightagentd.tool import Effect
 
-__all__ = ["PERSON", "Decision", "Explanation", "Policy", "PolicyCall", "Ruling"]
+__all__ = [
+    "CHECK",
+    "PERSON",
+    "Decision",
+    "Explanation",
+    "Policy",
+    "PolicyCall",
+    "Ruling",
+    "blocked_by_plan",
+]
 
 SHELLS = frozenset({("bash", "exec")})
 """Actions that run whatever the caller writes."""
@@ -83,9 +99,11 @@ class Policy:
             notes.append(f"No sandbox enforces {call.effect} on this machine, so the call counts as change.")
         seen = replace(call, effect=effect)
         matched = self.rules.matching(seen)
-        missing = self._not_had(call, effect, unenforced)
+        missing = _in_plan_mode(call, effect, unenforced) or self._not_had(call, effect, unenforced)
         if missing is not None:
-            if matched:
+            if matched and call.plan:
+                notes.append("A plan is drafted in the session, so no rule decided.")
+            elif matched:
                 notes.append("The agent may not make this call at all, so no rule decided.")
             return _explanation(missing, effect, None, matched, notes)
         decided = _strictest(matched)
@@ -99,7 +117,7 @@ class Policy:
                 notes.append(f"The session is tainted: {ruling.rule} alone would allow the call.")
                 ruling, decided = _by_taint(taint, seen), None
         if ruling.decision is Decision.ASK and call.trigger != PERSON:
-            notes.append(f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn.")
+            notes.append(_nobody(call))
             ruling = _unattended(ruling, seen)
         return _explanation(ruling, effect, decided, matched, notes)
 
@@ -220,12 +238,44 @@ def _by_taint(rule: str, call: PolicyCall) -> Ruling:
 
 def _unattended(ruling: Ruling, call: PolicyCall) -> Ruling:
     assert ruling.error is not None
-    nobody = f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn."
+    nobody = _nobody(call)
     error = PolicyDenied(
         f"{ruling.error.message} {nobody}",
         suggestion="Say in the answer what a person has to do or to allow.",
     )
     return _refusal(Decision.DENY, ruling.rule, f"{ruling.reason} {nobody}", error)
+
+
+def _nobody(call: PolicyCall) -> str:
+    if call.trigger == CHECK:
+        return "Nobody is asked about the check of a task."
+    return f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn."
+
+
+def blocked_by_plan(plan: str, effect: Effect) -> bool:
+    """Whether a call with this effect may not be made in plan mode; `plan` is `PolicyCall.plan`."""
+    return bool(plan) and (plan != "observe" or effect is not Effect.OBSERVE)
+
+
+def _in_plan_mode(call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
+    """The refusal of what may not run while a plan is drafted."""
+    if not blocked_by_plan(call.plan, effect):
+        return None
+    name = f"{call.tool}.{call.action}"
+    if call.plan != "observe":
+        message = f"The session is in plan mode, in which the agent {call.agent} may make no call."
+    elif unenforced:
+        message = (
+            f"The session is in plan mode, and no sandbox enforces {call.effect} on this machine, so {name}"
+            " counts as change, which waits until the plan is applied."
+        )
+    else:
+        message = (
+            f"The session is in plan mode: {name} has the effect {effect}, and nothing but observe runs until"
+            " the plan is applied."
+        )
+    suggestion = "Make it a task of the plan; it can run once the user applies the plan."
+    return _refusal(Decision.DENY, "plan-mode", message, PlanModeBlocked(message, suggestion=suggestion))
 
 
 def _asked(message: str) -> ApprovalRequired:

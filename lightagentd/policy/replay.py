@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightagentd.policy.call import BUILT_IN_RULES, PERSON, Decision, PolicyCall, Ruling
+from lightagentd.policy.call import BUILT_IN_RULES, PERSON, Decision, PolicyCall, Ruling, plan_gate
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.tool import Effect
@@ -83,4 +83,5 @@ def _call(agent: str, owner: int | None, data: Mapping[str, Any], before: Decisi
         host=str(data.get("host", "")),
         known_host=data.get("known_host") is True,
         change_enabled=True,
+        plan=plan_gate(data.get("plan", "")),
     )

@@ -290,6 +290,7 @@ class LoadedRule:
             host="",
             known_host=False,
             change_enabled=True,
+            plan="",
         )
 
 

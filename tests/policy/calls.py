@@ -28,6 +28,7 @@ def a_call(name: str = "systemd.restart", **changes: Any) -> PolicyCall:
         "host": "",
         "known_host": False,
         "change_enabled": True,
+        "plan": "",
     }
     return PolicyCall(**given | changes)
 

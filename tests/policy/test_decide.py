@@ -48,6 +48,7 @@ def decide(
             host="",
             known_host=False,
             change_enabled=True,
+            plan="",
         )
     )
     expected = {Decision.ALLOW: type(None), Decision.ASK: ApprovalRequired, Decision.DENY: PolicyDenied}

@@ -89,6 +89,16 @@ async def test_explain_looks_at_taint_trigger_and_caller(daemon: Daemon) -> None
     assert (await explain(daemon, "file.read", args=limited, uid=0)).rule == "reads"
 
 
+async def test_explain_looks_at_plan_mode(daemon: Daemon) -> None:
+    get = {"url": "http://x/"}
+    assert (await explain(daemon, "web.get", args=get, plan="observe")).rule == "plan-mode"
+    assert (await explain(daemon, "proc.list", plan="observe")).decision == "allow"
+    assert (await explain(daemon, "proc.list", plan="none")).rule == "plan-mode"
+    with pytest.raises(errors.InvalidArgument) as caught:
+        await explain(daemon, "proc.list", plan="all")
+    assert caught.value.field == "plan"
+
+
 async def test_explain_fills_in_the_defaults_of_the_arguments(daemon: Daemon, paths: Paths) -> None:
     table = '[[rule]]\nname = "in-root"\ndecision = "ask"\ntool = "bash"\nargs = { cwd = "/" }\n'
     write(paths.config / "policy.d" / "20-b.toml", table)

@@ -1,0 +1,279 @@
+"""`lactl memory`: what agents remember of and for whoever asks, and his profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Group, Settings, agent_names
+from lightagentd.cli.output import cell, print_json, say, table
+from lightagentd.cli.question import visible
+from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
+from lightagentd.cli.when import local
+from lightagentd.errors import InvalidArgument, LightagentError, MemoryNotFound
+
+_ID_CHARS = len("mem_") + 16
+_MAX_LISTED = 1000
+_DAY_S = 86_400
+_agent = click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only for this agent.")
+
+
+@click.group("memory", cls=Group)
+def command() -> None:
+    """See and decide what agents remember of you.
+
+    What is kept stands in the system prompts of your agents. What an agent wants to keep from a
+    conversation with text from outside in it is a candidate: no agent reads it until you promote it.
+    """
+
+
+@command.command("list")
+@_agent
+@click.option(
+    "--state",
+    type=click.Choice(["kept", "candidate", "rejected", "all"]),
+    default="kept",
+    show_default=True,
+    help="Which ones.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, _MAX_LISTED), default=100, show_default=True, help="How many."
+)
+@click.pass_obj
+def list_memories(settings: Settings, agent: str | None, state: str, limit: int) -> None:
+    """List what is remembered, newest first.
+
+    The columns: id, state, agent (- for all), source, confidence, last change, tags, text.
+    """
+    _show(settings, settings.call("Memory.List", agent=agent, state=state, limit=limit))
+
+
+@command.command("search")
+@_agent
+@click.option("--limit", type=click.IntRange(1, _MAX_LISTED), default=10, show_default=True, help="How many.")
+@click.argument("query", nargs=-1, required=True)
+@click.pass_obj
+def search(settings: Settings, agent: str | None, limit: int, query: tuple[str, ...]) -> None:
+    """Find what is kept by its words, the best first.
+
+    The columns are those of 'lactl memory list'.
+    """
+    _show(settings, settings.call("Memory.Search", query=" ".join(query), agent=agent, limit=limit))
+
+
+@command.command("candidates")
+@_agent
+@click.pass_obj
+def candidates(settings: Settings, agent: str | None) -> None:
+    """List what agents want to keep, and what only you can promote.
+
+    On a terminal all of each text is shown. In a pipe the columns are those of 'lactl memory list'.
+    """
+    found = settings.call("Memory.List", agent=agent, state="candidate", limit=_MAX_LISTED)
+    if not found or settings.json or not is_terminal():
+        _show(settings, found, empty="No agent wants to keep anything.")
+    else:
+        for each in found:
+            _show_whole(each)
+        say("Keep one with: lactl memory promote ID   Turn it down with: lactl memory reject ID")
+
+
+@command.command("add")
+@click.option("--agent", metavar="NAME", shell_complete=agent_names, help="For this agent, not for all.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="A word to find it by; may be repeated.")
+@click.option("--confidence", type=click.FloatRange(0, 1), help="How sure it is; 1 unless you say otherwise.")
+@click.option("--days", type=click.IntRange(1, 36_500), help="Forget it after so many days.")
+@click.argument("text", nargs=-1, required=True)
+@click.pass_obj
+def add(
+    settings: Settings,
+    agent: str | None,
+    tags: tuple[str, ...],
+    confidence: float | None,
+    days: int | None,
+    text: tuple[str, ...],
+) -> None:
+    """Keep something for your agents to know.
+
+    \b
+      lactl memory add --tag backup "Backups begin at 02:30."
+    """
+    kept = settings.call(
+        "Memory.Remember",
+        text=" ".join(text),
+        agent=agent,
+        tags=[*tags] or None,
+        confidence=confidence,
+        expires_us=int((time.time() + days * _DAY_S) * 1e6) if days else None,
+    )
+    if settings.json:
+        print_json(kept)
+    else:
+        _tell(settings, [kept], "Kept")
+
+
+def memory_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The ids of what is remembered, for the completion of a shell."""
+    settings = context.ensure_object(Settings)
+    settings.ask_password = False
+    try:
+        found = settings.call("Memory.List", timeout_s=1.0, state="all", limit=_MAX_LISTED)
+    except LightagentError:
+        return []
+    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+
+
+_ids = click.argument("memories", metavar="ID...", nargs=-1, required=True, shell_complete=memory_ids)
+
+
+@command.command("promote")
+@_ids
+@click.pass_obj
+def promote(settings: Settings, memories: tuple[str, ...]) -> None:
+    """Keep candidates: from now on they stand in your agents' system prompts.
+
+    ID may be cut short as long as it is the only one that begins so.
+    """
+    ids = _whole_ids(settings, memories)
+    _tell(settings, [settings.call("Memory.Promote", memory=each) for each in ids], "Kept")
+
+
+@command.command("reject")
+@_ids
+@click.pass_obj
+def reject(settings: Settings, memories: tuple[str, ...]) -> None:
+    """Turn candidates down; the same text is not proposed again.
+
+    ID may be cut short as long as it is the only one that begins so.
+    """
+    ids = _whole_ids(settings, memories)
+    _tell(settings, [settings.call("Memory.Reject", memory=each) for each in ids], "Rejected")
+
+
+@command.command("forget")
+@_ids
+@click.pass_obj
+def forget(settings: Settings, memories: tuple[str, ...]) -> None:
+    """Drop memories, in whatever state they are.
+
+    ID may be cut short as long as it is the only one that begins so. What was said in a conversation stays
+    there until its session is deleted.
+    """
+    ids = _whole_ids(settings, memories)
+    for each in ids:
+        settings.call("Memory.Forget", memory=each)
+    _tell(settings, [{"id": each, "state": "forgotten"} for each in ids], "Forgotten")
+
+
+@command.command("export")
+@click.pass_obj
+def export(settings: Settings) -> None:
+    """Print everything that is remembered, one JSON object on each line, the oldest first."""
+    text = settings.call("Memory.Export")
+    if text:
+        say(text, end="")
+
+
+@command.command("profile")
+@click.option("--set", "file", metavar="FILE", type=click.File("r"), help="Replace it; - is standard input.")
+@click.option("--edit", is_flag=True, help="Edit it with $EDITOR.")
+@click.option("--clear", is_flag=True, help="Take it away.")
+@click.pass_obj
+def profile(settings: Settings, file: Any, edit: bool, clear: bool) -> None:
+    """Show or change what you want every agent to know of you.
+
+    It is Markdown, and stands in the system prompts of your own sessions alone.
+    """
+    if (file is not None) + edit + clear > 1:
+        raise click.UsageError("--set, --edit and --clear cannot be used together.")
+    text = _new_profile(settings, file, edit=edit, clear=clear)
+    if text is not None:
+        settings.call("Memory.SetProfile", text=text)
+    shown = settings.call("Memory.GetProfile")
+    if settings.json:
+        print_json({"text": shown})
+    elif text is None and shown:
+        say(shown)
+    elif is_terminal():
+        say("There is no profile. Write one with: lactl memory profile --edit" if not shown else "It is set.")
+
+
+def _new_profile(settings: Settings, file: Any, *, edit: bool, clear: bool) -> str | None:
+    """The text to set; None when nothing is to be changed. Raises InvalidArgument."""
+    if clear:
+        return ""
+    try:
+        if file is not None:
+            return str(file.read())
+        return click.edit(settings.call("Memory.GetProfile"), extension=".md") if edit else None
+    except UnicodeDecodeError as err:
+        raise InvalidArgument(f"{file.name} is not UTF-8 text.", field="text") from err
+
+
+def _whole_ids(settings: Settings, memories: Iterable[str]) -> list[str]:
+    """The ids that begin as a person wrote them, each once. Raises MemoryNotFound, InvalidArgument."""
+    short = [each for each in memories if len(each) < _ID_CHARS]
+    listed = settings.call("Memory.List", state="all", limit=_MAX_LISTED) if short else []
+    known = [str(each["id"]) for each in listed]
+    return list(dict.fromkeys(_whole_id(each, known) if each in short else each for each in memories))
+
+
+def _whole_id(memory: str, known: Iterable[str]) -> str:
+    begin = memory.removeprefix("mem_")
+    ids = [each for each in known if each.removeprefix("mem_").startswith(begin)]
+    if not ids or not begin:
+        raise MemoryNotFound(
+            f"No memory begins with {memory!r}.",
+            suggestion="Run: lactl memory list --state=all",
+            field="memory",
+        )
+    if len(ids) > 1:
+        raise InvalidArgument(
+            f"{len(ids)} memories begin with {memory!r}.",
+            suggestion=f"Write more of the id: {', '.join(ids[:5])}",
+            field="memory",
+        )
+    return ids[0]
+
+
+def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Nothing is remembered.") -> None:
+    if settings.json:
+        print_json(found)
+        return
+    table(
+        ("ID", "STATE", "AGENT", "SOURCE", "SURE", "UPDATED", "TAGS", "TEXT"),
+        (
+            (
+                each["id"],
+                each["state"],
+                each["agent"],
+                each["source"],
+                f"{each['confidence']:g}",
+                local(each["updated_us"]),
+                each["tags"],
+                each["text"],
+            )
+            for each in found
+        ),
+        empty=empty,
+    )
+
+
+def _show_whole(found: dict[str, Any]) -> None:
+    """What a person is to decide on: nothing of it may be out of his sight."""
+    whose = f"for {cell(found['agent']) if found['agent'] else 'all agents'}"
+    said = f"in {cell(found['session'])}, {local(found['updated_us'])}, confidence {found['confidence']:g}"
+    tags = f", tags {cell(found['tags'])}" if found["tags"] else ""
+    say(style(found["id"], BOLD), f"  {whose}, {said}{tags}")
+    say(style("  | ", DIM), visible(found["text"]))
+
+
+def _tell(settings: Settings, changed: list[dict[str, Any]], word: str) -> None:
+    if settings.json:
+        print_json(changed)
+        return
+    for each in changed:
+        say(f"{word}: {each['id']}" if is_terminal() else f"{each['id']}\t{each['state']}")

@@ -1,0 +1,173 @@
+"""One memory: its fields, their limits, and how its text is made safe to stand in one line of a prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from lightagentd.errors import InvalidArgument
+from lightagentd.memory.ranking import words
+
+MAX_CHARS = 2000
+MAX_TAGS = 10
+_ID = re.compile(r"mem_[0-9a-f]{16}")
+_TAG = re.compile(r"[a-z0-9-]{1,32}")
+_JOINERS = "\u200c\u200d"
+"""Some scripts are wrong without these; all other characters that nobody sees are dropped."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that nobody sees either; U+FE0F, of emoji, may stay."""
+_UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Categories of characters that steer a terminal, or that a model reads and a person does not see."""
+
+State = Literal["kept", "candidate", "rejected"]
+STATES: tuple[State, ...] = ("kept", "candidate", "rejected")
+Source = Literal["person", "agent", "import"]
+SOURCES: tuple[Source, ...] = ("person", "agent", "import")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One memory of one owner. `agent` is empty when it is for all agents; times are in UTC microseconds.
+
+    A rejected one has no text any more, but the `fingerprint` of what it was.
+    """
+
+    id: str
+    owner: int
+    agent: str
+    text: str
+    tags: tuple[str, ...]
+    source: Source
+    state: State
+    session: str
+    trace_id: str
+    created_us: int
+    updated_us: int
+    expires_us: int
+    """When it is forgotten by itself; 0 for never."""
+    confidence: float
+    """How sure its source is, from 0 to 1."""
+    fingerprint: str = ""
+
+    @cached_property
+    def words(self) -> Counter[str]:
+        """What a search compares with: a tag counts as much as three words of the text."""
+        found = Counter(words(self.text))
+        for tag in self.tags:
+            found.update(dict.fromkeys(words(tag), 3))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "tags": list(self.tags)}
+
+    def is_expired(self, now_us: int) -> bool:
+        return 0 < self.expires_us <= now_us
+
+    def is_for(self, agent: str) -> bool:
+        """Whether an agent of this name gets to read it."""
+        return self.agent in ("", agent)
+
+    def line(self) -> str:
+        """It as one line for a model: the text stands in quotes that it cannot close."""
+        when = time.strftime("%Y-%m-%d", time.gmtime(self.updated_us / 1e6))
+        tags = f", {' '.join(self.tags)}" if self.tags else ""
+        quoted = json.dumps(self.text, ensure_ascii=False)
+        return f"- {self.id} ({when}, confidence {self.confidence:g}{tags}): {quoted}"
+
+
+def entry_of(value: object, owner: int) -> Entry:
+    """The entry in what a store gave back, a dict or an Entry. Raises ValueError for all that is not a sound
+    entry of this owner.
+    """
+    found = value.to_dict() if isinstance(value, Entry) else value
+    if not isinstance(found, dict):
+        raise ValueError("not an entry")  # noqa: TRY004 - as all else that a store may get wrong
+    names = {field.name for field in fields(Entry)}
+    if not names - {"fingerprint"} <= found.keys() <= names:
+        raise ValueError("not the fields of an entry")
+    texts = ("id", "agent", "text", "session", "trace_id")
+    if not all(type(found[name]) is str and len(found[name]) <= MAX_CHARS for name in texts):
+        raise ValueError("a text that is none, or too long")
+    if not is_id(found["id"]) or type(found["owner"]) is not int or found["owner"] != owner:
+        raise ValueError("an id that is none, or an entry of somebody else")
+    numbers = ("created_us", "updated_us", "expires_us")
+    if not all(type(found[name]) is int and 0 <= found[name] < 1 << 62 for name in numbers):
+        raise ValueError("a time that is none")
+    if found["source"] not in SOURCES or found["state"] not in STATES:
+        raise ValueError("an unknown source or state")
+    if not isinstance(found["tags"], list | tuple) or type(found.get("fingerprint", "")) is not str:
+        raise ValueError("tags or a fingerprint that are none")
+    if type(found["confidence"]) not in (int, float) or not 0 <= found["confidence"] <= 1:
+        raise ValueError("a confidence that is none")
+    if found["text"] != one_line(found["text"]) or (not found["text"] and found["state"] != "rejected"):
+        raise ValueError("a text that is not one line, or empty")
+    try:
+        return Entry(**{**found, "tags": checked_tags(found["tags"])})
+    except InvalidArgument as err:
+        raise ValueError(err.message) from err
+
+
+def is_id(text: str) -> bool:
+    """Whether it could be the id of an entry."""
+    return _ID.fullmatch(text) is not None
+
+
+def one_line(text: str) -> str:
+    """The text in one line, without what nobody sees; runs of white space become one space.
+
+    A text cannot so begin a line of its own, and reads to a person as it does to a model.
+    """
+    spaced = (" " if char.isspace() else char for char in text)
+    seen = (char for char in spaced if char in _JOINERS or not _is_unseen(char))
+    return " ".join("".join(seen).split())
+
+
+def _is_unseen(char: str) -> bool:
+    return unicodedata.category(char) in _UNSEEN or _BLANK.match(char) is not None
+
+
+def checked_text(text: str) -> str:
+    """The text as it is kept. Raises InvalidArgument for one that is empty or too long."""
+    found = one_line(text[: 4 * MAX_CHARS])
+    if not found:
+        raise InvalidArgument("There is nothing to remember.", field="text", suggestion="Write a sentence.")
+    if len(text) > 4 * MAX_CHARS or len(found) > MAX_CHARS:
+        raise InvalidArgument(
+            f"A memory has at most {MAX_CHARS} characters.",
+            field="text",
+            suggestion="Keep what matters, or keep several.",
+        )
+    return found
+
+
+def checked_tags(tags: Iterable[object]) -> tuple[str, ...]:
+    """The tags, each once. Raises InvalidArgument."""
+    found = tuple(dict.fromkeys(str(tag) for tag in tags))
+    if len(found) > MAX_TAGS or not all(_TAG.fullmatch(tag) for tag in found):
+        raise InvalidArgument(
+            f"A memory has at most {MAX_TAGS} tags of 1 to 32 of a to z, 0 to 9 and -.", field="tags"
+        )
+    return found
+
+
+def checked_confidence(value: float) -> float:
+    """Raises InvalidArgument unless it is from 0 to 1."""
+    if not math.isfinite(value) or not 0 <= value <= 1:
+        raise InvalidArgument("confidence must be from 0 to 1.", field="confidence")
+    return round(float(value), 3)
+
+
+def fingerprint(text: str) -> str:
+    """What a rejected text is known by: the same for other capitals, spaces and punctuation."""
+    return hashlib.sha256(" ".join(words(text)).encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,51 @@
+"""Which texts fit a question best, by their words: Okapi BM25, without any dependency.
+
+See Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), section 3.4.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+_K1, _B = 1.2, 0.75
+"""How soon a word's repetition stops to count, and how much a long text has to make up for."""
+_WORD = re.compile(r"[^\W_]+")
+_WITHOUT_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
+"""Scripts that write words without spaces between them, or nearly so: pairs of characters stand for words."""
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, folded: without case, accents and the s of a plural."""
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    plain = "".join(char for char in decomposed if not unicodedata.combining(char))
+    found: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFKC", plain)):
+        if _WITHOUT_SPACES.search(word):
+            found += [word[at : at + 2] for at in range(max(1, len(word) - 1))]
+        elif len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+            found.append(word[:-1])
+        else:
+            found.append(word)
+    return found
+
+
+def scores(query: str, texts: Sequence[Counter[str]]) -> list[float]:
+    """How well each text, as its counted words, fits the query; 0 when it has none of its words."""
+    asked = set(words(query))
+    lengths = [text.total() for text in texts]
+    average = sum(lengths) / len(lengths) if texts else 1.0
+    found = [0.0] * len(texts)
+    for word in asked:
+        holders = [at for at, text in enumerate(texts) if word in text]
+        if not holders:
+            continue
+        rarity = math.log(1 + (len(texts) - len(holders) + 0.5) / (len(holders) + 0.5))
+        for at in holders:
+            count = texts[at][word]
+            norm = 1 - _B + _B * lengths[at] / (average or 1.0)
+            found[at] += rarity * count * (_K1 + 1) / (count + _K1 * norm)
+    return found

@@ -1,0 +1,110 @@
+"""`lactl usage`: what agents used, and the budgets that limit it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lightagentd.cli.options import Command, Settings
+from lightagentd.cli.output import print_json, table
+from lightagentd.cli.session_name import session_ids, whole_session
+from lightagentd.cli.terminal import is_terminal
+from lightagentd.errors import InvalidArgument
+
+SCOPES = ("session", "turn", "agent", "owner", "owner_day", "day", "all")
+
+
+@click.command("usage", cls=Command)
+@click.option(
+    "--by",
+    "scope",
+    type=click.Choice(SCOPES),
+    help="What each line is about: a session (the default), a turn, an agent, a user, a user's day, a day, "
+    "or everything. Days are those of UTC; 'day' and 'all' are for administrators.",
+)
+@click.option(
+    "--session",
+    metavar="SESSION",
+    shell_complete=session_ids,
+    help="This session alone, or with --by turn its turns.",
+)
+@click.option("--budgets", is_flag=True, help="Show the limits that apply, and how much of each is used.")
+@click.pass_obj
+def command(settings: Settings, scope: str | None, session: str | None, budgets: bool) -> None:
+    """Show what agents used: model calls, tokens, tool calls, money and time.
+
+    The columns: name, turns, steps (model calls), tool calls, tokens, cost, seconds, and of the tokens
+    those of prompts, those of answers, and those of prompts that the endpoint had cached. The cost is '-'
+    where no price is configured ([models.prices] in the configuration), and lacks the steps without one.
+
+    With --budgets the columns are: scope, name, what is limited, used, limit.
+    """
+    session = whole_session(settings, session) if session else None
+    if budgets:
+        if scope:
+            raise InvalidArgument("--budgets goes with --session, not with --by.", field="by")
+        _show_budgets(settings, settings.call("Usage.Budgets", session=session))
+        return
+    if session and scope not in (None, "session", "turn"):
+        raise InvalidArgument("--session goes with --by session and --by turn.", field="session")
+    found = settings.call("Usage.Get", scope=scope or "session", name=session)
+    if settings.json:
+        print_json(found)
+        return
+    table(
+        ("NAME", "TURNS", "STEPS", "CALLS", "TOKENS", "COST", "SECONDS", "PROMPT", "ANSWER", "CACHED"),
+        (
+            (
+                each["name"],
+                number(each["turns"]),
+                number(each["steps"]),
+                number(each["calls"]),
+                number(each["total_tokens"]),
+                money(each),
+                number(round(each["wall_ms"] / 1000)),
+                number(each["prompt_tokens"]),
+                number(each["completion_tokens"]),
+                number(each["cached_tokens"]),
+            )
+            for each in found
+        ),
+        empty="Nothing was used yet.",
+    )
+
+
+def _show_budgets(settings: Settings, found: list[dict[str, Any]]) -> None:
+    if settings.json:
+        print_json(found)
+        return
+    table(
+        ("SCOPE", "NAME", "WHAT", "USED", "LIMIT"),
+        (
+            (
+                each["scope"],
+                each["name"],
+                each["what"],
+                _amount(each["what"], each["used"]),
+                _amount(each["what"], each["limit"]),
+            )
+            for each in found
+        ),
+        empty="No budgets are configured ([budgets.SCOPE] in the configuration).",
+    )
+
+
+def _amount(what: str, value: float) -> str:
+    return f"{value:.2f}" if what == "cost" else number(round(value))
+
+
+def number(value: int) -> str:
+    """A whole number; a person gets separators between the thousands."""
+    return f"{value:,}" if is_terminal() else str(value)
+
+
+def money(used: dict[str, Any]) -> str:
+    """A cost with two digits, more where it is less than a cent; `-` when no price is known."""
+    cost = used["cost"]
+    if not cost:
+        return "-" if used["steps_without_price"] or used["steps_without_usage"] else "0.00"
+    return f"{cost:.2f}" if cost >= 0.01 else f"{cost:.2g}"

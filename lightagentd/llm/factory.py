@@ -2,7 +2,7 @@
 
 A provider comes from the configuration; `openai` also from `OPENAI_API_KEY` and `OPENAI_BASE_URL` in the
 environment, and any provider from the `base_url` of an agent's own definition. A provider's key and headers
-are never sent to an agent's own `base_url`.
+are never sent to an agent's own `base_url`; its window counts there, too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ def make_client(
 def _settings(
     provider: str, name: str, models: Models, base_url: str, api_key_file: Path | None
 ) -> ModelSettings:
+    configured = models.providers.get(provider)
     if base_url:
         key = read_key(api_key_file) if api_key_file else ""
-        return ModelSettings(provider=provider, model=name, base_url=base_url, api_key=key)
-    configured = models.providers.get(provider)
+        window = configured.context_tokens if configured is not None else None
+        return ModelSettings(
+            provider=provider, model=name, base_url=base_url, api_key=key, context_tokens=window
+        )
     if configured is not None:
         return ModelSettings(
             provider=provider,
@@ -59,6 +62,7 @@ def _settings(
             base_url=configured.base_url,
             api_key=read_key(api_key_file) if api_key_file else api_key(configured),
             headers=configured.headers,
+            context_tokens=configured.context_tokens,
             connect_timeout_s=configured.connect_timeout_s,
             idle_timeout_s=configured.idle_timeout_s,
         )

@@ -7,7 +7,7 @@ Messages are the conversation in the words of chat completions, independent of a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -67,15 +67,6 @@ class Function:
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One model call."""
-
-    system: str
-    messages: Sequence[Message]
-    functions: Sequence[Function] = ()
-
-
 @dataclass(frozen=True)
 class TextDelta:
     """A piece of the answer's text."""
@@ -100,6 +91,17 @@ class Finish:
     usage: Usage | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One model call."""
+
+    system: str
+    messages: Sequence[Message]
+    functions: Sequence[Function] = ()
+    on_usage: Callable[[Usage], None] | None = field(default=None, compare=False, repr=False)
+    """Is told as soon as the endpoint says what the call took until then, which may be before its end."""
+
+
 Part = TextDelta | ToolCall | Finish
 
 
@@ -108,6 +110,11 @@ class ModelClient(Protocol):
 
     name: str
     """The model string, such as `openai/gpt-5` or `runbook`."""
+
+    context_tokens: int
+    """The window: how many tokens a request and its answer may have; 0 when there is no such limit."""
+    window_known: bool
+    """Whether the window is configured, and not assumed: then nothing longer is sent."""
 
     def stream(self, request: Request) -> AsyncGenerator[Part, None]:
         """Make one model call. Closing the generator closes the connection. Raises ModelError."""
@@ -124,5 +131,7 @@ class ModelSettings:
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+    context_tokens: int | None = None
+    """The window; None when it is not known."""
     connect_timeout_s: float = 10.0
     idle_timeout_s: float = 120.0

@@ -11,8 +11,9 @@ import json
 from collections.abc import AsyncGenerator, Callable
 
 from lightagentd.events.model import new_id
+from lightagentd.fenced import question_of
 from lightagentd.llm.matching import SkillIndex, abilities
-from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall
+from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
@@ -21,14 +22,18 @@ NO_TOOL = (
     "I answer from runbooks, and the tool that runs them is not there for this agent. "
     "`lactl status` and the agent's list of tools say why."
 )
+_NOTHING = Usage()
+"""What an answer takes: it is counted, and there are no tokens."""
 _LOOKED_AT_CHARS = 2000
-"""How much of a prompt is matched: the question comes first, and what was piped in behind it."""
+"""How much of a question is matched. What is attached to it is not: text from outside chooses no skill."""
 
 
 class RunbookClient:
     """`catalog` gives the skills that are installed now; the index is made again when they changed."""
 
     name = "runbook"
+    context_tokens = 0
+    window_known = True
 
     def __init__(self, catalog: Callable[[], SkillCatalog]) -> None:
         self._catalog = catalog
@@ -40,25 +45,25 @@ class RunbookClient:
         last = request.messages[-1] if request.messages else Message(role="user", content="")
         if last.role == "tool":
             yield TextDelta(last.content)
-            yield Finish(reason="stop")
+            yield Finish(reason="stop", usage=_NOTHING)
             return
         if not any(function.name == RUN for function in request.functions):
             yield TextDelta(NO_TOOL)
-            yield Finish(reason="stop")
+            yield Finish(reason="stop", usage=_NOTHING)
             return
         catalog = self._catalog()
         if catalog is not self._indexed:
             # Off the event loop: it takes as long as many small turns.
             self._index = await asyncio.to_thread(_index_of, catalog)
             self._indexed = catalog
-        found = self._index.match(last.content[:_LOOKED_AT_CHARS])
+        found = self._index.match(question_of(last.content)[:_LOOKED_AT_CHARS])
         if found is None:
             yield TextDelta(abilities(catalog.skills.values()))
-            yield Finish(reason="stop")
+            yield Finish(reason="stop", usage=_NOTHING)
             return
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
-        yield Finish(reason="tool_calls")
+        yield Finish(reason="tool_calls", usage=_NOTHING)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall
+from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.runbook import RunbookClient
 from lightagentd.skills import SkillCatalog, load_skills
 from tests.conftest import REPOSITORY, write
@@ -31,7 +31,7 @@ async def test_a_prompt_that_fits_a_skill_becomes_one_call_of_it() -> None:
     assert isinstance(call, ToolCall)
     assert call.name == "skill_run"
     assert json.loads(call.arguments) == {"name": "disk-check", "args": {}, "effect": "observe"}
-    assert finish == Finish(reason="tool_calls")
+    assert finish == Finish(reason="tool_calls", usage=Usage())
 
 
 async def test_the_report_is_the_answer() -> None:
@@ -42,7 +42,7 @@ async def test_the_report_is_the_answer() -> None:
         Message(role="assistant", content="", tool_calls=(call,)),
         Message(role="tool", content="All disks are fine.", tool_call_id="c", name="skill_run"),
     )
-    assert parts == [TextDelta("All disks are fine."), Finish(reason="stop")]
+    assert parts == [TextDelta("All disks are fine."), Finish(reason="stop", usage=Usage())]
 
 
 async def test_the_newest_prompt_counts() -> None:
@@ -60,7 +60,7 @@ async def test_where_nothing_fits_it_says_what_it_can_do() -> None:
     parts = await answer(RunbookClient(lambda: SHIPPED), user("write me a poem about the sea"))
     assert isinstance(parts[0], TextDelta)
     assert parts[0].text.strip()
-    assert parts[1:] == [Finish(reason="stop")]
+    assert parts[1:] == [Finish(reason="stop", usage=Usage())]
 
 
 async def test_without_the_function_that_runs_skills_it_calls_nothing() -> None:

@@ -1,0 +1,136 @@
+"""A plan: tasks that an agent proposes, a person looks at, and the agent then works off one by one.
+
+A plan belongs to a session. Its phase goes from `drafting` to `ready` when there is something to look at, to
+`applying` when the person says so, and to `completed`. While it is drafted or ready, nothing runs in the
+session but what observes (`policy.decide`). What moves it from one phase to the next is `plans`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from lightagentd import api
+from lightagentd.events.history import Change
+from lightagentd.events.model import dump_json
+
+Phase = Literal["drafting", "ready", "applying", "completed"]
+TaskState = Literal["pending", "running", "done", "failed", "skipped"]
+DRAFTING: tuple[Phase, ...] = ("drafting", "ready")
+"""The phases in which nothing but what observes may run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task. `check` is a shell command that observes and must end with status 0; empty for none."""
+
+    id: str
+    text: str
+    check: str = ""
+    state: TaskState = "pending"
+    note: str = ""
+    """Why it failed."""
+    trace_id: str = ""
+    """Its last turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of one session, as it is stored."""
+
+    session: str
+    phase: Phase
+    title: str = ""
+    tasks: tuple[Task, ...] = ()
+    stopped_at: str = ""
+    """The task that failed, while it is being applied: a person has to choose."""
+    problem: str = ""
+    """Why the newest answer that was meant as a plan was not taken."""
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Plan:
+        """The plan that was stored."""
+        return cls(**{**value, "tasks": tuple(Task(**task) for task in value.get("tasks", ()))})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "session": self.session,
+            "phase": self.phase,
+            "title": self.title,
+            "tasks": [vars(task) for task in self.tasks],
+            "stopped_at": self.stopped_at,
+            "problem": self.problem,
+        }
+
+    def change(self) -> Change:
+        """The change of state that stores this plan."""
+        return Change(state="plans", key=self.session, value=self.to_dict())
+
+    @property
+    def digest(self) -> str:
+        """What a person who read the title, the tasks and their checks can name them by."""
+        read = [self.title, [[task.id, task.text, task.check] for task in self.tasks]]
+        return hashlib.sha256(dump_json(read)).hexdigest()[:32]
+
+    @property
+    def running(self) -> Task | None:
+        """The task whose turn is queued, runs or waits for a person."""
+        return next((task for task in self.tasks if task.state == "running"), None)
+
+    @property
+    def next(self) -> Task | None:
+        """The first task that was not begun yet."""
+        return next((task for task in self.tasks if task.state == "pending"), None)
+
+    def task(self, task_id: str) -> Task:
+        return next(task for task in self.tasks if task.id == task_id)
+
+    def with_task(self, task_id: str, *, state: TaskState, note: str = "", trace_id: str = "") -> Plan:
+        """The plan with one task in another state; a task that failed is where the plan stops."""
+        tasks = tuple(
+            replace(task, state=state, note=note, trace_id=trace_id or task.trace_id)
+            if task.id == task_id
+            else task
+            for task in self.tasks
+        )
+        return replace(self, tasks=tasks, stopped_at=task_id if state == "failed" else "")
+
+    def count(self, state: TaskState) -> int:
+        return sum(task.state == state for task in self.tasks)
+
+
+def fresh(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The tasks as before any of them was begun."""
+    return tuple(Task(id=task.id, text=task.text, check=task.check) for task in tasks)
+
+
+def shown(session: str, plan: Plan | None) -> api.Plan:
+    """The plan as callers get it; its phase is `off` where there is none."""
+    if plan is None:
+        note = "There is no plan in this session."
+        return api.Plan(session=session, phase="off", title="", tasks=[], stopped_at="", note=note, digest="")
+    return api.Plan(
+        session=session,
+        phase=plan.phase,
+        title=plan.title,
+        tasks=[api.PlanTask(**asdict(task)) for task in plan.tasks],
+        stopped_at=plan.stopped_at,
+        note=_note(plan),
+        digest=plan.digest,
+    )
+
+
+def _note(plan: Plan) -> str:
+    if plan.phase == "drafting":
+        return f"Prompts draft the plan; only what observes runs. {plan.problem}".strip()
+    if plan.phase == "ready":
+        tasks = "1 task waits" if len(plan.tasks) == 1 else f"{len(plan.tasks)} tasks wait"
+        return f"{tasks} to be applied; prompts revise the plan. {plan.problem}".strip()
+    counts = Counter(task.state for task in plan.tasks)
+    order: tuple[TaskState, ...] = ("done", "running", "failed", "skipped", "pending")
+    counted = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
+    stopped = f" Task {plan.stopped_at} failed: retry it, skip it or abort." if plan.stopped_at else ""
+    return f"Tasks: {counted}.{stopped}"

@@ -1,0 +1,76 @@
+"""One task of a plan: the prompt of its turn, and its check.
+
+The check is a shell command that observes. It runs in the task's turn, after the model's answer, through the
+same policy, worker and history as every call; but the model did not ask for it, so it is no part of the
+conversation, and nobody is asked about it: what policy would ask about is refused, and the check has failed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from lightagentd.agents.origin import Origin
+from lightagentd.agents.planning.plan import Plan, Task
+from lightagentd.agents.results import Before, Outcome, Results, cap_text
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.events.model import new_id, within
+from lightagentd.fenced import fenced
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.tool import Effect
+
+if TYPE_CHECKING:
+    from lightagentd.agents.parts import AgentParts
+    from lightagentd.agents.turn import Turn
+
+NOTE_BYTES = 1000
+"""How much a note says on why a task failed."""
+
+
+def prompt_of(plan: Plan, task: Task) -> str:
+    """The prompt of a task's turn. What is said about the task is fenced: the runbook model goes by the task
+    alone.
+    """
+    number = [one.id for one in plan.tasks].index(task.id) + 1
+    lines = [
+        f"This is task {task.id}, {number} of {len(plan.tasks)}, of the plan {plan.title!r}."
+        " Do it, and nothing of the other tasks; then say what you did.",
+    ]
+    if task.check:
+        lines.append(f"It is done when this command, run afterwards, ends with status 0: {task.check}")
+    if task.note:
+        lines.append(f"It was tried before, and failed: {task.note}")
+    return f"{task.text}\n\n{fenced('plan', chr(10).join(lines))}"
+
+
+async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
+    """Run the check of a task at the end of its turn; says why it did not pass, or gives an empty string.
+
+    Raises StorageError, Suspended.
+    """
+    args = {"command": task.check, "effect": Effect.OBSERVE.value}
+    call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
+    origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, is_check=True)
+    results = Results(turn.stream, in_conversation=False)
+    with within(request_id=new_id("req")):
+        try:
+            outcome = await parts.dispatcher.run(
+                call,
+                origin=origin,
+                toolbox=parts.toolbox(),
+                stream=turn.stream,
+                results=results,
+                before=Before(),
+            )
+        finally:
+            await uninterrupted(results.settle())
+    return _verdict(outcome)
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.result != "ok":
+        said = outcome.text.removeprefix(f"Error ({outcome.result}): ")
+        return cap_text(f"Its check could not run ({outcome.result}): {said}", NOTE_BYTES)
+    if outcome.metadata.get("exit_status") == 0:
+        return ""
+    return cap_text(f"Its check did not pass: {outcome.text.strip()}", NOTE_BYTES)

@@ -15,10 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lightagentd.agents.builtin import BuiltinContext, Builtins
+from lightagentd.agents.builtin.human import answer_to
 from lightagentd.agents.calls import Ready, answered, parse_call, requested, taken_up, whole
+from lightagentd.agents.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
+from lightagentd.agents.inputs import not_found as no_such_input
 from lightagentd.agents.origin import Origin, host_of
 from lightagentd.agents.results import (
     INVOCATION,
+    Before,
     Outcome,
     Results,
     cap_text,
@@ -45,8 +50,8 @@ from lightagentd.events.model import current_context, new_id
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.approval import Approval, State
 from lightagentd.policy.approvals import Approvals, Suspended
-from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling
-from lightagentd.tool import Effect
+from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
+from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 from lightagentd.worker.pool import Pool
 
@@ -60,6 +65,8 @@ class Dispatcher:
     approvals: Approvals
     pool: Pool
     limits: Limits
+    builtins: Builtins
+    inputs: Inputs
 
     async def run(
         self,
@@ -69,16 +76,19 @@ class Dispatcher:
         toolbox: Toolbox,
         stream: TurnStream,
         results: Results,
-        before: list[NewEvent],
-        approval: str = "",
+        before: Before,
+        waits_for: str = "",
     ) -> Outcome:
         """Run one call; its result goes to `results`, which the caller settles.
 
-        `before` are events that must be stored no later than the intent; the list is emptied. `approval` is
-        one that the call waits for already, since an earlier run of the daemon. Raises StorageError,
-        Suspended, and CancelledError after the cancelled call's result went to `results`.
+        `before` is what must be stored no later than the intent; it is emptied. `waits_for` is
+        the approval or input that the call waits for already, since an earlier run of the daemon. Raises
+        StorageError, Suspended, and CancelledError after the cancelled call's result went to `results`.
         """
         await results.settle()
+        if waits_for.startswith(INPUT_PREFIX):
+            return await self._resume(call, waits_for, origin, toolbox, stream, results)
+        approval = waits_for
         asked = self.approvals.find(approval) if approval else None
         what: dict[str, Any] = {
             "call_id": asked.call_id if asked else new_id("call"),
@@ -121,18 +131,43 @@ class Dispatcher:
         stream.event("tool_call", call_id=ready.call_id, decision=what["decision"], **ready.what)
         return await self._execute(ready, granted, origin, stream, results)
 
+    async def _resume(
+        self,
+        call: ToolCall,
+        waits_for: str,
+        origin: Origin,
+        toolbox: Toolbox,
+        stream: TurnStream,
+        results: Results,
+    ) -> Outcome:
+        """Go on with a call that had begun and waits for a person's input; its intent is stored.
+
+        Its arguments are not looked at again: all that counts of them is in the stored question.
+        """
+        try:
+            asked = self.inputs.get(waits_for)
+            action = toolbox.by_function(call.name)
+            if (action.tool, action.name) != (TOOL, ACTION):
+                raise no_such_input(waits_for)
+        except LightagentError as err:  # a record was damaged, so that nobody can answer
+            what: dict[str, Any] = {"call_id": new_id("call")}
+            return await self._refuse(call, what, err, origin, stream, Before(), waits_for)
+        ready = Ready(call=call, call_id=asked.call_id, action=action, args={}, effect=Effect.OBSERVE)
+        return await self._execute(ready, None, origin, stream, results, waits_for=waits_for)
+
     async def _check(self, call: ToolCall, toolbox: Toolbox, origin: Origin, what: dict[str, Any]) -> Ready:
         """The call with the arguments that its action will get. Fills in `what` as far as it comes.
 
-        What the agent does not have at all is not checked, because policy denies it as it is, and no worker
-        is started for it.
+        What the agent does not have at all, or not while a plan is drafted, is not checked, because policy
+        denies it as it is, and no worker is started for it.
         """
         agent = origin.agent
         action, args = parse_call(call, toolbox)
         effect = action.effect_of(args)
         ready = Ready(call=call, call_id=what["call_id"], action=action, args=args, effect=effect)
         what |= ready.what
-        if not agent.offers(action.tool, action.name) or effect not in agent.front.effects:
+        not_had = not agent.offers(action.tool, action.name) or effect not in agent.front.effects
+        if not_had or blocked_by_plan(origin.plan, effect):
             if self._decide(ready, origin).decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
             return ready
@@ -148,6 +183,8 @@ class Dispatcher:
         return replace(ready, args=args, effect=effect, host=host)
 
     async def _ask_worker(self, ready: Ready, origin: Origin, *, preview: bool) -> Checked:
+        if ready.action.place is Place.DAEMON:
+            return self.builtins.check(ready.action.tool, ready.action.name, ready.args)
         return await self.pool.check(
             origin.agent.name,
             ready.effect,
@@ -178,6 +215,7 @@ class Dispatcher:
                 host=ready.host,
                 known_host=origin.knows(ready.host),
                 change_enabled=self.pool.has_change(agent.name),
+                plan=origin.plan,
             )
         )
 
@@ -203,15 +241,14 @@ class Dispatcher:
             granted=origin.approver is not None,
         )
 
-    async def _request(self, asked: Approval, origin: Origin, before: list[NewEvent]) -> None:
+    async def _request(self, asked: Approval, origin: Origin, before: Before) -> None:
         """Store the question and that the turn waits; a person's own call is answered with it."""
         waits: tuple[Change, ...] = ()
         if origin.turn is not None:
-            origin.turn.approval = asked.id
+            origin.turn.waits_for = asked.id
             waits = (origin.turn.change("waiting", asked.id),)
-        events = (*before,)
-        before.clear()
-        await self.approvals.request(asked, *events, changes=waits, granted_by=origin.approver)
+        events, changes = before.take()
+        await self.approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
 
     async def _preview(self, ready: Ready, origin: Origin) -> tuple[str, dict[str, Any]]:
         """What the call would do, and what that rests on. Where a tool cannot say, the arguments must do."""
@@ -248,6 +285,8 @@ class Dispatcher:
         origin: Origin,
         stream: TurnStream,
         results: Results,
+        *,
+        waits_for: str = "",
     ) -> Outcome:
         call, action = ready.call, ready.action
         wanted = Call(
@@ -268,7 +307,15 @@ class Dispatcher:
         taints = action.taints
         started = time.monotonic()
         try:
-            output, metadata = await self._work(wanted, stream)
+            if action.place is Place.DAEMON:
+                inside = BuiltinContext(call_id=ready.call_id, origin=origin, stream=stream)
+                if waits_for:
+                    found = await answer_to(self.inputs, waits_for, inside)
+                else:
+                    found = await self.builtins.run(action.tool, action.name, ready.args, inside)
+                output, metadata = found.output, found.metadata
+            else:
+                output, metadata = await self._work(wanted, stream)
             result, text = "ok", cap_text(output, self.limits.result_bytes)
         except StorageError:
             raise
@@ -277,6 +324,8 @@ class Dispatcher:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
+            if origin.turn is not None and self.inputs.is_open(origin.turn.waits_for):
+                raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(call, action, stopped.code, error_text(stopped), {}, started)
             changes = origin.after_call(wanted.call_id, taints=action.taints, host="")
@@ -285,8 +334,16 @@ class Dispatcher:
         outcome = self._outcome(call, action, result, text, metadata, started)
         # A call that failed may say what it read all the same, so it taints too.
         changes = origin.after_call(wanted.call_id, taints=taints, host=host if result == "ok" else "")
-        self._store_result(wanted, action, outcome, results, changes)
+        lapsed, settled = self._taken(origin)
+        self._store_result(wanted, action, outcome, results, (*changes, *settled), lapsed)
         return outcome
+
+    def _taken(self, origin: Origin) -> tuple[list[NewEvent], list[Change]]:
+        """What goes with a call's result when it asked a person: the turn waits for nobody any more."""
+        if origin.turn is None or not self.inputs.is_open(origin.turn.waits_for):
+            return [], []
+        lapsed, changes = self.inputs.taken(origin.turn.waits_for)
+        return lapsed, [*changes, *origin.running()]
 
     async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
         async with contextlib.aclosing(self.pool.call(wanted)) as events:
@@ -327,6 +384,7 @@ class Dispatcher:
         outcome: Outcome,
         results: Results,
         changes: Sequence[Change],
+        lapsed: Sequence[NewEvent] = (),
     ) -> None:
         data = {
             "call_id": wanted.call_id,
@@ -340,8 +398,9 @@ class Dispatcher:
             "metadata": outcome.metadata,
         }
         stored = self.history.append(
+            *lapsed,
             NewEvent(topic=f"tool.{wanted.tool}", type=INVOCATION, data=data, source="worker"),
-            message_event(outcome.message()),
+            *((message_event(outcome.message()),) if results.in_conversation else ()),
             changes=changes,
         )
         results.add(
@@ -362,7 +421,7 @@ class Dispatcher:
         err: LightagentError,
         origin: Origin,
         stream: TurnStream,
-        before: list[NewEvent],
+        before: Before,
         approval: str,
     ) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
@@ -373,8 +432,8 @@ class Dispatcher:
         refused = NewEvent(topic="agent.tool_dispatch", type="refused", data=data, source="agent")
         lapsed, changes = self.approvals.lapse(approval, err.message) if approval else ([], [])
         running = origin.running() if approval else ()
-        told = message_event(outcome.message())
-        await self._store(before, *lapsed, refused, told, changes=(*changes, *running))
+        told = () if origin.is_check else (message_event(outcome.message()),)
+        await self._store(before, *lapsed, refused, *told, changes=(*changes, *running))
         stream.event(
             "tool_result",
             call_id=what["call_id"],
@@ -387,15 +446,16 @@ class Dispatcher:
         )
         return outcome
 
-    async def _store(self, before: list[NewEvent], *events: NewEvent, changes: Sequence[Change] = ()) -> None:
-        waiting = (*before, *events)
-        before.clear()
-        await self.history.append(*waiting, changes=changes)
+    async def _store(self, before: Before, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
+        first, with_them = before.take()
+        await self.history.append(*first, *events, changes=(*with_them, *changes))
 
 
 def _grounds(ready: Ready, origin: Origin) -> dict[str, Any]:
     """What a decision on a call rested on beside the call, where that is not as in an ordinary prompt."""
     found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
+    if origin.plan:
+        found["plan"] = origin.plan
     if ready.effect is Effect.REACH and ready.host:
         found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
     return found

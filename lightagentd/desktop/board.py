@@ -18,10 +18,11 @@ APPROVE, DENY = "approve", "deny"
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One notification. `key` is the approval's id where it is a question, else anything that is its own.
+    """One notification. `key` is the id of the approval or the input where it is a question, else anything
+    that is its own.
 
     `summary` and `body` are text without markup, fit to be shown. `answers` are the answers that may be given
-    with a button; `how` is said where the server has no buttons.
+    with a button; where they are `choices`, those are the words. `how` is said where no button says yes.
     """
 
     key: str
@@ -30,8 +31,13 @@ class Card:
     icon: str = "dialog-information"
     urgent: bool = False
     answers: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     how: str = ""
     expires_us: int = 0
+
+    def choice(self, answer: str) -> str:
+        """The words of an answer that is a choice; empty for another."""
+        return dict(zip(self.answers, self.choices, strict=False)).get(answer, "")
 
 
 class Board:

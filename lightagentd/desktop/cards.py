@@ -26,6 +26,8 @@ PREVIEW_CHARS, PREVIEW_LINES = 240, 4
 ANSWER_CHARS, ANSWER_LINES = 300, 4
 TITLE_CHARS = 100
 NAME_CHARS = 60
+BUTTONS, BUTTON_CHARS = 3, 40
+"""More choices, or longer ones, have no buttons."""
 
 
 def question(approval: dict[str, Any], *, uid: int) -> Card:
@@ -53,6 +55,42 @@ def question(approval: dict[str, Any], *, uid: int) -> Card:
         how=f"Answer with: lactl approve {key}, or: lactl deny {key}" if approval["may_answer"] else "",
         expires_us=int(approval["expires_us"]),
     )
+
+
+def asked(found: dict[str, Any]) -> Card:
+    """The card of an `api.Input` that waits. It has buttons where the whole question is in it, and the
+    choices are few and short.
+    """
+    key, choices = str(found["id"]), [str(choice) for choice in found["choices"]]
+    text = visible(found["question"])
+    whole = text == found["question"] and _fits(text)
+    listed = [f"{number}) {visible(choice)}" for number, choice in enumerate(choices, 1)]
+    on_buttons = whole and len(choices) <= BUTTONS and all(map(_fits_on_a_button, choices))
+    lines = [
+        _barred(text if whole else shorten(text, ARGUMENTS_CHARS, ARGUMENTS_LINES)),
+        *([] if on_buttons or not _fits("\n".join(listed)) else listed),
+        _time_left(int(found["expires_us"])),
+        *([] if whole else [f"All of it: lactl inputs show {key}"]),
+    ]
+    return Card(
+        key=key,
+        summary=f"Agent {_name(found['agent'])} asks you",
+        body="\n".join(line for line in lines if line),
+        icon="dialog-question",
+        urgent=True,
+        answers=tuple(f"choice-{number}" for number in range(1, len(choices) + 1)) if on_buttons else (),
+        choices=tuple(choices) if on_buttons else (),
+        how=f"Answer with: lactl answer {key} TEXT",
+        expires_us=int(found["expires_us"]),
+    )
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= ARGUMENTS_CHARS and text.count("\n") < ARGUMENTS_LINES
+
+
+def _fits_on_a_button(choice: str) -> bool:
+    return len(choice) <= BUTTON_CHARS and visible(choice) == choice
 
 
 def finished(event: dict[str, Any], messages: Sequence[dict[str, Any]]) -> Card:

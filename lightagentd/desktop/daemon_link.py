@@ -19,7 +19,7 @@ from lightagentd.desktop.pause import Pause, first_of
 from lightagentd.errors import LightagentError
 
 CALL_S = 30.0
-_TOPICS = ("approval", "session.turn", "agent.error")
+_TOPICS = ("approval", "input", "session.turn", "agent.error")
 _MESSAGES = 50
 """How many of a session's newest messages are searched for the prompt that an answer belongs to."""
 _NO_END = "fallback"
@@ -67,13 +67,17 @@ class DaemonLink:
 
     async def answer(self, card: Card, answer: str) -> bool:
         """Give an answer, and tell the person when it does not count. True when the question is over."""
-        method = "Approvals.Approve" if answer == APPROVE else "Approvals.Deny"
+        method, parameters = "Approvals.Deny", {"approval": card.key}
+        if choice := card.choice(answer):
+            method, parameters = "Inputs.Answer", {"input": card.key, "text": choice}
+        elif answer == APPROVE:
+            method = "Approvals.Approve"
         try:
             async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
-                await client.call(method, approval=card.key)
+                await client.call(method, **parameters)
         except LightagentError as err:
             self._board.tell(cards.not_answered(card, err.message, err.suggestion))
-            return isinstance(err, errors.NotFound | errors.ApprovalClosed)
+            return isinstance(err, errors.NotFound | errors.ApprovalClosed | errors.InputClosed)
         return True
 
     async def _follow(self, client: AsyncClient) -> None:
@@ -92,10 +96,15 @@ class DaemonLink:
         """Take over what is open now; the events from here on say what becomes of it."""
         found = (await client.call("Approvals.List"))["approvals"]
         ids = [each["id"] for each in found if each["state"] == "waiting" and self._mine(each["owner"])]
-        self._board.keep_only(ids)
+        found = (await client.call("Inputs.List"))["inputs"]
+        inputs = [each["id"] for each in found if self._mine(each["owner"])]
+        self._board.keep_only([*ids, *inputs])
         for approval in ids:
             if approval not in self._board.questions:
                 await self._ask(client, approval)
+        for name in inputs:
+            if name not in self._board.questions:
+                await self._ask_input(client, name)
 
     async def _read(self, client: AsyncClient, topic: str) -> None:
         async with AsyncClient(self._socket or None, timeout_s=CALL_S) as events:
@@ -119,6 +128,11 @@ class DaemonLink:
                 await self._ask(client, str(data.get("approval", "")))
             else:
                 self._board.settle(str(data.get("approval", "")))
+        elif event["topic"].startswith("input"):
+            if event["type"] == "requested":
+                await self._ask_input(client, str(data.get("input", "")))
+            else:
+                self._board.settle(str(data.get("input", "")))
         elif self._worth_telling(event):
             self._board.tell(cards.finished(event, await self._messages(client, event["session"])))
 
@@ -130,6 +144,15 @@ class DaemonLink:
             return
         if found["state"] == "waiting":
             self._board.ask(cards.question(found, uid=self._uid))
+
+    async def _ask_input(self, client: AsyncClient, name: str) -> None:
+        """As `_ask`, for what an agent wants to know."""
+        try:
+            found = (await client.call("Inputs.Get", input=name))["input"]
+        except (errors.NotFound, errors.PermissionDenied):
+            return
+        if found["state"] == "waiting":
+            self._board.ask(cards.asked(found))
 
     def _worth_telling(self, event: dict[str, Any]) -> bool:
         data = event["data"] or {}

@@ -6,8 +6,8 @@ once. Pauses between attempts grow (`pause`), also where a server dies of what i
 
 The server belongs to the person, and so do all programs on the session bus: a click is worth what a command
 of his is worth. Yet nothing that he did not mean may count. There is no default action, so a click on the
-notification itself allows nothing; the first button denies; and an approval that comes within `GUARD_S` of
-the notification's appearance was meant for what lay under it: the question is shown again.
+notification itself answers nothing; the first button of an approval denies; and a click on any other button
+within `GUARD_S` of the notification's appearance was meant for what lay under it: it is shown again.
 
 Specification: https://specifications.freedesktop.org/notification-spec/latest/
 """
@@ -47,7 +47,7 @@ _BUS_NAME, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[Card, str], Awaitable[bool]]
-"""Gives an answer to the daemon: the question, and `approve` or `deny`. True when the question is over."""
+"""Gives an answer to the daemon: the question, and one of its `answers`. True when the question is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,8 @@ class Screen:
         if card is None or answer not in card.answers:
             return
         shown = self._shown.pop(key)
-        if answer == APPROVE and time.monotonic() - shown.since < self._guard_s:
-            _log.info("the approval of %s came with its notification, so it does not count", key)
+        if answer != DENY and time.monotonic() - shown.since < self._guard_s:
+            _log.info("the answer to %s came with its notification, so it does not count", key)
         elif key not in self._answering:
             task = asyncio.create_task(self._give(card, answer), name=f"notify: answer {key}")
             self._answering[key] = task
@@ -261,7 +261,7 @@ class Screen:
     async def _notify(self, bus: Bus, server: _Server, card: Card, *, asks: bool = True) -> int:
         buttons = card.answers if "actions" in server.can else ()
         body = card.body
-        if asks and card.how and APPROVE not in buttons:
+        if asks and card.how and not set(buttons) - {DENY}:
             body = f"{body}\n{card.how}"
         if "body-markup" in server.can:
             body = escape(body, quote=False)
@@ -269,7 +269,8 @@ class Screen:
             "urgency": Variant("y", _NORMAL if card.urgent else _LOW),
             "category": Variant("s", "x-lightagent.question" if asks else "x-lightagent.news"),
         }
-        actions: list[str] = [text for answer in buttons for text in (answer, _LABELS[answer])]
+        labels = {answer: card.choice(answer) or _LABELS[answer] for answer in buttons}
+        actions = [text for pair in labels.items() for text in pair]
         expires_ms = _NEVER if asks else _SERVER_DECIDES
         args: list[Any] = [APP_NAME, 0, card.icon, card.summary, body, actions, hints, expires_ms]
         [number] = await bus.call(server.owner, PATH, NAME, "Notify", "susssasa{sv}i", args, CALL_S)

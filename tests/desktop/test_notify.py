@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lightagentd.desktop.board import Board, Card
-from lightagentd.desktop.daemon_link import DaemonLink
+from lightagentd.desktop.daemon_link import _TOPICS, DaemonLink
 from lightagentd.desktop.screen import Screen
 from lightagentd.paths import Paths
 from lightagentd.policy.approval import State, now_us
@@ -335,7 +335,7 @@ async def test_a_failure_is_told_and_a_cancel_is_not(paths: Paths, session_bus: 
 
 def _follows(test: Scripted) -> bool:
     """Whether the notifier hears of everything from here on."""
-    return test.daemon.feed._followers == 3
+    return test.daemon.feed._followers == len(_TOPICS)
 
 
 def _ended(test: Scripted) -> int:

@@ -1,0 +1,156 @@
+"""The built-in tool `human`: asks a person in the middle of a turn.
+
+The turn that asks is stored as waiting together with its question (`agents.inputs`), and its time stands
+still until there is an answer. The answer is a person's word, so it does not taint; that nobody answered in
+time is an answer, too. Who may answer is for the control planes to say: nothing that an agent does answers.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
+from lightagentd.agents.inputs import TOOL, Input, Inputs
+from lightagentd.errors import Refused
+from lightagentd.events.model import current_context
+from lightagentd.policy.decide import PERSON
+from lightagentd.tool import Args, Result, Tool
+
+QUESTION_CHARS, CHOICE_CHARS, CHOICES = 4000, 200, 20
+YEAR_S = 366 * 86_400.0
+_SEVERAL_LINES = frozenset({"Cc", "Zl", "Zp"})
+"""Categories of Unicode that are no part of a line, or end it."""
+
+
+class AskArgs(Args):
+    """The arguments of `human.ask`."""
+
+    question: str = Field(
+        min_length=1, max_length=QUESTION_CHARS, description="What you need to know, and what depends on it."
+    )
+    choices: list[Annotated[str, Field(min_length=1, max_length=CHOICE_CHARS)]] = Field(
+        default=[],
+        max_length=CHOICES,
+        description="The answers to choose from, two or more, one line each; without them any text is one.",
+    )
+    timeout_s: float | None = Field(
+        default=None,
+        ge=1.0,
+        le=YEAR_S,
+        description="How long to wait at the most; the daemon has a limit, too.",
+    )
+
+    @field_validator("question")
+    @classmethod
+    def _is_text(cls, question: str) -> str:
+        if not question.strip() or "\0" in question:
+            raise ValueError("a question is text, without NUL bytes")
+        return _encodable(question)
+
+    @field_validator("choices")
+    @classmethod
+    def _can_be_told_apart(cls, choices: list[str]) -> list[str]:
+        found = [_encodable(choice.strip()) for choice in choices]
+        if len(found) == 1:
+            raise ValueError("one choice is none: name two or more, or leave them out")
+        if not all(found) or any(unicodedata.category(char) in _SEVERAL_LINES for char in "".join(found)):
+            raise ValueError("each choice is one line, and not empty")
+        if len(set(found)) != len(found):
+            raise ValueError("two choices are the same")
+        return found
+
+
+class Human(Tool):
+    """Asks the person whose session it is."""
+
+    name = TOOL
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+
+    @builtin_action(timeout_s=NO_TIME_LIMIT_S)
+    async def ask(self, ctx: BuiltinContext, args: AskArgs) -> Result:
+        """Ask the person a question and wait for the answer. Only for what you cannot find out by yourself
+        and what only a person can decide; it gives no permission, which each call gets or not by itself.
+        """
+        turn = ctx.origin.turn
+        if turn is None:
+            raise Refused(
+                "human.ask asks in the middle of a turn, and this call belongs to none.",
+                suggestion=f"Prompt the agent {ctx.agent}, so that it can ask.",
+            )
+        if ctx.origin.trigger != PERSON:
+            raise Refused(
+                "Nobody is there to be asked: this turn runs unattended.",
+                suggestion="Say in your final answer what you would have asked, and what you left undone.",
+            )
+        asked = self._inputs.new(
+            agent=ctx.agent,
+            session=ctx.origin.session_id,
+            owner=ctx.owner,
+            trace_id=current_context().trace_id,
+            call_id=ctx.call_id,
+            question=args.question,
+            choices=args.choices,
+            timeout_s=args.timeout_s,
+        )
+        turn.waits_for = asked.id
+        await self._inputs.ask(asked, changes=(turn.change("waiting", asked.id),))
+        return await answer_to(self._inputs, asked.id, ctx)
+
+
+async def answer_to(inputs: Inputs, input_id: str, ctx: BuiltinContext) -> Result:
+    """Wait for the answer to a question that is stored, in this run of the daemon or an earlier one.
+
+    Raises Suspended, InputNotFound, StorageError.
+    """
+    asked = inputs.get(input_id)
+    if asked.state == "waiting":
+        ctx.stream.event(
+            "input_requested",
+            input=asked.id,
+            call_id=asked.call_id,
+            question=asked.question,
+            choices=[*asked.choices],
+            expires_us=asked.expires_us,
+        )
+    with ctx.origin.waiting(input_id):
+        found = await inputs.wait(input_id)
+    ctx.stream.event(
+        "input_answered",
+        input=found.id,
+        call_id=found.call_id,
+        state=found.state,
+        answer=found.answer,
+        answered_by=found.answered_by,
+    )
+    return _result(found)
+
+
+def _result(found: Input) -> Result:
+    """What the model reads."""
+    metadata: dict[str, Any] = {"input": found.id, "state": found.state}
+    if found.state == "answered":
+        metadata["answered_by"] = found.answered_by
+        return Result(
+            output=f"The user with uid {found.answered_by} answered:\n{found.answer}", metadata=metadata
+        )
+    if found.state == "expired":
+        span_s = (found.expires_us - found.created_us) / 1_000_000
+        why = f"Nobody answered within {span_s:g} seconds"
+    else:
+        why = "The question was dropped"
+    return Result(
+        output=f"{why}, so there is no answer, and none may be assumed. Go on without it in the way that"
+        " risks least, or say in your final answer what you need to know.",
+        metadata=metadata,
+    )
+
+
+def _encodable(text: str) -> str:
+    """Raises ValueError for half characters, which no terminal and no bus takes."""
+    text.encode()
+    return text

@@ -13,13 +13,17 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
+from lightagentd.agents.inputs import Inputs
+from lightagentd.agents.one_turn import end_turn, take_steps
 from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.recovery import end_stored_turns, recover, unfinished_turns
-from lightagentd.agents.session import Session, SessionRecord
-from lightagentd.agents.turn import Step, Turn, final_error
+from lightagentd.agents.planning.plan import Plan
+from lightagentd.agents.planning.plans import Plans
+from lightagentd.agents.sessions.recovery import end_stored_turns, take_up, unfinished_turns
+from lightagentd.agents.sessions.session import Session, SessionRecord, check_room
+from lightagentd.agents.turn import Step, Turn
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
-from lightagentd.errors import AgentNotRunning, LightagentError, TimedOut
+from lightagentd.errors import AgentNotRunning, LightagentError
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import within
 from lightagentd.panic import Panic
@@ -34,11 +38,13 @@ _STILL_QUEUED = AgentNotRunning(
     suggestion="The prompt stays queued for its next start.",
 )
 _STILL_WAITING = AgentNotRunning(
-    "The agent stopped while this turn waits for an approval.",
-    suggestion="The turn goes on at its next start; lactl approvals shows the question.",
+    "The agent stopped while this turn waits for an approval, or for an answer.",
+    suggestion="The turn goes on at its next start; lactl approvals and lactl inputs show the question.",
 )
 _LOADED_SESSIONS = 256
 """Idle sessions beyond this number do not keep their messages in memory."""
+_LOADED_CHARS = 4 << 20
+"""Nor does one with longer messages in all: a prompt may have millions of characters."""
 
 
 class Agent:
@@ -50,8 +56,12 @@ class Agent:
         make_parts: Callable[[], AgentParts],
         history: History,
         approvals: Approvals,
+        inputs: Inputs,
+        plans: Plans,
         panic: Panic | None = None,
+        waiting_bytes: Callable[[int], int] | None = None,
     ) -> None:
+        """`waiting_bytes` says how large the prompts of one uid are that wait, with whatever agent."""
         self.name = name
         self._panic = panic or Panic()
         self.state = "stopped"
@@ -66,9 +76,16 @@ class Agent:
         self._make_parts = make_parts
         self._history = history
         self._approvals = approvals
+        self._inputs = inputs
+        self._plans = plans
+        self._current: dict[int, Session] = {}
+        """By owner: the session that was made the current one last; it may be deleted."""
         self._runners: dict[str, asyncio.Task[None]] = {}
+        self._waiting_bytes = waiting_bytes or self.waiting_bytes
         self._changing = asyncio.Lock()
         """Held by a start or a stop, which may be asked for from several sides at once."""
+        self.recovering = asyncio.Lock()
+        """Held while the turns are ended or taken up that an earlier run left."""
         self._supervisor: asyncio.Task[None] | None = None
         self._failure = asyncio.Event()
         self._pause_s = FIRST_PAUSE_S
@@ -91,6 +108,19 @@ class Agent:
     @property
     def turns_queued(self) -> int:
         return sum(len(session.queue) for session in self.sessions.values())
+
+    def waiting_bytes(self, owner: int) -> int:
+        """How large the prompts of one uid are that wait for their turns."""
+        busy = (one for one in self.sessions.values() if one.queue or one.storing)
+        return sum(one.waiting_bytes for one in busy if one.record.owner == owner)
+
+    def current_of(self, owner: int) -> Session | None:
+        """Where the prompts of one uid go that name no session: to the current one, else to the latest."""
+        current = self._current.get(owner)
+        if current is not None and current.is_current and not current.deleted:
+            return current
+        own = [one for one in self.sessions.values() if one.record.owner == owner and not one.deleted]
+        return max(own, key=lambda one: (one.is_current, one.record.updated_us), default=None)
 
     async def start(self) -> None:
         """Start, with the sessions that the history has. Raises LightagentError; then it is stopped."""
@@ -122,14 +152,22 @@ class Agent:
         *,
         unattended: bool = False,
         outside: bool = False,
+        becomes_current: bool = False,
     ) -> Turn:
         """Store a prompt, and run its turn when those before it are done.
 
         `unattended` says that nobody is there to be asked: what policy would ask about is refused. `outside`
-        says that the prompt holds text from outside, which taints the session.
+        says that the prompt holds text from outside, which taints the session, and `becomes_current` that
+        its owner chose the session.
         """
         return await self._prompt(
-            session, text, correlation_id, stepwise=False, unattended=unattended, outside=outside
+            session,
+            text,
+            correlation_id,
+            stepwise=False,
+            unattended=unattended,
+            outside=outside,
+            becomes_current=becomes_current,
         )
 
     async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
@@ -188,12 +226,51 @@ class Agent:
         could not be stored.
         """
         why = self._panic.error()
-        await end_stored_turns(self._history, self._approvals, why, agent=self.name, sessions=self.sessions)
+        await end_stored_turns(
+            self._history, self._approvals, self._inputs, why, agent=self.name, sessions=self.sessions
+        )
 
     def adopt(self, session: Session) -> Session:
         """Take a session that was just stored into memory."""
-        session.driver = self.run
+        session.driver, session.take_current = self.run, self.take_current
         return self.sessions.setdefault(session.id, session)
+
+    def take_current(self, session: Session) -> None:
+        """A session was just stored as the current one of its owner."""
+        before = self._current.get(session.record.owner)
+        if before is not None:
+            before.is_current = False
+        session.is_current = True
+        self._current[session.record.owner] = session
+
+    def go_on(self, session: Session) -> None:
+        """Begin what waits in a session, if nothing keeps it from that any more."""
+        session.stream.ring()
+        self._run_session(session)
+
+    async def end_turns(self, session: Session, why: LightagentError) -> None:
+        """For a session that is being deleted: wait until none of its turns is left, running or queued.
+
+        Raises StorageError.
+        """
+        while True:
+            for turn in [*session.queue, *([session.running] if session.running else [])]:
+                turn.cancel(why)
+            self._run_session(session)
+            if runner := self._runners.get(session.id):
+                await asyncio.wait([runner])
+            elif session.storing:
+                await self._history.append()  # appends keep their order
+                await asyncio.sleep(0)
+            else:
+                break
+        while session.queue:  # nothing runs them, since the agent does not run
+            session.queue.popleft().finish(why, {"steps": 0, "duration_ms": 0})
+
+    def end_watching(self) -> None:
+        """Nobody hears of its sessions any more: it is gone, or the daemon stops."""
+        for session in self.sessions.values():
+            session.stream.end()
 
     def running_parts(self) -> AgentParts:
         """Raises AgentNotRunning."""
@@ -213,17 +290,20 @@ class Agent:
         stepwise: bool,
         unattended: bool = False,
         outside: bool = False,
+        becomes_current: bool = False,
     ) -> Turn:
         self._panic.check()
-        max_queue = self.running_parts().max_queue
+        parts = self.running_parts()
+        check_room(session, text, self._waiting_bytes, parts.limits.max_prompt_bytes)
         try:
             turn = await session.enqueue(
                 text,
                 correlation_id=correlation_id,
-                max_queue=max_queue,
+                max_queue=parts.max_queue,
                 stepwise=stepwise,
                 unattended=unattended,
                 outside=outside,
+                becomes_current=becomes_current,
             )
         finally:
             self._run_session(session)  # also when the caller went away: what is stored is run
@@ -260,20 +340,23 @@ class Agent:
     async def _begin(self) -> None:
         """Make the parts, read the sessions, end or queue what the last run left, and work. Raises."""
         parts = self._make_parts()
+        plans = self._history.state("plans")
         for value in self._history.state("sessions").values():
             if value["agent"] == self.name:
                 session = self.adopt(Session(SessionRecord.from_dict(value), self._history))
+                session.plan = Plan.from_dict(plans[session.id]) if session.id in plans else None
                 session.forget_messages()
-        for session_id, unfinished in unfinished_turns(self._history).items():
-            if session_id in self.sessions:
-                session = self.sessions[session_id]
-                waiting = {turn.trace_id for turn in session.queue} | session.storing
-                left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
-                found = await recover(session, left)
-                session.queue.extend(found.requeued)
-                session.queue.extendleft(reversed(found.taken_up))
+        for value in self._history.state_below("current", f"{self.name}/").values():
+            if current := self.sessions.get(str(value["session"])):
+                self.take_current(current)
+        async with self.recovering:
+            for session_id, unfinished in unfinished_turns(self._history).items():
+                session_found = self.sessions.get(session_id)
+                if session_found is not None and not session_found.deleted:
+                    await take_up(session_found, unfinished)
         self.parts, self.state, self.problem = parts, "running", ""
         for session in self.sessions.values():
+            await self._plans.take_up(self, session)
             self._run_session(session)
 
     async def _end(self) -> None:
@@ -327,25 +410,37 @@ class Agent:
         self._failure.set()
 
     def _run_session(self, session: Session) -> None:
-        if session.id not in self._runners and session.queue and self._may_begin():
+        if session.id not in self._runners and session.queue and self._may_begin(session):
             task = asyncio.create_task(self._work_off(session), name=f"session-{session.id}")
             self._runners[session.id] = task
             task.add_done_callback(lambda done: self._runner_done(session, done))
 
-    def _may_begin(self) -> bool:
-        return self.state == "running" and not self._draining
+    def _may_begin(self, session: Session) -> bool:
+        """In a paused session goes on what had begun and waits since before a restart, and what is cancelled
+        comes to its end.
+        """
+        if self.state != "running" or self._draining:
+            return False
+        first = session.queue[0]
+        return first.cancelled or not (session.deleted or (session.record.paused and first.taken_up is None))
 
     def _runner_done(self, session: Session, runner: asyncio.Task[None]) -> None:
         self._runners.pop(session.id, None)
+        session.stream.ring()
         if not runner.cancelled() and (error := runner.exception()) is not None:
             self._fail(error)
         self._run_session(session)
-        if len(self.sessions) > _LOADED_SESSIONS and session.id not in self._runners:
+        too_much = len(self.sessions) > _LOADED_SESSIONS or session.loaded_chars > _LOADED_CHARS
+        if too_much and session.id not in self._runners:
             session.forget_messages()
 
     async def _work_off(self, session: Session) -> None:
         """Run the queued turns of a session, one after the other."""
-        while session.queue and self._may_begin():
+        while session.queue and self._may_begin(session):
+            with contextlib.suppress(LightagentError):  # the turn reads it again, and ends with that
+                await session.load()
+            if not session.queue or not self._may_begin(session):
+                continue
             parts = self.running_parts()
             turn = session.queue.popleft()
             session.running = turn
@@ -364,6 +459,8 @@ class Agent:
                 if turn.task.done() and not turn.task.cancelled() and (error := turn.task.exception()):
                     self._fail(error)
             self._pause_s = FIRST_PAUSE_S if self.state == "running" else self._pause_s
+            if turn.over.is_set():
+                await self._plans.after_turn(self, session, turn)
 
     async def _run_turn(self, session: Session, turn: Turn, parts: AgentParts) -> None:
         """One turn to its stored end. An error that no turn should have fails the agent."""
@@ -374,7 +471,7 @@ class Agent:
                 self._panic.check()
                 if turn.cancelled:
                     raise asyncio.CancelledError
-                await self._take_steps(session, turn, parts)
+                await take_steps(session, turn, parts, self._plans)
             except (LightagentError, Suspended) as err:
                 error = err
             except asyncio.CancelledError as err:
@@ -390,61 +487,18 @@ class Agent:
                     session.forget_messages()
                     turn.finish(_STILL_WAITING, {"steps": turn.steps_done, "duration_ms": turn.duration_ms})
                 else:
-                    await uninterrupted(self._end_turn(session, turn, error, parts))
+                    await uninterrupted(end_turn(session, turn, error, parts, self._plans))
 
     def _stays(self, turn: Turn, error: BaseException | None, parts: AgentParts) -> bool:
         """Whether a turn that was stopped stays stored as it is, with the question that it waits for."""
-        approvals = parts.dispatcher.approvals
+        approvals, inputs = parts.dispatcher.approvals, parts.dispatcher.inputs
         return (
             isinstance(error, Suspended | asyncio.CancelledError)
             and not turn.cancelled
             and turn.handed is None
-            and approvals.is_open(turn.approval)
+            and (approvals.is_open(turn.waits_for) or inputs.is_open(turn.waits_for))
             and (approvals.suspended or self.state == "failed")
         )
-
-    async def _take_steps(self, session: Session, turn: Turn, parts: AgentParts) -> None:
-        if turn.taken_up is None:
-            await session.begin(turn)
-        left_s = parts.turn_timeout_s if turn.taken_up is None else turn.taken_up.left_s
-        turn.stream.event("started", model=parts.clients[0].name)
-        try:
-            async with (
-                asyncio.timeout(left_s) as timer,
-                contextlib.aclosing(turn.steps(parts)) as steps,
-            ):
-                turn.timer = timer
-                async for step in steps:
-                    await turn.hand_over(step)
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
-
-    async def _end_turn(
-        self, session: Session, turn: Turn, error: BaseException | None, parts: AgentParts
-    ) -> None:
-        """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
-        figures = {"steps": turn.steps_done, "duration_ms": turn.duration_ms}
-        failure = None if error is None else final_error(error, cancelled=turn.cancelled)
-        stored = {**figures, "unattended": True} if turn.unattended else figures
-        if turn.cancelled_because is not None and isinstance(error, asyncio.CancelledError):
-            failure = turn.cancelled_because
-        if failure is None:
-            outcome = NewEvent(topic="session.turn", type="done", data=stored, source="agent")
-        else:
-            data = {**failure.to_dict(), **stored}
-            outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
-        try:
-            lapsed = parts.dispatcher.approvals.lapse(turn.approval, "Its turn ended.")
-            await session.end(turn, outcome, lapsed=lapsed)
-        except LightagentError as err:
-            failure = err
-        except BaseException as err:
-            failure = final_error(err, cancelled=False)
-            raise
-        finally:
-            turn.finish(failure, figures)
 
     async def _event(self, what: str, **data: object) -> None:
         with within(agent=self.name):

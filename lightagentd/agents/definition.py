@@ -11,6 +11,7 @@ The front matter's keys, all optional, others are refused by name:
     skills: [names of skills]; all when missing
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     parallel: true when calls that observe may run at once
+    plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
 """
 
@@ -20,12 +21,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lightagentd import frontmatter
-from lightagentd.config import Seconds
+from lightagentd.config import Seconds, check_place
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.tool import Effect
 
@@ -58,6 +60,7 @@ class AgentFrontMatter(BaseModel):
     skills: list[str] | None = None
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     parallel: bool = False
+    plan_tools: Literal["observe", "none"] = "observe"
     limits: AgentLimits = Field(default_factory=AgentLimits)
 
     @field_validator("model")
@@ -157,6 +160,7 @@ def load_definition(path: Path) -> AgentDefinition:
     if not NAME.fullmatch(name):
         raise ConfigError(f"{path}: the folder's name {name!r} cannot be an agent's name.")
     content = frontmatter.read(path)
+    check_place(path)
     return AgentDefinition(name=name, front=content.parse(AgentFrontMatter), prompt=content.body, path=path)
 
 

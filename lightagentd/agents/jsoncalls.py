@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import ToolCall
@@ -16,8 +17,8 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _KEYS = {"tool", "action", "args"}
 
 
-def call_in_text(text: str) -> ToolCall | None:
-    """The call that the whole text is, or None."""
+def object_in_text(text: str) -> dict[str, Any] | None:
+    """The JSON object that the whole text is, bare or in one code fence, or None."""
     stripped = text.strip()
     if fenced := _FENCE.fullmatch(stripped):
         stripped = fenced[1].strip()
@@ -27,7 +28,13 @@ def call_in_text(text: str) -> ToolCall | None:
         found = json.loads(stripped)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or set(found) - _KEYS or not {"tool", "action"} <= set(found):
+    return found if isinstance(found, dict) else None
+
+
+def call_in_text(text: str) -> ToolCall | None:
+    """The call that the whole text is, or None."""
+    found = object_in_text(text)
+    if found is None or set(found) - _KEYS or not {"tool", "action"} <= set(found):
         return None
     tool, action, args = found["tool"], found["action"], found.get("args", {})
     if not (isinstance(tool, str) and isinstance(action, str) and isinstance(args, dict)):

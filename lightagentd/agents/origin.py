@@ -9,15 +9,15 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.events.history import Change
-from lightagentd.policy.decide import PERSON
+from lightagentd.policy.decide import CHECK, PERSON
 
 if TYPE_CHECKING:
-    from lightagentd.agents.session import Session
+    from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.turn import Turn
 
 UNATTENDED = "unattended"
@@ -37,6 +37,9 @@ class Origin:
     """The uid of a person who may approve, and whose own call this is: his asking is his approval."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
+    is_check: bool = False
+    """Whether it is the check of a plan's task: the daemon's own call in a turn, and no part of the
+    conversation. Nobody is asked about it: it could not be taken up again after a restart."""
 
     @property
     def worker_owner(self) -> int:
@@ -52,11 +55,18 @@ class Origin:
 
     @property
     def trigger(self) -> str:
+        if self.is_check:
+            return CHECK
         return UNATTENDED if self.turn is not None and self.turn.unattended else PERSON
 
     @property
     def tainted(self) -> bool:
         return self.session is not None and self.session.record.tainted
+
+    @property
+    def plan(self) -> Literal["", "observe", "none"]:
+        """What may run while a plan is drafted in the session; empty when none is."""
+        return "" if self.session is None else self.session.plan_gate(self.agent)
 
     def knows(self, host: str) -> bool:
         """Whether the session may be taken to know a host: it went there untainted, or a person let it."""
@@ -67,16 +77,16 @@ class Origin:
         return () if self.session is None else self.session.after_call(call_id, taints=taints, host=host)
 
     def running(self) -> tuple[Change, ...]:
-        """The change of state with which a turn stops waiting for an approval."""
+        """The change of state with which a turn stops waiting for a person."""
         return () if self.turn is None else (self.turn.change("running"),)
 
     @contextlib.contextmanager
-    def waiting(self, approval_id: str) -> Iterator[None]:
+    def waiting(self, waits_for: str) -> Iterator[None]:
         """While a person is asked: the turn shows as waiting, and its time stands still."""
         if self.turn is None:
             yield
             return
-        with self.turn.waiting(approval_id):
+        with self.turn.waiting(waits_for):
             yield
 
 

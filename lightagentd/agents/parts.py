@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightagentd.agents import system_prompt
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.dispatch import Dispatcher
+from lightagentd.agents.metering.ledger import Ledger
+from lightagentd.agents.planning.prompt import plan_section
+from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox
 from lightagentd.config import Limits
 from lightagentd.events.history import History
 from lightagentd.llm.protocol import ModelClient
 
-BudgetCheck = Callable[[], None]
-"""Called before each model call, within the turn's event context; raises BudgetExceeded."""
+if TYPE_CHECKING:
+    from lightagentd.agents.sessions.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +30,8 @@ class AgentParts:
     history: History
     limits: Limits
     toolbox: Callable[[], Toolbox]
-    prompt_folders: Sequence[Path]
-    check_budget: BudgetCheck
+    prompts: SystemPrompts
+    ledger: Ledger
 
     @property
     def max_steps(self) -> int:
@@ -43,5 +45,8 @@ class AgentParts:
     def turn_timeout_s(self) -> float:
         return self.definition.front.limits.turn_timeout_s or self.limits.turn_timeout_s
 
-    def system_prompt(self) -> str:
-        return system_prompt.build(self.definition, self.prompt_folders)
+    async def system_prompt(self, session: Session) -> str:
+        """The system prompt of the session's next turn. Raises StorageError."""
+        prompt = await self.prompts.of(self.definition, session.record.owner)
+        plan = plan_section(session.plan, self.definition)
+        return f"{prompt}\n\n{plan}" if plan else prompt

@@ -14,6 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightagentd.agents.agent import Agent
+from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.builtin.human import Human
+from lightagentd.agents.builtin.memory import Memory
+from lightagentd.agents.builtin.plan import PlanTool
 from lightagentd.agents.definition import (
     AgentDefinition,
     AgentFrontMatter,
@@ -25,9 +29,13 @@ from lightagentd.agents.definition import (
     write_definition,
 )
 from lightagentd.agents.dispatch import Dispatcher
+from lightagentd.agents.inputs import Inputs
+from lightagentd.agents.metering.ledger import Ledger
 from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.recovery import agents_with_turns, end_stored_turns
-from lightagentd.agents.session import Session
+from lightagentd.agents.planning.plans import Plans
+from lightagentd.agents.sessions.recovery import agents_with_turns, end_stored_turns
+from lightagentd.agents.sessions.session import Session, session_not_found
+from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
@@ -38,11 +46,12 @@ from lightagentd.errors import (
     AgentNotFound,
     Conflict,
     LightagentError,
-    SessionNotFound,
 )
 from lightagentd.events.history import History
 from lightagentd.llm.factory import make_client
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.memory.memories import Memories
+from lightagentd.memory.profiles import Profiles
 from lightagentd.panic import Panic
 from lightagentd.paths import Paths, content_folders
 from lightagentd.policy.approvals import Approvals
@@ -76,6 +85,13 @@ class Registry:
             timeout_s=config.limits.approval_timeout_s,
             key_file=paths.state / "approvals.key",
         )
+        self.inputs = Inputs(history, timeout_s=config.limits.input_timeout_s)
+        self.plans = Plans(history)
+        self.ledger = Ledger(history, config.budgets, config.models.prices)
+        self.memories = Memories(config.memory, history)
+        self.profiles = Profiles(history)
+        self.prompts = SystemPrompts(paths, self.memories, self.profiles)
+        self.builtins = Builtins([Human(self.inputs), PlanTool(self.plans), Memory(self.memories)])
         self.panic = panic or Panic()
         self.watches = Watches(history, pool, self._may_watch)
         self.agents: dict[str, Agent] = {}
@@ -83,13 +99,20 @@ class Registry:
         self.skills = SkillCatalog()
         self.toolbox = Toolbox()
         self.toolbox_problem = ""
+        self.unused_files: list[str] = []
+        """Tool files with the name of a built-in tool, as sentences."""
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
 
     async def start(self) -> None:
-        """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d."""
+        """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d, and
+        for a memory store that cannot be used.
+        """
         await self.approvals.load()
+        await self.inputs.load()
+        await self.memories.start()
+        self.ledger.load()
         self.watches.start()
         await self.read_content()
         await take_rules(self.policy, self.paths.config / POLICY_FOLDER, self.history, self._actions())
@@ -99,12 +122,15 @@ class Registry:
     async def close(self) -> None:
         """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
         self.approvals.suspend()
+        self.inputs.suspend()
         await self.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
         for agent, failure in zip(agents, stopped, strict=True):
+            agent.end_watching()
             if failure is not None:
                 _log.error("the agent %s did not stop as it should: %s", agent.name, failure)
+        await self.memories.close()
 
     async def end_all_turns(self) -> None:
         """During an emergency stop: wait until no turn is left, running or queued. Raises StorageError."""
@@ -116,25 +142,29 @@ class Registry:
                 raise failure
         for name in agents_with_turns(self.history) - self.agents.keys():  # removed, or its files are broken
             why = self.panic.error()
-            await end_stored_turns(self.history, self.approvals, why, agent=name, sessions={})
+            await end_stored_turns(self.history, self.approvals, self.inputs, why, agent=name, sessions={})
 
     async def drain(self) -> None:
         """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
         self.approvals.suspend()
+        self.inputs.suspend()
         await asyncio.gather(*(agent.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
         folders = content_folders("agent", self.paths)
-        self.definitions, self.skills, _ = await asyncio.gather(
+        self.definitions, self.skills, *_ = await asyncio.gather(
             asyncio.to_thread(load_definitions, folders),
             asyncio.to_thread(load_skills, content_folders("skills", self.paths)),
             self._read_tools(),
+            self.prompts.look(),
         )
 
     async def _read_tools(self) -> None:
         try:
-            self.toolbox = toolbox_of(await self.pool.describe())
+            described, self.unused_files = self.builtins.beside(await self.pool.describe())
+            # What is built in comes last: of two functions with one name it is the one that counts.
+            self.toolbox = toolbox_of([*described, *self.builtins.described()])
             self.toolbox_problem = ""
         except LightagentError as err:
             self.toolbox_problem = f"The tools could not be described: {err.message}"
@@ -159,6 +189,10 @@ class Registry:
             for agent in self.agents.values()
             if agent.problem and agent.state != "running"
         ]
+        found += self.unused_files
+        found += self.prompts.problems()
+        if self.memories.problem:
+            found.append(self.memories.problem)
         if self.toolbox_problem:
             found.append(self.toolbox_problem)
         if self.policy.problem:
@@ -181,13 +215,14 @@ class Registry:
     def session(self, session_id: str) -> tuple[Agent, Session]:
         """Raises SessionNotFound."""
         for agent in self.agents.values():
-            if session_id in agent.sessions:
-                return agent, agent.sessions[session_id]
-        raise SessionNotFound(
-            f"There is no session {session_id[:60]!r}.",
-            suggestion="Run: lactl sessions list",
-            field="session",
-        )
+            found = agent.sessions.get(session_id)
+            if found is not None and not found.deleted:
+                return agent, found
+        raise session_not_found(session_id)
+
+    def waiting_bytes(self, owner: int) -> int:
+        """How large the prompts of one uid are that wait for their turns, with all agents."""
+        return sum(agent.waiting_bytes(owner) for agent in self.agents.values())
 
     async def create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
         """Define an agent, keep the definition, and start it.
@@ -228,7 +263,7 @@ class Registry:
         await agent.stop()
         await self.pool.end_agent(name)
         await asyncio.to_thread(shutil.rmtree, path.parent)
-        self.agents.pop(name)
+        self.agents.pop(name).end_watching()
         self.definitions.agents.pop(name)
         self.definitions.paths.pop(name)
 
@@ -245,7 +280,9 @@ class Registry:
         folder = self.paths.config / POLICY_FOLDER
         done = await retake_rules(self.policy, folder, self.history, self._actions())
         for name in [name for name in self.agents if name not in self.definitions.agents]:
-            await self.agents.pop(name).stop()
+            gone = self.agents.pop(name)
+            await gone.stop()
+            gone.end_watching()
             done.append(f"stopped agent {name}")
         for name, definition in self.definitions.agents.items():
             agent = self.agents.get(name)
@@ -264,7 +301,16 @@ class Registry:
     async def _try_start(self, name: str) -> None:
         agent = self.agents.get(name)
         if agent is None:
-            agent = Agent(name, self._parts_of(name), self.history, self.approvals, self.panic)
+            agent = Agent(
+                name,
+                self._parts_of(name),
+                self.history,
+                self.approvals,
+                self.inputs,
+                self.plans,
+                self.panic,
+                self.waiting_bytes,
+            )
             self.agents[name] = agent
             agent.watches = self.watches
         try:
@@ -294,6 +340,7 @@ class Registry:
             host="",
             known_host=False,
             change_enabled=self.pool.has_change(name),
+            plan="",
         )
         return self.policy.decide(call).decision is Decision.ALLOW
 
@@ -311,12 +358,14 @@ class Registry:
                     approvals=self.approvals,
                     pool=self.pool,
                     limits=self.config.limits,
+                    builtins=self.builtins,
+                    inputs=self.inputs,
                 ),
                 history=self.history,
                 limits=self.config.limits,
                 toolbox=lambda: self.toolbox,
-                prompt_folders=content_folders("agent", self.paths),
-                check_budget=_no_budget,
+                prompts=self.prompts,
+                ledger=self.ledger,
             )
 
         return make
@@ -354,7 +403,3 @@ class Registry:
         )
         self._allowed_skills[allowed] = (self.skills, kept)
         return kept
-
-
-def _no_budget() -> None:
-    """Budgets are not limited yet."""

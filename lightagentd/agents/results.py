@@ -9,7 +9,7 @@ from typing import Any
 
 from lightagentd.agents.stream import TurnStream
 from lightagentd.errors import LightagentError
-from lightagentd.events.history import NewEvent
+from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Message, ToolCall
 
@@ -32,6 +32,21 @@ class Outcome:
         return Message(role="tool", content=self.text, tool_call_id=self.call.id, name=self.function)
 
 
+@dataclass
+class Before:
+    """What must be stored no later than what comes next, and with it: events and changes of state."""
+
+    events: list[NewEvent] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def take(self) -> tuple[tuple[NewEvent, ...], tuple[Change, ...]]:
+        """All of it; nothing is left."""
+        taken = (*self.events,), (*self.changes,)
+        self.events.clear()
+        self.changes.clear()
+        return taken
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stored:
     """A result on its way to the disk, and what the watchers hear once it is there."""
@@ -47,8 +62,10 @@ class Results:
     that comes of it is told or run before `settle` has returned.
     """
 
-    def __init__(self, stream: TurnStream) -> None:
+    def __init__(self, stream: TurnStream, *, in_conversation: bool = True) -> None:
         self._stream = stream
+        self.in_conversation = in_conversation
+        """Whether the results are messages of the conversation, too."""
         self._waiting: deque[_Stored] = deque()
 
     def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:

@@ -2,7 +2,8 @@
 
 Text that arrives within 20 ms goes out as one event. A watcher that reads slowly delays nobody and costs a
 bounded amount of memory: its waiting text is joined, and beyond `_MAX_WAITING` events or `_MAX_OUTPUT_CHARS`
-its live output is left out (the result has it all the same). No other event is ever left out. A watcher that
+its live output is left out (the result has it all the same). No other event is ever left out; who watches a
+whole session and is too far behind is told so, and hears no more. A watcher that
 comes right after the prompt was queued or the turn was started, while it waits for an approval, or after its
 end, still hears of that.
 """
@@ -15,29 +16,54 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 from lightagentd.api import LAST_EVENTS, TurnEvent
+from lightagentd.errors import LimitExceeded
 
 COALESCE_S = 0.02
-_TOLD_AGAIN = ("queued", "started", "approval_requested", *LAST_EVENTS)
+_TOLD_AGAIN = ("queued", "started", "approval_requested", "input_requested", *LAST_EVENTS)
 """The types of event that a watcher still hears of who comes right after them."""
 _MAX_WAITING = 1000
 _MAX_OUTPUT_CHARS = 4 << 20
+_MAX_BEHIND_CHARS = 32 << 20
+"""How far the watcher of a session may be behind: more than the largest prompt and its answer."""
+_EVENT_CHARS = 500
+"""What an event costs beside its texts, about."""
+_VALUE_CHARS = 8
+"""What a number in an event costs, about."""
 
 
 class Watcher:
     """One reader of a turn. `leave` is called when it stops reading."""
 
-    def __init__(self, leave: Callable[[Watcher], None]) -> None:
+    def __init__(self, leave: Callable[[Watcher], None], *, most_chars: int = 0) -> None:
+        """With `most_chars` it ends when so much waits, since what it watches may go on for ever."""
         self._leave = leave
+        self._most_chars = most_chars
+        self._chars = 0
+        self._too_slow = False
         self._waiting: deque[TurnEvent] = deque()
         self._output_chars = 0
         self._ready = asyncio.Event()
+        self._ended = False
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self._ended = True
+        self._ready.set()
 
     def put(self, event: TurnEvent) -> None:
+        if self._ended:
+            return
         last = self._waiting[-1] if self._waiting else None
         if last is not None and event["type"] == "text_delta" and last["type"] == "text_delta":
             last["text"] += event["text"]
+            self._chars += len(event["text"])
         elif event["type"] != "tool_output" or self._has_room(event):
             self._waiting.append(cast(TurnEvent, dict(event)))
+            self._chars += _chars_of(event)
+        if self._most_chars and self._chars > self._most_chars:
+            self._too_slow = True
+            self._waiting.clear()
+            self.end()
         self._ready.set()
 
     def _has_room(self, output: TurnEvent) -> bool:
@@ -46,33 +72,112 @@ class Watcher:
         self._output_chars += len(output["text"])
         return True
 
-    async def events(self) -> AsyncGenerator[TurnEvent, None]:
-        """The events from now on; ends after the turn's last one."""
+    async def events(self, *, of_session: bool = False) -> AsyncGenerator[TurnEvent, None]:
+        """The events from now on; ends after the turn's last one, or, `of_session`, after `end`.
+
+        Raises LimitExceeded when too much waited.
+        """
         try:
             while True:
                 while self._waiting:
                     event = self._waiting.popleft()
+                    self._chars -= _chars_of(event)
                     if event["type"] == "tool_output":
                         self._output_chars -= len(event["text"])
                     yield event
-                    if event["type"] in LAST_EVENTS:
+                    if event["type"] in LAST_EVENTS and not of_session:
                         return
+                if self._too_slow:
+                    raise LimitExceeded(
+                        f"More than {self._most_chars} characters of events waited to be read.",
+                        suggestion="Watch the session anew, and read what comes.",
+                    )
+                if self._ended:
+                    return
                 self._ready.clear()
                 await self._ready.wait()
         finally:
             self._leave(self)
 
 
-class TurnStream:
-    """The sending end: one for each turn, owned by it."""
+def _chars_of(event: TurnEvent) -> int:
+    """What an event takes in memory, about; a plan in it has a hundred tasks, each with its texts."""
+    return _EVENT_CHARS + _chars_in(event)
 
-    def __init__(self, session: str, trace_id: str) -> None:
+
+def _chars_in(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_chars_in, value.values()))
+    if isinstance(value, list):
+        return sum(map(_chars_in, value))
+    return len(value) if isinstance(value, str) else _VALUE_CHARS
+
+
+class SessionStream:
+    """What happens in a session, turn after turn; one for each session, owned by it."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self.watchers: list[Watcher] = []
+        self.ended = False
+        """Whether the session is gone, or the daemon stops."""
+        self._bell: asyncio.Event | None = None
+
+    async def changed(self) -> None:
+        """Wait until something has changed in the session that is no event of a turn."""
+        if self._bell is None:
+            self._bell = asyncio.Event()
+        await self._bell.wait()
+
+    def ring(self) -> None:
+        """Wake those who wait for a change."""
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.set()
+
+    def watch(self) -> Watcher:
+        """A new watcher; whoever makes it must read its `events(of_session=True)`."""
+        watcher = Watcher(self._unwatch, most_chars=_MAX_BEHIND_CHARS)
+        self.watchers.append(watcher)
+        return watcher
+
+    def _unwatch(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
+
+    def event(self, event_type: str, *, trace_id: str = "", **fields: Any) -> None:
+        """Something that is about the session, or about a turn that is not running."""
+        event = cast(
+            TurnEvent, {"type": event_type, "session": self._session, "trace_id": trace_id, **fields}
+        )
+        for watcher in self.watchers:
+            watcher.put(event)
+        self.ring()
+
+    def end(self) -> None:
+        """The session is gone, or the daemon stops."""
+        self.ended = True
+        for watcher in self.watchers:
+            watcher.end()
+        self.ring()
+
+
+class TurnStream:
+    """The sending end: one for each turn, owned by it. `also` gets everything, too."""
+
+    def __init__(self, session: str, trace_id: str, also: SessionStream | None = None) -> None:
         self._session = session
         self._trace_id = trace_id
+        self._also = also or SessionStream(session)
         self._watchers: list[Watcher] = []
         self._text: list[str] = []
         self._flush: asyncio.TimerHandle | None = None
         self._latest: TurnEvent | None = None
+
+    @property
+    def latest(self) -> TurnEvent | None:
+        """The last event that was sent."""
+        return self._latest
 
     def watch(self) -> Watcher:
         """A new watcher; whoever makes it must read its `events()`."""
@@ -88,7 +193,7 @@ class TurnStream:
 
     def text(self, text: str) -> None:
         """A piece of the answer, sent together with what follows within COALESCE_S."""
-        if self._watchers:
+        if self._watchers or self._also.watchers:
             self._text.append(text)
             if self._flush is None:
                 self._flush = asyncio.get_running_loop().call_later(COALESCE_S, self.flush)
@@ -110,5 +215,5 @@ class TurnStream:
     def _send(self, fields: dict[str, Any]) -> None:
         event = cast(TurnEvent, {"session": self._session, "trace_id": self._trace_id, **fields})
         self._latest = event
-        for watcher in self._watchers:
+        for watcher in (*self._watchers, *self._also.watchers):
             watcher.put(event)

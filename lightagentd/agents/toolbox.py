@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.errors import InvalidArgument, ToolNotFound
@@ -101,9 +101,18 @@ class Toolbox:
             raise _not_found(function, self.functions)
         return found
 
-    def offered(self, agent: AgentDefinition, *, change: bool) -> list[Function]:
-        """The functions that an agent's model gets to see; `change` says whether it has a worker for that."""
+    def offered(
+        self, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"] = ""
+    ) -> list[Function]:
+        """The functions that an agent's model gets to see.
+
+        `change` says whether it has a worker for that, `plan` what may run while a plan is drafted.
+        """
+        if plan == "none":
+            return []
         effects = {effect for effect in agent.front.effects if change or effect is not Effect.CHANGE}
+        if plan:
+            effects &= {Effect.OBSERVE}
         return [
             Function(name=action.function, description=action.description, parameters=action.schema)
             for action in self.functions.values()

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.origin import Origin
-from lightagentd.agents.results import Outcome, Results
+from lightagentd.agents.results import Before, Outcome, Results
 from lightagentd.agents.stream import TurnStream
 from lightagentd.api import TurnEvent
 from lightagentd.errors import LightagentError, ShuttingDown
@@ -54,7 +54,7 @@ async def call_as_person(
     async def run() -> Outcome:
         with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):
             outcome = await parts.dispatcher.run(
-                call, origin=origin, toolbox=parts.toolbox(), stream=stream, results=results, before=[]
+                call, origin=origin, toolbox=parts.toolbox(), stream=stream, results=results, before=Before()
             )
             await results.settle()
             return outcome

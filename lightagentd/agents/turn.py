@@ -15,21 +15,25 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.asking import Asking
 from lightagentd.agents.jsoncalls import call_in_text
+from lightagentd.agents.metering.ledger import Whose
+from lightagentd.agents.metering.meter import Meter
+from lightagentd.agents.modelcall import Reply, store_unwatched
 from lightagentd.agents.origin import Origin
 from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.results import Outcome, Results, message_event
+from lightagentd.agents.results import Before, Outcome, Results, message_event
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.errors import Cancelled, LightagentError, ModelError, StepLimit
-from lightagentd.events.history import Change, NewEvent
+from lightagentd.errors import Cancelled, LightagentError, StepLimit
+from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
-from lightagentd.llm.protocol import Finish, Message, ModelClient, Request, TextDelta, ToolCall, Usage
+from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.policy.approval import hide
 
 if TYPE_CHECKING:
-    from lightagentd.agents.session import Session
+    from lightagentd.agents.sessions.session import Session
 
 REMOVED = "[removed: "
 """Begins what stands in the store in place of a secret (`Redactor`, `hide`)."""
@@ -49,24 +53,18 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reply:
-    """What one model call gave."""
-
-    text: str
-    calls: tuple[ToolCall, ...]
-    finish: Finish
-    model: str
-    duration_ms: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class TakenUp:
-    """Where a turn was when the daemon stopped while it waited for an approval. `left_s` is its time."""
+    """Where a turn was when the daemon stopped while it waited for a person. `left_s` is its time."""
 
-    approval: str
+    waits_for: str
+    """The approval or the input."""
     steps: int
     left_s: float
     request_id: str
+    calls_left: int | None = None
+    """How many of the step's other calls the budgets had room for; None for all of them."""
+    wall_ms: int = 0
+    """Its running time that was not counted."""
 
 
 class Turn:
@@ -88,17 +86,26 @@ class Turn:
     ) -> None:
         self.session = session
         self.text = text
+        self.size_bytes = len(text.encode("utf-8", "replace"))
         self.trace_id = trace_id
         self.correlation_id = correlation_id
         self.unattended = unattended
         """Whether nobody is there to be asked: what policy would ask about is refused."""
         self.taken_up = taken_up
-        self.approval = taken_up.approval if taken_up else ""
-        """The approval that it waits for, or was the last to wait for."""
+        self.waits_for = taken_up.waits_for if taken_up else ""
+        """The approval or input that it waits for, or was the last to wait for."""
+        self.task_id = ""
+        """The task of the session's plan that it works on, if it does."""
+        self.task_note = ""
+        """Why that task is not done although the turn came to an answer: its check did not pass."""
         self.is_waiting = False
         self.timer: asyncio.Timeout | None = None
         """Ends the turn when its time is over; the agent sets it."""
-        self.stream = TurnStream(session.id, trace_id)
+        self.meter: Meter | None = None
+        """What it uses; made when it runs."""
+        self._calls_left: int | None = taken_up.calls_left if taken_up else None
+        """How many of the step's calls may still run; None when nothing limits them."""
+        self.stream = TurnStream(session.id, trace_id, session.stream)
         self._results = Results(self.stream)
         self.task: asyncio.Task[None] | None = None
         self.begun = False
@@ -127,16 +134,20 @@ class Turn:
             self.task.cancel()
 
     @contextlib.contextmanager
-    def waiting(self, approval: str) -> Iterator[None]:
+    def waiting(self, waits_for: str) -> Iterator[None]:
         """While a person is asked: the time that he takes does not count as the turn's."""
-        self.approval, self.is_waiting = approval, True
+        self.waits_for, self.is_waiting = waits_for, True
         left_s = self._left_s()
         if left_s is not None and self.timer is not None:
             self.timer.reschedule(None)
+        if self.meter is not None:
+            self.meter.pause()
         try:
             yield
         finally:
             self.is_waiting = False
+            if self.meter is not None:
+                self.meter.run()
             if left_s is not None and self.timer is not None:
                 self.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
@@ -146,10 +157,10 @@ class Turn:
             return None
         return max(0.0, when - asyncio.get_running_loop().time())
 
-    def change(self, state: str, approval: str = "") -> Change:
+    def change(self, state: str, waits_for: str = "") -> Change:
         """The change of state that keeps the unfinished turn findable: queued, running or waiting.
 
-        A turn that waits for an approval can go on in the next run of the daemon, if it is nobody's who drove
+        A turn that waits for a person can go on in the next run of the daemon, if it is nobody's who drove
         it and is gone then.
         """
         value: dict[str, Any] = {
@@ -159,13 +170,18 @@ class Turn:
         }
         if self.unattended:
             value["unattended"] = True
-        if approval and self.handed is None:
+        if self.task_id:
+            value["task"] = self.task_id
+        if waits_for and self.handed is None:
             value |= {
-                "approval": approval,
+                "approval": waits_for,
                 "steps": self.steps_done,
                 "left_s": self._left_s() or 0.0,
                 "request_id": current_context().request_id,
+                "wall_ms": self.meter.wall_ms if self.meter is not None else 0,
             }
+            if self._calls_left is not None:
+                value["calls_left"] = self._calls_left
         return Change(state="turns", key=self.trace_id, value=value)
 
     async def hand_over(self, step: Step) -> None:
@@ -186,33 +202,45 @@ class Turn:
         self.over.set()
 
     async def steps(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
-        """Run the turn. Raises StepLimit, ModelError, StorageError and what the budget check raises."""
+        """Run the turn. Raises StepLimit, ModelError, BudgetExceeded, ContextFull, StorageError."""
         self.started = time.monotonic()
+        record, carried_ms = self.session.record, self.taken_up.wall_ms if self.taken_up else 0
+        whose = Whose(agent=record.agent, owner=record.owner, session=record.id, trace_id=self.trace_id)
+        self.meter = meter = Meter(parts.ledger, whose, wall_ms=carried_ms)
+        asking = Asking(self, parts, meter, self._results)
+        meter.run()
         try:
-            async with contextlib.aclosing(self._loop(parts)) as steps:
+            async with contextlib.aclosing(self._loop(parts, meter, asking)) as steps:
                 async for step in steps:
                     yield step
         finally:
+            meter.stop()
+            asking.close()
             await uninterrupted(self._results.settle())
 
-    async def _loop(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
+    def figures(self) -> tuple[dict[str, Any], list[Change]]:
+        """At its end: what it used, for its last event, and the changes that go with that."""
+        if self.meter is None:
+            return {}, []
+        changes = self.meter.ending()
+        return self.meter.totals(), changes
+
+    async def _loop(self, parts: AgentParts, meter: Meter, asking: Asking) -> AsyncGenerator[Step, None]:
         session = self.session
-        system = parts.system_prompt()
+        system = await parts.system_prompt(session)
         functions = parts.toolbox().offered(
-            parts.definition, change=parts.dispatcher.pool.has_change(parts.definition.name)
+            parts.definition,
+            change=parts.dispatcher.pool.has_change(parts.definition.name),
+            plan=session.plan_gate(parts.definition),
         )
-        clients = [*parts.clients]
         limit = parts.max_steps
         if self.taken_up is not None:
             await self._take_up(self.taken_up, parts)
         for number in range(self.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
-                parts.check_budget()
-                request = Request(system=system, messages=session.messages, functions=functions)
-                reply = await self._ask(clients, request, parts)
+                reply = await asking.ask(system, functions)
                 self.steps_done = number
-                self._usage(reply.finish.usage)
-                outcomes = await self._act(reply, parts)
+                outcomes = await self._act(reply, parts, meter)
             if not reply.calls:
                 self.answer = reply.text
             if self.handed is not None:
@@ -223,7 +251,7 @@ class Turn:
                 text=reply.text,
                 calls=reply.calls,
                 outcomes=outcomes,
-                usage=reply.finish.usage,
+                usage=reply.usage,
                 final=not reply.calls,
             )
             if not reply.calls:
@@ -233,66 +261,16 @@ class Turn:
             suggestion="Ask for less at once, or raise max_steps in the agent's limits.",
         )
 
-    async def _ask(self, clients: list[ModelClient], request: Request, parts: AgentParts) -> _Reply:
-        """One model call; a model that fails before it said anything gives way to the next for this turn."""
-        while True:
-            client = clients[0]
-            started = time.monotonic()
-            texts: list[str] = []
-            calls: list[ToolCall] = []
-            finish = Finish(reason="stop")
-            try:
-                async with contextlib.aclosing(client.stream(request)) as answer:
-                    async for part in answer:
-                        await self._results.settle()
-                        if isinstance(part, TextDelta):
-                            texts.append(part.text)
-                            self.stream.text(part.text)
-                        elif isinstance(part, ToolCall):
-                            calls.append(part)
-                        else:
-                            finish = part
-            except ModelError as err:
-                await self._results.settle()
-                if texts or len(clients) == 1:
-                    raise
-                clients.pop(0)
-                await self._fall_back(err, clients[0], parts)
-                continue
-            text = "".join(texts)
-            if not calls and (found := call_in_text(text)):
-                calls = [found]
-            return _Reply(
-                text=text,
-                calls=tuple(calls),
-                finish=finish,
-                model=client.name,
-                duration_ms=round((time.monotonic() - started) * 1000),
-            )
-
-    async def _fall_back(self, err: ModelError, client: ModelClient, parts: AgentParts) -> None:
-        message = f"{err.message} The turn goes on with {client.name}."
-        self.stream.event("notice", code=err.code, message=message)
-        await parts.history.append(
-            NewEvent(topic="agent.error", type="fallback", data={"code": err.code, "message": message})
-        )
-
-    def _usage(self, usage: Usage | None) -> None:
-        if usage is not None:
-            self.stream.event(
-                "usage",
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                cached_tokens=usage.cached_tokens,
-            )
-
-    async def _act(self, reply: _Reply, parts: AgentParts) -> tuple[Outcome, ...]:
+    async def _act(self, reply: Reply, parts: AgentParts, meter: Meter) -> tuple[Outcome, ...]:
         """Store what the model said, then run its calls one by one, in its order."""
         message = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
-        before = [_response_event(reply), message_event(storable(message, parts.toolbox()))]
+        room = meter.room_for_calls(len(reply.calls))
+        self._calls_left = room if room < len(reply.calls) else None
+        events, changes = reply.stored(meter, counted_calls=room)
+        before = Before([*events, message_event(storable(message, parts.toolbox()))], changes)
         session = self.session
         if not reply.calls:
-            await parts.history.append(*before)
+            await parts.history.append(*before.events, changes=before.changes)
             session.messages.append(message)
             return ()
         session.messages.append(message)
@@ -302,12 +280,12 @@ class Turn:
         """Finish the step in which the turn waited; its first call without a result was asked about."""
         with within(request_id=taken_up.request_id):
             calls = unanswered(self.session.messages)
-            await self._run_calls(calls[:1], parts, [], approval=taken_up.approval)
+            await self._run_calls(calls[:1], parts, Before(), waits_for=taken_up.waits_for)
             for call in calls[1:]:
                 if REMOVED in call.arguments:
                     await self._cannot_take_up(call, parts)
                 else:
-                    await self._run_calls([call], parts, [])
+                    await self._run_calls([call], parts, Before())
 
     async def _cannot_take_up(self, call: ToolCall, parts: AgentParts) -> None:
         """Answer a call whose arguments are not what the model wrote any more."""
@@ -320,14 +298,19 @@ class Turn:
         self.session.messages.append(message)
 
     async def _run_calls(
-        self, calls: Sequence[ToolCall], parts: AgentParts, before: list[NewEvent], *, approval: str = ""
+        self, calls: Sequence[ToolCall], parts: AgentParts, before: Before, *, waits_for: str = ""
     ) -> tuple[Outcome, ...]:
-        """Run calls one by one. `approval` is what the first of them waits for already."""
+        """Run calls one by one. `waits_for` is what the first of them waits for already.
+
+        Raises BudgetExceeded where there is no room for one more.
+        """
         session = self.session
         origin = Origin(agent=parts.definition, owner=session.record.owner, turn=self)
         outcomes: list[Outcome] = []
         try:
             for call in calls:
+                if not waits_for:
+                    await self._make_room(parts, before)
                 outcome = await parts.dispatcher.run(
                     call,
                     origin=origin,
@@ -335,36 +318,28 @@ class Turn:
                     stream=self.stream,
                     results=self._results,
                     before=before,
-                    approval=approval,
+                    waits_for=waits_for,
                 )
-                approval = ""
+                waits_for = ""
                 outcomes.append(outcome)
                 session.messages.append(outcome.message())
         except BaseException:
-            # The conversation on disk is the truth now: it is read again before the next turn.
+            # The conversation on disk is the truth now: it is read again before the next turn. What the step
+            # used is used, even where no call came as far as to be stored with it.
+            store_unwatched(parts.history, *before.take())
             session.forget_messages()
             raise
         return tuple(outcomes)
 
-
-def _response_event(reply: _Reply) -> NewEvent:
-    usage = reply.finish.usage or Usage()
-    return NewEvent(
-        topic="agent.llm_response",
-        type="response",
-        data={
-            "model": reply.model,
-            "finish_reason": reply.finish.reason,
-            "tool_calls": len(reply.calls),
-            "text_chars": len(reply.text),
-            "duration_ms": reply.duration_ms,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "counted": reply.finish.usage is not None,
-        },
-        source="agent",
-    )
+    async def _make_room(self, parts: AgentParts, before: Before) -> None:
+        """Whether the budgets have room for one more call. Raises BudgetExceeded, and stores `before`."""
+        if self._calls_left is None:
+            return
+        if self._calls_left <= 0 and self.meter is not None:
+            events, changes = before.take()
+            await parts.history.append(*events, changes=changes)
+            await self.meter.refuse_calls()
+        self._calls_left -= 1
 
 
 def storable(message: Message, toolbox: Toolbox) -> Message:

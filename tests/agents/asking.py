@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightagentd.agents.session import Session
+from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
 from lightagentd.paths import Paths
@@ -120,7 +120,7 @@ async def asked(test: Scripted, count: int = 1) -> Approval:
 def _asking(test: Scripted, questions: set[str]) -> list[Turn]:
     """The running turns that asked these questions. A turn goes on a moment after its question is stored."""
     running = [session.running for session in test.agent.sessions.values()]
-    return [turn for turn in running if turn is not None and turn.approval in questions]
+    return [turn for turn in running if turn is not None and turn.waits_for in questions]
 
 
 class Watched:

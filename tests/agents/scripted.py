@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents.agent import Agent
-from lightagentd.agents.session import Session
+from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller

@@ -9,7 +9,8 @@ import dataclasses
 import pytest
 
 from lightagentd.agents import agent as agent_module
-from lightagentd.agents.session import Session, new_record
+from lightagentd.agents.sessions.session import Session, new_record
+from lightagentd.agents.toolbox import Toolbox
 from lightagentd.agents.turn import Step
 from lightagentd.errors import AgentNotRunning, Cancelled, QueueFull, StepLimit
 from lightagentd.paths import Paths
@@ -20,14 +21,14 @@ from tests.scripted_model import Fault, Stream, call, chunk, say
 HANG = Stream(pieces=[chunk({"content": "hm"})], hang=True)
 
 
-def explode() -> None:
+def explode() -> Toolbox:
     raise RuntimeError("a bug in the daemon")
 
 
 def sabotage(test: Scripted) -> None:
     """Have the agent's next turn fail in a way that nobody expects."""
     assert test.agent.parts is not None
-    test.agent.parts = dataclasses.replace(test.agent.parts, check_budget=explode)
+    test.agent.parts = dataclasses.replace(test.agent.parts, toolbox=explode)
 
 
 @pytest.fixture
@@ -289,3 +290,25 @@ async def test_a_turn_that_fails_in_a_known_way_does_not_fail_the_agent(paths: P
         assert (await test.prompt(session))[-1]["code"] == "model_rejected"
         assert (await test.prompt(session))[-1]["text"] == "fine"
         assert test.agent.restarts == 0
+
+
+async def test_a_long_conversation_is_in_memory_only_while_a_turn_runs(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.agents.agent._LOADED_CHARS", 1000)
+    async with scripted(paths, [say("short"), say("x" * 2000), say("back")]) as test:
+        session = await test.session()
+        await test.prompt(session)
+        await until(lambda: not test.agent._runners)
+        assert session.loaded_chars == len("go" + "short")
+        await test.prompt(session)
+        await until(lambda: not test.agent._runners)
+        assert session.loaded_chars == 0
+        await test.prompt(session)
+        assert [one["content"] for one in test.model.requests[-1].body["messages"][1:]] == [
+            "go",
+            "short",
+            "go",
+            "x" * 2000,
+            "go",
+        ]

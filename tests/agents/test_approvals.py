@@ -156,6 +156,22 @@ async def test_a_cancel_while_the_question_is_stored_leaves_nothing_waiting(
         assert lines(out) == []
 
 
+async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths) -> None:
+    async with asking(paths, [call("probe_add", add(prepare(paths))), say("ok")]) as test:
+        session = await test.session()
+        turn = await test.agent.prompt(session, "go")
+        question = await asked(test)
+        store = test.daemon.registry.approvals
+        lapsed, changes = store.lapse(question.id, "Its turn ends.")
+        assert test.daemon.history.state_of("approvals", question.id)["state"] == "waiting"
+        with pytest.raises(ApprovalClosed, match="has lapsed"):
+            await store.answer(question.id, grant=True, uid=ME.uid)
+        assert store.open_ones() == []
+        await test.daemon.history.append(*lapsed, changes=changes)
+        await turn.over.wait()
+        assert [event.type for event in test.stored(topic="approval")] == ["requested", "lapsed"]
+
+
 @pytest.mark.parametrize("first", [True, False])
 async def test_a_second_answer_is_refused(paths: Paths, first: bool) -> None:
     out = prepare(paths)

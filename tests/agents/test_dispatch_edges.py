@@ -205,7 +205,9 @@ async def test_a_long_preview_is_cut_and_says_so(paths: Paths) -> None:
 
 async def test_a_call_that_is_too_large_to_be_read_is_not_asked_about(paths: Paths) -> None:
     out = prepare(paths)
-    async with asking(paths, [call("probe_add", add(out, line="x" * 1_000_000)), say("ok")]) as test:
+    wide = '[models.providers.openai]\nbase_url = "http://127.0.0.1:9"\ncontext_tokens = 1_000_000\n'
+    script = [call("probe_add", add(out, line="x" * 1_000_000)), say("ok")]
+    async with asking(paths, script, toml=wide) as test:
         told = result(await ended(test))
         assert told["result"] == "limit_exceeded", told
         assert approvals(test) == []

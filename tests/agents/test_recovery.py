@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.agents.results import message_event
-from lightagentd.agents.session import Session, new_record, turn_change
+from lightagentd.agents.sessions.session import Session, new_record, turn_change
 from lightagentd.agents.turn import Turn
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME, check_conversation, scripted, until
-from tests.scripted_model import say
+from tests.scripted_model import Fault, say
 
 
 async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> str:
@@ -107,7 +107,14 @@ async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run
         assert ended.data is not None
         assert (ended.data["code"], ended.data["unknown_calls"]) == ("outcome_unknown", 1)
         assert not [event for event in test.stored() if event.type == "invocation"][1:]
+        assert session.record.interrupted == (
+            f"The daemon stopped in the middle of the turn {ended.trace_id}: 1 of its calls ended before"
+            " that, whether bash_exec took effect is not known, 1 of its calls was not run."
+        )
+        assert test.daemon.history.state_of("sessions", session.id) == session.record.to_dict()
         await test.prompt(session, "and now?")
+        assert session.record.interrupted == ""
+        assert test.daemon.history.state_of("sessions", session.id)["interrupted"] == ""
         sent = test.model.requests[0].body["messages"]
         assert [message["role"] for message in sent] == [
             "system",
@@ -126,7 +133,22 @@ async def test_a_call_without_an_intent_was_not_run(paths: Paths) -> None:
         found = test.conversation(test.agent.sessions[session_id])
         check_conversation(found)
         assert found[-1].content.startswith("Error (cancelled)")
+        told = test.agent.sessions[session_id].record.interrupted
+        assert "none of its calls had ended before that, 1 of its calls was not run" in told
         assert (test.stored(topic="agent.error")[-1].data or {})["unknown_calls"] == 0
+
+
+async def test_what_is_known_of_an_interrupted_turn_is_said_until_a_turn_is_done(paths: Paths) -> None:
+    session_id = await crashed(paths, [[asked("bash_exec")]])
+    async with scripted(paths, [Fault(), say("fine")]) as test:
+        told = test.agent.sessions[session_id].record.interrupted
+    async with scripted(paths, [Fault(status=400), say("fine")]) as test:
+        session = test.agent.sessions[session_id]
+        assert session.record.interrupted == told != ""
+        assert (await test.prompt(session))[-1]["type"] == "error"
+        assert session.record.interrupted == told
+        assert (await test.prompt(session))[-1]["type"] == "done"
+        assert session.record.interrupted == ""
 
 
 async def test_a_second_start_finds_nothing_left(paths: Paths) -> None:

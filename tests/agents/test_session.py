@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.agents.session import Session, check_prompt, new_record
+from lightagentd.agents.sessions.session import Session, check_prompt, new_record, title_from
 from lightagentd.agents.turn import Turn
 from lightagentd.errors import InvalidArgument, QueueFull, StorageError
 from lightagentd.events.history import History, NewEvent
+from lightagentd.events.journal_entry import plain
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import Message, ToolCall
 from tests.agents.scripted import check_conversation
@@ -155,3 +156,17 @@ def test_other_prompts_are_taken(text: str) -> None:
 )
 def test_a_message_is_read_as_it_was_written(message: Message) -> None:
     assert Message.from_dict(message.to_dict()) == message
+
+
+def test_a_title_is_made_of_the_beginning_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def counted(text: str) -> str:
+        lengths.append(len(text))
+        return plain(text)
+
+    monkeypatch.setattr("lightagentd.agents.sessions.session.plain", counted)
+    assert title_from("\n" * 100_000 + "check\n\tthe\x1b disk " + "\u2028x" * 1_000_000).startswith(
+        "check the\\x1b disk"
+    )
+    assert max(lengths) <= 1000, "a text of millions of characters would hold the event loop"

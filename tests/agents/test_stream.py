@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from lightagentd.agents import stream as stream_module
-from lightagentd.agents.stream import TurnStream, Watcher
+from lightagentd.agents.stream import SessionStream, TurnStream, Watcher
 from lightagentd.api import TurnEvent
+from lightagentd.errors import LimitExceeded
 
 
 async def read(watcher: Watcher) -> list[TurnEvent]:
@@ -117,3 +120,33 @@ async def test_a_watcher_cannot_change_what_others_hear() -> None:
     end(stream)
     (await read(one))[0]["text"] = "changed"
     assert (await read(two))[0]["text"] == "a"
+
+
+async def test_what_a_watcher_has_read_or_was_not_told_does_not_count_as_waiting() -> None:
+    stream = SessionStream("ses")
+    watcher = stream.watch()
+    events = watcher.events(of_session=True)
+    for _ in range(100):
+        for _ in range(1000):
+            stream.event("text_delta", text="x")
+        assert (await anext(events))["text"] == "x" * 1000
+    assert watcher._chars == 0
+    piece = "x" * (1 << 20)
+    for _ in range(100):  # most of it is left out
+        stream.event("tool_output", call_id="c", stream="stdout", text=piece)
+    stream.event("tool_result", call_id="c")
+    while (event := await anext(events))["type"] != "tool_result":
+        assert event["text"] == piece
+    assert watcher._chars == 0
+    await events.aclose()
+
+
+async def test_plans_that_nobody_reads_are_bounded_by_their_size() -> None:
+    stream = SessionStream("ses")
+    watcher = stream.watch()
+    plan = {"tasks": [{"id": str(number), "text": "x" * 4000} for number in range(100)]}
+    for _ in range(1000):
+        stream.event("plan", plan=plan, task="")
+    with pytest.raises(LimitExceeded, match="waited to be read"):
+        await anext(watcher.events(of_session=True))
+    assert stream.watchers == []

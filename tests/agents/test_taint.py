@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightagentd.agents.origin import host_of
-from lightagentd.agents.session import MAX_HOSTS, SessionRecord
+from lightagentd.agents.sessions.session import MAX_HOSTS, SessionRecord
 from lightagentd.api import TurnEvent
 from lightagentd.paths import Paths
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare, result

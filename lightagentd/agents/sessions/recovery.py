@@ -3,19 +3,23 @@
 A turn that was queued goes back into its session's queue. A turn that waited for an approval goes on waiting,
 before those: what it had done is in the conversation, and the call that was asked about is the first of its
 calls without a result. A turn that ran is ended: calls whose intent was stored and whose result was not
-become `outcome unknown` and are never run again by themselves, and the session says so.
+become `outcome unknown` and are never run again by themselves, and the session says so until its next turn
+is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightagentd.agents.session import Session, SessionRecord, result_event
+from lightagentd.agents.inputs import Inputs
+from lightagentd.agents.results import INVOCATION
+from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
 from lightagentd.agents.turn import TakenUp, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.policy.approvals import Approvals
 
@@ -36,6 +40,15 @@ class Found:
     unknown_calls: int = 0
 
 
+async def take_up(session: Session, unfinished: dict[str, dict[str, Any]]) -> None:
+    """`recover` what is not in memory, and put what can go on into the session's queue."""
+    waiting = {turn.trace_id for turn in session.queue} | session.storing
+    left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
+    found = await recover(session, left)
+    session.queue.extend(found.requeued)
+    session.queue.extendleft(reversed(found.taken_up))
+
+
 async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
     """End or queue again the unfinished turns of a session, oldest first. Raises StorageError."""
     found = Found()
@@ -52,6 +65,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             unattended=bool(state.get("unattended", False)),
             taken_up=waited,
         )
+        turn.task_id = str(state.get("task", ""))
         if state["state"] == "queued" and text:
             found.requeued.append(turn)
             continue
@@ -59,7 +73,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             found.taken_up.append(turn)
             continue
         found.interrupted += 1
-        found.unknown_calls += await _end(session, turn, _open_intents(events))
+        found.unknown_calls += await _end(session, turn, events)
     return found
 
 
@@ -68,48 +82,65 @@ def _taken_up(state: dict[str, Any]) -> TakenUp | None:
     if not state.get("approval"):
         return None
     return TakenUp(
-        approval=str(state["approval"]),
+        waits_for=str(state["approval"]),
         steps=int(state["steps"]),
         left_s=float(state["left_s"]),
         request_id=str(state["request_id"]),
+        calls_left=None if (left := state.get("calls_left")) is None else int(left),
+        wall_ms=int(state.get("wall_ms", 0)),
     )
 
 
-def _open_intents(events: list[Any]) -> set[str]:
+def _open_intents(events: Sequence[Event]) -> set[str]:
     """The functions of the intents that have no stored result."""
     intents = {event.data["call_id"]: event for event in events if event.type == "intent" and event.data}
     for event in events:
-        if event.type == "invocation" and event.data:
+        if event.type == INVOCATION and event.data:
             intents.pop(event.data["call_id"], None)
-    return {event.data["function"] for event in intents.values()}
+    return {event.data["function"] for event in intents.values() if event.data}
 
 
-async def _end(session: Session, turn: Turn, open_functions: set[str]) -> int:
+async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
+    """End a turn that ran, and have the session say so. Gives the number of calls of unknown outcome."""
     results: list[NewEvent] = []
-    unknown = 0
+    open_functions = _open_intents(events)
+    unknown: list[str] = []
     with session.context(turn):
         # Calls run in their order, so the first without a result is the one that ran.
         for call in unanswered(session.messages):
             ran = call.name in open_functions and not unknown
-            unknown += ran
+            unknown += [call.name] if ran else []
             results.append(result_event(call.id, call.name, UNKNOWN if ran else NOT_RUN))
         code = OutcomeUnknown.code if unknown else "interrupted"
         data = {
             "code": code,
             "message": "The daemon stopped in the middle of this turn.",
-            "unknown_calls": unknown,
+            "unknown_calls": len(unknown),
         }
+        done = sum(event.type == INVOCATION for event in events)
+        told = _told(turn.trace_id, done, unknown, len(results) - len(unknown))
+        session.record = replace(session.record, interrupted=told)
         ended = NewEvent(topic="agent.error", type="interrupted", data=data, source="agent")
-        await session.history.append(
-            *results, ended, changes=(Change(state="turns", key=turn.trace_id, value=None),)
-        )
+        over = Change(state="turns", key=turn.trace_id, value=None)
+        await session.history.append(*results, ended, changes=(session.record.change(), over))
     session.forget_messages()
-    return unknown
+    return len(unknown)
+
+
+def _told(trace_id: str, done: int, unknown: Sequence[str], not_run: int) -> str:
+    """What is known of an interrupted turn and what is not, in one sentence."""
+    parts = [f"{done} of its calls ended before that" if done else "none of its calls had ended before that"]
+    if unknown:
+        parts.append(f"whether {unknown[0]} took effect is not known")
+    if not_run:
+        parts.append(f"{not_run} of its calls {'was' if not_run == 1 else 'were'} not run")
+    return f"The daemon stopped in the middle of the turn {trace_id}: {', '.join(parts)}."
 
 
 async def end_stored_turns(
     history: History,
     approvals: Approvals,
+    inputs: Inputs,
     why: LightagentError,
     *,
     agent: str,
@@ -131,7 +162,10 @@ async def end_stored_turns(
             with session.context(turn):
                 data = {**why.to_dict(), "steps": turn.steps_done, "duration_ms": 0}
                 ended = NewEvent(topic="agent.error", type=why.code, data=data, source="agent")
-                await session.end(turn, ended, lapsed=approvals.lapse(turn.approval, why.message))
+                events, changes = approvals.lapse(turn.waits_for, why.message)
+                of_inputs = inputs.lapse(turn.waits_for, why.message)
+                lapsed = ([*events, *of_inputs[0]], [*changes, *of_inputs[1]])
+                await session.end(turn, ended, lapsed=lapsed)
 
 
 def agents_with_turns(history: History) -> set[str]:

@@ -1,0 +1,68 @@
+"""One turn, from its first step to its stored end; the agent runs it, in a task of the turn's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.planning.plans import Plans
+from lightagentd.agents.sessions.session import Session
+from lightagentd.agents.turn import Turn, final_error
+from lightagentd.errors import LightagentError, TimedOut
+from lightagentd.events.history import NewEvent
+
+
+async def take_steps(session: Session, turn: Turn, parts: AgentParts, plans: Plans) -> None:
+    """Begin it, or go on where it waited, and take its steps within its time.
+
+    Raises what the steps raise, and TimedOut.
+    """
+    if turn.taken_up is None:
+        await session.begin(turn)
+    left_s = parts.turn_timeout_s if turn.taken_up is None else turn.taken_up.left_s
+    turn.stream.event("started", model=parts.clients[0].name)
+    try:
+        async with (
+            asyncio.timeout(left_s) as timer,
+            contextlib.aclosing(turn.steps(parts)) as steps,
+        ):
+            turn.timer = timer
+            async for step in steps:
+                await turn.hand_over(step)
+            await plans.check_task(turn, parts)
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
+
+
+async def end_turn(
+    session: Session, turn: Turn, error: BaseException | None, parts: AgentParts, plans: Plans
+) -> None:
+    """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
+    figures = {"steps": turn.steps_done, "duration_ms": turn.duration_ms}
+    failure = None if error is None else final_error(error, cancelled=turn.cancelled)
+    used, counted = turn.figures()
+    stored = {**figures, **used, **({"unattended": True} if turn.unattended else {})}
+    if turn.cancelled_because is not None and isinstance(error, asyncio.CancelledError):
+        failure = turn.cancelled_because
+    if failure is None:
+        outcome = NewEvent(topic="session.turn", type="done", data=stored, source="agent")
+    else:
+        data = {**failure.to_dict(), **stored}
+        outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
+    try:
+        events, changes = parts.dispatcher.approvals.lapse(turn.waits_for, "Its turn ended.")
+        inputs = parts.dispatcher.inputs.lapse(turn.waits_for, "Its turn ended.")
+        async with plans.ending(session, turn, failure) as planned:
+            events = [*events, *inputs[0], *planned[0]]
+            changes = [*changes, *inputs[1], *planned[1], *counted]
+            await session.end(turn, outcome, lapsed=(events, changes))
+    except LightagentError as err:
+        failure = err
+    except BaseException as err:
+        failure = final_error(err, cancelled=False)
+        raise
+    finally:
+        turn.finish(failure, figures)

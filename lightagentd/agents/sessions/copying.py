@@ -1,0 +1,106 @@
+"""Makes sessions out of conversations that there are already: forks, and imports.
+
+The messages of the new session are events of its own, each with where it comes from; they commit together
+with the session, so there is all of it or nothing. What a call of the conversation did is done: nothing is
+run again, and no approval, plan or queue comes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.agents.results import message_event
+from lightagentd.agents.sessions.imports import Imported, not_run
+from lightagentd.agents.sessions.session import TITLE_CHARS, Session, new_record, title_from
+from lightagentd.agents.sessions.transcript import said_us
+from lightagentd.agents.turn import unanswered
+from lightagentd.errors import InvalidArgument, LimitExceeded
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.model import Event
+from lightagentd.llm.protocol import Message
+
+IMPORTED = "import"
+"""What a session is tainted by that was imported."""
+MAX_COPIED = 20_000
+"""The messages that a fork may have: they are stored in one transaction, which others wait for."""
+MAX_COPIED_BYTES = 64 << 20
+
+
+async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -> Session:
+    """A session of `owner` with the stored conversation of another one, up to a message if one is given.
+
+    Raises InvalidArgument when that is none of its messages, LimitExceeded, MessageTooLarge, SessionNotFound,
+    StorageError.
+    """
+    record = source.record
+    copy = replace(
+        new_record(record.agent, owner, title or f"{record.title[:TITLE_CHARS]} (fork)".strip()),
+        hosts=record.hosts if owner == record.owner else (),
+        forked_from=record.id,
+    )
+    session = Session(copy, source.history)
+    data = {"title": copy.title, "forked_from": record.id}
+    with session.context():
+        events = await asyncio.to_thread(_forked, source.history, record.id, up_to_seq)
+        source.check_there()  # else it may have been read while it was deleted
+        forked = NewEvent(topic="session.forked", type="forked", data={**data, "messages": len(events)})
+    now = source.record  # what was read may have come, and tainted it, since this began
+    by = now.tainted_by or (record.id if owner != record.owner else "")  # what another wrote is from outside
+    session.record = replace(copy, tainted=now.tainted or owner != record.owner, tainted_by=by)
+    await _store(session, [forked, *events])
+    return session
+
+
+async def take(history: History, agent: str, owner: int, title: str, imported: Imported) -> Session:
+    """A session of `owner` with an imported conversation. It is text from outside. Raises StorageError."""
+    fresh = new_record(agent, owner, title or title_from(imported.title) or "Imported")
+    record = replace(fresh, tainted=True, tainted_by=IMPORTED)
+    session = Session(record, history)
+    with session.context():
+        events = await asyncio.to_thread(_imported, imported)
+        data = {"title": record.title, "source": imported.source[:100], "messages": len(events)}
+        made = NewEvent(topic="session.imported", type="imported", data=data)
+    await _store(session, [made, *events])
+    return session
+
+
+async def _store(session: Session, events: Sequence[NewEvent]) -> None:
+    changes = (session.record.change(), session.record.current_change())
+    await session.history.append(*events, changes=changes)
+
+
+def _forked(history: History, source: str, up_to_seq: int | None) -> list[NewEvent]:
+    if up_to_seq is None:
+        found = history.messages(source, most_bytes=MAX_COPIED_BYTES)
+    else:
+        found = history.messages(source, to_seq=max(0, up_to_seq), most_bytes=MAX_COPIED_BYTES)
+        if up_to_seq not in {event.seq for event in found[-1:]}:
+            raise InvalidArgument(
+                f"The event {up_to_seq} is no message of the session {source}.",
+                field="up_to_seq",
+                suggestion=f"Run: lactl sessions show --json {source}",
+            )
+    if len(found) > MAX_COPIED:
+        raise LimitExceeded(
+            f"The session {source} has more than {MAX_COPIED} messages.",
+            suggestion="Fork a part of it, with up_to_seq.",
+        )
+    events = [_copy(Message.from_dict(event.data or {}), _origin(event)) for event in found]
+    messages = [Message.from_dict(event.data or {}) for event in found]
+    return [*events, *(message_event(result) for result in not_run(unanswered(messages)))]
+
+
+def _origin(event: Event) -> dict[str, Any]:
+    return {"copied_from": event.seq, "said_us": said_us(event)}
+
+
+def _imported(imported: Imported) -> list[NewEvent]:
+    return [_copy(one.message, {"said_us": one.time_us} if one.time_us else {}) for one in imported.said]
+
+
+def _copy(message: Message, origin: dict[str, Any]) -> NewEvent:
+    event = message_event(message)
+    return replace(event, data={**event.data, **origin})

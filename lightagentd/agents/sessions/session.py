@@ -1,0 +1,483 @@
+"""A session: one conversation of one owner with one agent, its messages and its queue of turns.
+
+The session's record and its messages live in the history; what is in memory can be dropped and read again
+at any time. One turn runs at a time; later prompts wait in the queue, which survives a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from lightagentd.agents.compaction.compactor import stored_conversation
+from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.planning.plan import DRAFTING, Plan
+from lightagentd.agents.stream import SessionStream
+from lightagentd.agents.turn import Step, Turn, unanswered
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.errors import (
+    AgentNotRunning,
+    InvalidArgument,
+    LightagentError,
+    QueueFull,
+    SessionNotFound,
+    SessionPaused,
+)
+from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.journal_entry import plain
+from lightagentd.events.model import new_id, within
+from lightagentd.fenced import question_of
+from lightagentd.llm.protocol import Message
+
+TITLE_CHARS = 60
+"""How much of the first prompt becomes the title."""
+TITLE_MAX_CHARS = 200
+SESSION_WAITING, OWNER_WAITING = 2, 8
+"""How many times the largest prompt may wait in one session, and of one owner in all."""
+MAX_HOSTS = 500
+"""More hosts a session does not remember: the record is stored again with each of them."""
+
+Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRecord:
+    """What is stored of a session beside its events."""
+
+    id: str
+    agent: str
+    owner: int
+    title: str
+    created_us: int
+    updated_us: int
+    turns: int = 0
+    tainted: bool = False
+    """Whether text from outside is in the conversation. It stays there, so a session never loses this."""
+    tainted_by: str = ""
+    """The call whose result tainted it, or the turn (`trace_...`) whose prompt did."""
+    hosts: tuple[str, ...] = ()
+    """The hosts that it reached before it was tainted, or with an approval."""
+    paused: bool = False
+    """Whether it takes no prompts and begins no turn."""
+    forked_from: str = ""
+    """The session whose conversation it began with."""
+    interrupted: str = ""
+    """What is known of a turn that the daemon stopped in the middle of, until the next turn is done."""
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
+        """The record that was stored; those of older versions have fewer fields."""
+        return cls(**{**value, "hosts": tuple(value.get("hosts", ()))})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "agent": self.agent,
+            "owner": self.owner,
+            "title": self.title,
+            "created_us": self.created_us,
+            "updated_us": self.updated_us,
+            "turns": self.turns,
+            "tainted": self.tainted,
+            "tainted_by": self.tainted_by,
+            "hosts": list(self.hosts),
+            "paused": self.paused,
+            "forked_from": self.forked_from,
+            "interrupted": self.interrupted,
+        }
+
+    def change(self) -> Change:
+        """The change of state that stores this record."""
+        return Change(state="sessions", key=self.id, value=self.to_dict())
+
+    def current_change(self) -> Change:
+        """The change of state that makes it the current one of its owner with its agent."""
+        return Change(state="current", key=f"{self.agent}/{self.owner}", value={"session": self.id})
+
+
+def new_record(agent: str, owner: int, title: str) -> SessionRecord:
+    now = time.time_ns() // 1000
+    return SessionRecord(
+        id=new_id("ses"), agent=agent, owner=owner, title=title, created_us=now, updated_us=now
+    )
+
+
+@dataclass(eq=False)
+class Session:
+    """One session in memory. The agent that it belongs to owns it and runs its turns."""
+
+    record: SessionRecord
+    history: History
+    queue: deque[Turn] = field(default_factory=deque)
+    storing: set[str] = field(default_factory=set)
+    """The traces of turns whose prompt is on its way to the disk; then they join the queue."""
+    running: Turn | None = None
+    plan: Plan | None = None
+    """Its plan, as it is stored; None when there is none."""
+    stream: SessionStream = field(init=False, repr=False)
+    is_current: bool = False
+    """Whether its owner's prompts to its agent go to it when they name no session."""
+    deleted: bool = False
+    """Whether it is being deleted, or is: nothing may be stored of it any more."""
+    take_current: Callable[[Session], None] | None = field(default=None, repr=False)
+    """Has its agent know that it is the current one now."""
+    driver: Callable[[Session, str], AsyncGenerator[Step, None]] | None = field(default=None, repr=False)
+    """What `run` goes through: the agent that adopted the session."""
+    _messages: list[Message] | None = None
+    counted: tuple[int, int] = (0, 0)
+    """What an endpoint counted last in tokens, and the bytes of that request; for `window.Gauge`."""
+    _storing_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream = SessionStream(self.id)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, read from the history when it is not in memory."""
+        if self._messages is None:
+            self._messages = self._read()
+        return self._messages
+
+    async def load(self) -> None:
+        """Have the conversation in memory, without keeping the event loop while it is read."""
+        if self._messages is None:
+            found = await asyncio.to_thread(self._read)
+            self._messages = found if self._messages is None else self._messages
+
+    def _read(self) -> list[Message]:
+        return stored_conversation(self.history, self.id).messages
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its turn waits for a person's answer."""
+        return self.running is not None and self.running.is_waiting
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How large the prompts are that wait in its queue, or for the disk."""
+        return self._storing_bytes + sum(turn.size_bytes for turn in self.queue)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing goes on in it before somebody does something: what waits in a paused one stays."""
+        if self.deleted:
+            return True
+        if self.running or self.storing or (self.queue and not self.record.paused):
+            return False
+        plan = self.plan
+        return plan is None or plan.phase != "applying" or bool(plan.stopped_at) or self.record.paused
+
+    async def until_at_rest(self) -> None:
+        """Wait until it is at rest, is deleted, or the daemon stops."""
+        while not self.at_rest and not self.stream.ended:
+            await self.stream.changed()
+
+    @property
+    def mode(self) -> str:
+        """`normal`, or the phase of its plan while that is not completed."""
+        return self.plan.phase if self.plan is not None and self.plan.phase != "completed" else "normal"
+
+    def plan_gate(self, agent: AgentDefinition) -> Literal["", "observe", "none"]:
+        """What may run in it while its plan is drafted; empty when none is."""
+        drafting = self.plan is not None and self.plan.phase in DRAFTING
+        return agent.front.plan_tools if drafting else ""
+
+    def check_there(self) -> None:
+        """Raises SessionNotFound once it is deleted. Whatever is stored of a session asks here first."""
+        if self.deleted:
+            raise session_not_found(self.id)
+
+    async def rename(self, title: str, *, by: int) -> None:
+        """Raises SessionNotFound, StorageError."""
+        with self.context():
+            data = {"title": title, "by": by}
+            event = NewEvent(topic="session.renamed", type="renamed", data=data)
+        await self._change(event, title=title)
+
+    async def pause(self, *, by: int) -> None:
+        """Take no prompts and begin no turn from now on. Raises SessionNotFound, StorageError."""
+        with self.context():
+            event = NewEvent(topic="session.paused", type="paused", data={"by": by})
+        await self._change(event, paused=True)
+
+    async def resume(self, *, by: int) -> None:
+        """The opposite of `pause`; its agent has to be told. Raises SessionNotFound, StorageError."""
+        with self.context():
+            event = NewEvent(topic="session.resumed", type="resumed", data={"by": by})
+        await self._change(event, paused=False)
+
+    async def _change(self, event: NewEvent, **changes: Any) -> None:
+        """Change fields of the record, and store that with its event; when that fails it is as before."""
+        self.check_there()
+        before = {name: getattr(self.record, name) for name in changes}
+        self.record = replace(self.record, **changes)
+        try:
+            await uninterrupted(self._store(event, self.record.change()))
+        except LightagentError:
+            self.record = replace(self.record, **before)
+            raise
+
+    async def become_current(self, *, by: int) -> None:
+        """Have its owner's prompts without a session go here. Raises SessionNotFound, StorageError."""
+        self.check_there()
+        with self.context():
+            event = NewEvent(topic="session.switched", type="switched", data={"by": by})
+        await self._store(event, self.record.current_change())
+        if self.take_current is not None:
+            self.take_current(self)
+
+    async def _store(self, event: NewEvent, *changes: Change) -> None:
+        await self.history.append(event, changes=changes)
+
+    def take_messages(self, messages: list[Message]) -> None:
+        """Have the model be sent these from now on."""
+        self._messages = messages
+
+    def forget_messages(self) -> None:
+        self._messages = None
+
+    @property
+    def loaded_chars(self) -> int:
+        """How long its messages in memory are in all, without their calls."""
+        return sum(len(message.content) for message in self._messages or ())
+
+    def context(self, turn: Turn | None = None) -> Any:
+        """The event context of this session, and of a turn of it, as a `with` block."""
+        return within(
+            agent=self.record.agent,
+            session=self.id,
+            owner=self.record.owner,
+            trace_id=turn.trace_id if turn else "",
+            correlation_id=turn.correlation_id if turn else "",
+            request_id="",
+        )
+
+    def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
+        """Note what a call's result means for the calls after it; the changes go with that result.
+
+        `host` is one that it reached and that may be reached again without a question, if any.
+        """
+        record = self.record
+        if host and host not in record.hosts and len(record.hosts) < MAX_HOSTS:
+            record = replace(record, hosts=(*record.hosts, host))
+        if taints and not record.tainted:
+            record = replace(record, tainted=True, tainted_by=call_id)
+        if record is self.record:
+            return ()
+        self.record = record
+        return (record.change(),)
+
+    def run(self, text: str) -> AsyncGenerator[Step, None]:
+        """Prompt, and drive the turn: `async for step in session.run("check disk")`; see `Agent.run`."""
+        if self.driver is None:
+            raise AgentNotRunning(f"The session {self.id} has no agent that runs it.")
+        return self.driver(self, text)
+
+    async def enqueue(
+        self,
+        text: str,
+        *,
+        correlation_id: str,
+        max_queue: int,
+        stepwise: bool = False,
+        unattended: bool = False,
+        outside: bool = False,
+        becomes_current: bool = False,
+        of_plan: Callable[[Turn], tuple[Plan, Sequence[NewEvent]]] | None = None,
+    ) -> Turn:
+        """Store a prompt and put its turn into the queue.
+
+        With `outside` the prompt holds text from outside: it taints the session, from now on. With
+        `becomes_current` its owner's prompts without a session go here, too, from now on. Raises QueueFull,
+        SessionPaused, SessionNotFound, StorageError.
+
+        `of_plan` makes the turn one of the session's plan: it gives the plan with that turn, and the events
+        to store with it. Such a turn finds room in any queue, and waits in that of a paused session.
+
+        When the caller is cancelled meanwhile, the prompt is stored and stays in the queue all the same.
+        """
+        self.check_there()
+        if self.record.paused and of_plan is None:
+            raise SessionPaused(
+                f"The session {self.id} is paused.", suggestion=f"Run: lactl sessions resume {self.id}"
+            )
+        waiting = len(self.queue) + len(self.storing)
+        if waiting >= max_queue and of_plan is None:
+            raise QueueFull(
+                f"{waiting} prompts wait in this session already.",
+                suggestion="Wait for their answers, or cancel them.",
+            )
+        turn = Turn(
+            self,
+            text,
+            trace_id=new_id("trace"),
+            correlation_id=correlation_id,
+            stepwise=stepwise,
+            unattended=unattended,
+        )
+        planned = of_plan(turn) if of_plan is not None else (None, ())
+        self.storing.add(turn.trace_id)
+        self._storing_bytes += turn.size_bytes
+        try:
+            await uninterrupted(
+                self._store_prompt(turn, *planned, outside=outside, becomes_current=becomes_current)
+            )
+        except asyncio.CancelledError:
+            if stepwise:
+                turn.cancel()  # nobody will take its steps
+            raise
+        return turn
+
+    async def _store_prompt(
+        self,
+        turn: Turn,
+        plan: Plan | None,
+        events: Sequence[NewEvent],
+        *,
+        outside: bool,
+        becomes_current: bool,
+    ) -> None:
+        """Appends keep their order, so the queue has the turns in the order of their prompts."""
+        about = plan.title if plan is not None else question_of(turn.text)
+        title = self.record.title or title_from(about[:TITLE_MAX_CHARS])[:TITLE_CHARS]
+        now = time.time_ns() // 1000
+        self.record = replace(self.record, title=title, updated_us=now, turns=self.record.turns + 1)
+        if outside and not self.record.tainted:
+            self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
+        data = {"text": turn.text}
+        with self.context(turn):
+            prompt = NewEvent(topic="agent.prompt", type="prompt", data=data, source="agent")
+        changes = [self.record.change(), turn_change(turn, "queued")]
+        if plan is not None:
+            changes.append(plan.change())
+        if becomes_current:
+            changes.append(self.record.current_change())
+        try:
+            await self.history.append(prompt, *events, changes=changes)
+            self.plan = plan or self.plan
+            self.queue.append(turn)
+        finally:
+            self.storing.discard(turn.trace_id)
+            self._storing_bytes -= turn.size_bytes
+        if becomes_current and self.take_current is not None:
+            self.take_current(self)
+        self.stream.event("prompt", trace_id=turn.trace_id, text=turn.text)
+
+    async def begin(self, turn: Turn) -> None:
+        """Store that a turn begins: its prompt becomes a message of the conversation."""
+        messages = self.messages
+        missing = self._missing_results()
+        message = Message(role="user", content=turn.text)
+        started = NewEvent(topic="session.turn", type="started", data={}, source="agent")
+        data = NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
+        await self.history.append(*missing, started, data, changes=(turn_change(turn, "running"),))
+        if missing:
+            self.forget_messages()
+        else:
+            messages.append(message)
+
+    async def end(self, turn: Turn, outcome: NewEvent, *, lapsed: Lapsed = ((), ())) -> None:
+        """Store how a turn ended; after an error, with a result for each call that got none.
+
+        `lapsed` is what to store for the approval that the turn waited for.
+        """
+        missing: list[NewEvent] = []
+        if outcome.topic == "agent.error":
+            # Appends keep their order: after an empty one, what a cancel did not wait for is stored too.
+            await self.history.append()
+            self.forget_messages()
+            missing = self._missing_results()
+        ended = [Change(state="turns", key=turn.trace_id, value=None)]
+        if self.record.interrupted and outcome.type == "done":
+            self.record = replace(self.record, interrupted="")
+            ended.append(self.record.change())
+        events, changes = lapsed
+        await self.history.append(*missing, *events, outcome, changes=(*changes, *ended))
+        if missing:
+            self.forget_messages()
+
+    def _missing_results(self) -> list[NewEvent]:
+        """A result for each call of the conversation that has none: no endpoint takes it otherwise."""
+        return [
+            result_event(call.id, call.name, "Error (cancelled): The call was not run.")
+            for call in unanswered(self.messages)
+        ]
+
+
+def turn_change(turn: Turn, state: str) -> Change:
+    """The change of state that keeps an unfinished turn findable after a crash."""
+    return turn.change(state)
+
+
+def result_event(call_id: str, name: str, text: str) -> NewEvent:
+    """A result that the daemon gives in a worker's place, so that every call of a conversation has one."""
+    message = Message(role="tool", content=text, tool_call_id=call_id, name=name)
+    return NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
+
+
+def session_not_found(session_id: str) -> SessionNotFound:
+    """What whoever asks for a session that is not there gets, or that he may not know of."""
+    return SessionNotFound(
+        f"There is no session {session_id[:60]!r}.", suggestion="Run: lactl sessions list", field="session"
+    )
+
+
+def title_from(text: str) -> str:
+    """A title made of a text that may hold anything."""
+    first = text.lstrip()[: 4 * TITLE_MAX_CHARS]  # the text may have millions of characters
+    return plain(" ".join(first.split()))[:TITLE_MAX_CHARS].strip()
+
+
+def check_room(session: Session, text: str, waiting_of: Callable[[int], int], max_bytes: int) -> None:
+    """Prompts that wait are in memory, so they may not be too large in all; one may wait in any case.
+
+    `waiting_of` says how much waits of an owner. Raises QueueFull.
+    """
+    size_bytes = len(text.encode("utf-8", "replace"))
+    owner = session.record.owner
+    for waiting_bytes, times, where in (
+        (session.waiting_bytes, SESSION_WAITING, "in this session"),
+        (waiting_of(owner), OWNER_WAITING, f"of the user with uid {owner}"),
+    ):
+        if waiting_bytes and waiting_bytes + size_bytes > times * max_bytes:
+            raise QueueFull(
+                f"The prompts {where} that wait have {waiting_bytes} bytes already; with this one they would"
+                f" have more than {times * max_bytes}.",
+                suggestion="Wait for their answers, or cancel them.",
+            )
+
+
+def check_title(title: str) -> str:
+    """A title as it is kept. Raises InvalidArgument for one that is empty, too long or not one line."""
+    title = title.strip()
+    if not title or len(title) > TITLE_MAX_CHARS or plain(title) != title:
+        raise InvalidArgument(
+            f"A title is one line of 1 to {TITLE_MAX_CHARS} characters.",
+            field="title",
+            suggestion="Give it without line breaks and control characters.",
+        )
+    return title
+
+
+def check_prompt(text: str, max_bytes: int) -> None:
+    """Raises InvalidArgument for a prompt that is empty, too long or holds a NUL byte."""
+    if not text.strip():
+        raise InvalidArgument("The prompt is empty.", field="text", suggestion="Say what you want to know.")
+    if "\0" in text:
+        raise InvalidArgument(
+            "The prompt holds a NUL byte.",
+            field="text",
+            suggestion="Remove it, for example with: tr -d '\\0'",
+        )
+    if len(text.encode("utf-8", "replace")) > max_bytes:
+        raise InvalidArgument(
+            f"The prompt is larger than {max_bytes} bytes.", field="text", suggestion="Send less at once."
+        )

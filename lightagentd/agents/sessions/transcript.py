@@ -1,0 +1,126 @@
+"""A session as text: exports of it, as Markdown to be read and as JSON lines to be taken back.
+
+The first of the JSON lines names the format and has the facts of the session, and each line after it is one
+message of the conversation, in the words of `llm.protocol`:
+
+    {"format":"lightagent-session","version":1,"id":"ses_…","agent":"ops","title":"…","messages":2,…}
+    {"seq":4,"time_us":1763768400000000,"role":"user","content":"check disk"}
+    {"seq":9,"time_us":1763768401000000,"role":"assistant","content":"/ is half full."}
+
+`imports` reads them. Nothing here touches the history or the event loop, so it may run in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightagentd.events.model import Event
+from lightagentd.fenced import fenced
+from lightagentd.llm.protocol import Message, ToolCall
+
+if TYPE_CHECKING:
+    from lightagentd.agents.sessions.session import SessionRecord
+
+FORMAT, VERSION = "lightagent-session", 1
+MARKDOWN, JSON_LINES = "markdown", "jsonl"
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ROLES = {"user": "User", "assistant": "Agent", "tool": "Result"}
+
+
+def said_us(event: Event) -> int:
+    """When a message was said: a copy remembers that of the original."""
+    said = (event.data or {}).get("said_us")
+    return said if isinstance(said, int) else event.time_us
+
+
+def to_json_lines(record: SessionRecord, messages: Sequence[Event]) -> str:
+    """The whole session, one JSON object a line."""
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": record.id,
+        "agent": record.agent,
+        "title": record.title,
+        "created_us": record.created_us,
+        "updated_us": record.updated_us,
+        "turns": record.turns,
+        "tainted": record.tainted,
+        "tainted_by": record.tainted_by,
+        "forked_from": record.forked_from,
+        "exported_us": time.time_ns() // 1000,
+        "messages": len(messages),
+    }
+    lines = [facts]
+    for event in messages:
+        message = Message.from_dict(event.data or {})
+        lines.append({"seq": event.seq, "time_us": said_us(event), **message.to_dict()})
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def to_markdown(record: SessionRecord, messages: Sequence[Event]) -> str:
+    """The session for people: facts in a front block, then each message under a heading of its own."""
+    facts: dict[str, Any] = {
+        "session": record.id,
+        "agent": record.agent,
+        "title": record.title,
+        "created": _when(record.created_us),
+        "updated": _when(record.updated_us),
+        "messages": len(messages),
+        "tainted": record.tainted,
+    }
+    if record.tainted:
+        facts["tainted_by"] = record.tainted_by
+    if record.forked_from:
+        facts["forked_from"] = record.forked_from
+    front = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items()]
+    parts = ["\n".join(["---", *front, "---"]), f"# {record.title or record.id}"]
+    for event in messages:
+        parts += _message(Message.from_dict(event.data or {}), said_us(event))
+    return "\n\n".join(parts) + "\n"
+
+
+def _message(message: Message, time_us: int) -> list[str]:
+    """The text of results is fenced, since it is data and could look like the next message."""
+    who = f"{_ROLES[message.role]} of {message.name}" if message.name else _ROLES[message.role]
+    parts = [f"## {who} ({_when(time_us)})"]
+    if message.role == "tool":
+        return [*parts, fenced("", message.content)]
+    if message.content:
+        parts.append(_contained(message.content))
+    return [*parts, *(_call(call) for call in message.tool_calls)]
+
+
+def _call(call: ToolCall) -> str:
+    return f"Call of {call.name}:\n\n{fenced('json', call.arguments)}"
+
+
+def _contained(text: str) -> str:
+    """Text in which no line can be taken for the heading of a message, and no fence is left open."""
+    lines: list[str] = []
+    fence = ""
+    for line in text.split("\n"):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and not line.strip(" \t`~"):
+                fence = ""
+        elif found:
+            fence = found[1]
+        elif line.startswith("## "):
+            line = f"\\{line}"
+        lines.append(line)
+    return "\n".join([*lines, fence] if fence else lines)
+
+
+def _when(time_us: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_us / 1e6))
+
+
+WRITERS: dict[str, Callable[[SessionRecord, Sequence[Event]], str]] = {
+    MARKDOWN: to_markdown,
+    JSON_LINES: to_json_lines,
+}
+"""The formats of an export."""

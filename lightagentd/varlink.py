@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_S = 1.0
 """How long closing waits for peers to take what was sent to them."""
+_LAST_ANSWERS_S = 0.5
+"""How long a stop waits for the last answers of calls that end by themselves."""
 _ACCEPT_RETRY_S = 1.0
 _WARN_S = 60.0
 """How often the journal is told that somebody was turned away."""
@@ -82,9 +84,14 @@ class VarlinkServer:
             self._sock.close()
 
     async def close(self) -> None:
-        """Stop listening, cancel the running calls, close the connections."""
+        """Stop listening, cancel the calls that do not end by themselves, close the connections.
+
+        Whoever closes has had what the calls wait for end; their last answers are on the way then.
+        """
         self.stop_listening()
         connections = list(self._transports.items())
+        if answering := [task for _, connection in connections if (task := connection.answering)]:
+            await asyncio.wait(answering, timeout=_LAST_ANSWERS_S)
         running = [task for _, connection in connections if (task := connection.cancel())]
         if running:
             await asyncio.wait(running)

@@ -231,6 +231,11 @@ class Connection(VarlinkBaseProtocol):
         if self._streaming:
             self.cancel()
 
+    @property
+    def answering(self) -> asyncio.Task[None] | None:
+        """The task that answers what came, if anything did."""
+        return self._answering
+
     def cancel(self) -> asyncio.Task[None] | None:
         """Cancel the running call and forget those that wait; gives the task to wait for."""
         if self._answering is not None:

@@ -15,6 +15,7 @@ from lightagentd.control.sight import Sight
 from lightagentd.errors import InvalidArgument
 from lightagentd.events.feed import Feed
 from lightagentd.events.queries import Filter
+from lightagentd.limits import MAX_MESSAGE_BYTES
 
 
 class HistoryOperations(Operations):
@@ -42,7 +43,7 @@ class HistoryOperations(Operations):
         check_limit(limit)
         agents = await self._readable(caller, wanted.agent)
         wanted = replace(wanted, viewer=caller.viewer, agents=agents)
-        found = await asyncio.to_thread(self._history.newest, wanted, limit)
+        found = await asyncio.to_thread(self._history.newest, wanted, limit, most_bytes=4 * MAX_MESSAGE_BYTES)
         return [stored_event(event) for event in found]
 
     async def verify(self, caller: Caller) -> api.Verification:

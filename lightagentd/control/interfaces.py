@@ -23,8 +23,12 @@ from lightagentd import api, errors
 from lightagentd.control.adapter import Adapter as _Adapter
 from lightagentd.control.adapter import relay as _relay
 from lightagentd.control.approval_interface import Approvals
+from lightagentd.control.input_interface import Inputs
+from lightagentd.control.memory_interface import Memory
+from lightagentd.control.plan_interface import Plans
 from lightagentd.control.policy_interface import Policy
 from lightagentd.control.safety_interface import SafetyMethods, Undo
+from lightagentd.control.usage_interface import Usage
 from lightagentd.events.queries import Filter
 
 
@@ -181,11 +185,13 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
         correlation_id: str | None = None,
         unattended: bool = False,
         outside: bool = False,
+        attachments: list[api.Attachment] | None = None,
     ) -> AsyncIterator[api.TurnEvent]:
-        """Prompt an agent and stream the turn. Without session the caller's latest one with the agent goes
+        """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
         on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
         is asked for approvals: what would be asked for is refused. With outside the prompt holds text that
-        the caller did not write himself, such as standard input: it taints the session.
+        the caller did not write himself, such as standard input: it taints the session. attachments follow
+        the text, each in a block of its own; they taint the session, too.
         """
         events = self.service.prompt(
             self.caller,
@@ -196,10 +202,76 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
             correlation_id=correlation_id or "",
             unattended=unattended,
             outside=outside,
+            attachments=attachments or [],
         )
         async with aclosing(_relay(events)) as relayed:
             async for event in relayed:
                 yield event
+
+    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
+    async def Watch(self, *, session: str) -> AsyncIterator[api.TurnEvent | None]:
+        """What happens in a session from now on, turn after turn, whoever prompts. First comes an event
+        session with the session as it is, and what the running turn waits for, if it waits. Ends with a null
+        event when the session is deleted or the daemon stops.
+        """
+        async with aclosing(self.service.watch(self.caller, session)) as events:
+            async for event in events:
+                yield event
+        raise LastResult(None)
+
+    @varlinkmethod(return_parameter="session_info")
+    async def Wait(self, *, session: str, timeout_s: float | None = None) -> api.Session:
+        """Wait until nothing runs or waits in a session, or until timeout_s is over (error timeout). A paused
+        session counts as done when its running turn is, and so does a plan that stopped at a failed task.
+        """
+        return await self.service.wait(self.caller, session, timeout_s)
+
+    @varlinkmethod(return_parameter="session")
+    async def Switch(self, *, session: str) -> api.Session:
+        """Make a session the current one of its owner with its agent."""
+        return await self.service.switch_session(self.caller, session)
+
+    @varlinkmethod(return_parameter="session")
+    async def Rename(self, *, session: str, title: str) -> api.Session:
+        """Give a session another title, of one line."""
+        return await self.service.rename_session(self.caller, session, title)
+
+    @varlinkmethod(return_parameter="session")
+    async def Pause(self, *, session: str) -> api.Session:
+        """Have a session take no prompts and begin no turn. What runs goes to its end, what waits stays."""
+        return await self.service.pause_session(self.caller, session)
+
+    @varlinkmethod(return_parameter="session")
+    async def Resume(self, *, session: str) -> api.Session:
+        """Take a paused session up again."""
+        return await self.service.resume_session(self.caller, session)
+
+    @varlinkmethod(return_parameter="session")
+    async def Fork(
+        self, *, session: str, title: str | None = None, up_to_seq: int | None = None
+    ) -> api.Session:
+        """Begin a session with the conversation of another one, or with the part of it up to a message. It is
+        the current one then. What taints the other one taints it, too.
+        """
+        return await self.service.fork_session(self.caller, session, title or "", up_to_seq)
+
+    @varlinkmethod
+    async def Delete(self, *, session: str, confirmed: bool = False) -> None:
+        """Drop a session and all that was said in it; headers and hashes stay, so that the history still
+        verifies. What runs is cancelled. Where there is a conversation the caller has to say that it is meant
+        (error confirmation_required).
+        """
+        await self.service.delete_session(self.caller, session, confirmed=confirmed)
+
+    @varlinkmethod(return_parameter="export")
+    async def Export(self, *, session: str, format: str | None = None) -> api.Export:  # noqa: A002
+        """A session as text: format is markdown, which is the default, or jsonl, which Import takes back."""
+        return await self.service.export_session(self.caller, session, format or "markdown")
+
+    @varlinkmethod(return_parameter="session")
+    async def Import(self, *, agent: str, text: str, title: str | None = None) -> api.Session:
+        """Begin a session with a conversation that was exported. It is text from outside, so it taints."""
+        return await self.service.import_session(self.caller, agent, text, title or "")
 
     @varlinkmethod(return_parameter="cancelled")
     async def Cancel(self, *, session: str) -> int:
@@ -301,11 +373,31 @@ class Skills(_Adapter, VarlinkInterface, name="org.lightagent1.Skills"):
 
 
 INTERFACES: tuple[
-    type[Manager | Agents | Sessions | Events | History | Tools | Skills | Approvals | Policy | Undo], ...
+    type[
+        Manager
+        | Agents
+        | Sessions
+        | Plans
+        | Inputs
+        | Memory
+        | Usage
+        | Events
+        | History
+        | Tools
+        | Skills
+        | Approvals
+        | Policy
+        | Undo
+    ],
+    ...,
 ] = (
     Manager,
     Agents,
     Sessions,
+    Plans,
+    Inputs,
+    Memory,
+    Usage,
     Events,
     History,
     Tools,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.registry import Registry
-from lightagentd.agents.session import Session
+from lightagentd.agents.sessions.session import Session
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, ShuttingDown
 from lightagentd.events.history import History
@@ -56,7 +56,11 @@ class Operations:
 
     def _visible(self, caller: Caller, agent: Agent) -> list[Session]:
         viewer = caller.viewer
-        return [one for one in agent.sessions.values() if viewer is None or one.record.owner == viewer]
+        return [
+            one
+            for one in agent.sessions.values()
+            if not one.deleted and (viewer is None or one.record.owner == viewer)
+        ]
 
     def _check_open(self) -> None:
         if self._daemon.draining:

@@ -20,11 +20,15 @@ from lightagentd.control.approval_operations import ApprovalOperations
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.checkup_operations import CheckupOperations
 from lightagentd.control.history_operations import HistoryOperations
+from lightagentd.control.input_operations import InputOperations
+from lightagentd.control.memory_operations import MemoryOperations
+from lightagentd.control.plan_operations import PlanOperations
 from lightagentd.control.policy_operations import PolicyOperations
 from lightagentd.control.presentation import broken_skill_info, skill_info, tool_info
 from lightagentd.control.safety_operations import SafetyOperations
-from lightagentd.control.session_operations import SessionOperations
+from lightagentd.control.session_care import SessionCareOperations
 from lightagentd.control.undo_operations import UndoOperations
+from lightagentd.control.usage_operations import UsageOperations
 from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
 
 if TYPE_CHECKING:
@@ -33,7 +37,11 @@ if TYPE_CHECKING:
 
 class Service(
     AgentOperations,
-    SessionOperations,
+    SessionCareOperations,
+    PlanOperations,
+    InputOperations,
+    MemoryOperations,
+    UsageOperations,
     HistoryOperations,
     ApprovalOperations,
     PolicyOperations,

@@ -6,19 +6,28 @@ A session belongs to the uid that made it. To others it does not exist, but to w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
-from lightagentd.agents.session import Session, check_prompt, new_record
+from lightagentd.agents.sessions.attachments import compose
+from lightagentd.agents.sessions.session import (
+    Session,
+    check_prompt,
+    new_record,
+    session_not_found,
+    title_from,
+)
 from lightagentd.agents.stream import Watcher
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations, check_limit
 from lightagentd.control.presentation import error_of
 from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
 from lightagentd.events.history import NewEvent
+from lightagentd.limits import MAX_MESSAGE_BYTES
 
 _T = TypeVar("_T")
 MAX_TIMEOUT_S = 86_400.0
@@ -49,6 +58,9 @@ class SessionOperations(Operations):
     async def messages(self, caller: Caller, session: str, limit: int) -> list[api.Message]:
         await self._admit_to(caller, Operation.INSPECT, session)
         check_limit(limit)
+        found = await asyncio.to_thread(
+            self._history.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
+        )
         return [
             api.Message(
                 seq=event.seq,
@@ -59,7 +71,7 @@ class SessionOperations(Operations):
                 tool_call_id=event.data.get("tool_call_id", ""),
                 tool_calls=event.data.get("tool_calls", []),
             )
-            for event in self._history.messages(session)[-limit:]
+            for event in found
             if event.data is not None
         ]
 
@@ -74,6 +86,7 @@ class SessionOperations(Operations):
         correlation_id: str,
         unattended: bool = False,
         outside: bool = False,
+        attachments: Sequence[api.Attachment] = (),
     ) -> AsyncGenerator[api.TurnEvent, None]:
         if session:
             caller, _, _ = await self._admit_to(caller, Operation.PROMPT, session)
@@ -81,6 +94,8 @@ class SessionOperations(Operations):
             caller = await self._admit(caller, Operation.PROMPT, agent=agent)
         self._check_open()
         self._daemon.panic.check()
+        text = compose(text, attachments, self._daemon.config.limits)
+        outside = outside or bool(attachments)
         check_prompt(text, self._daemon.config.limits.max_prompt_bytes)
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
@@ -105,17 +120,28 @@ class SessionOperations(Operations):
         outside: bool,
     ) -> tuple[str, Watcher]:
         """The agent's name, and the turn's events."""
-        running, found = await self._session_for(caller, agent, session, new=new)
-        turn = await running.prompt(found, text, correlation_id, unattended=unattended, outside=outside)
-        return running.name, turn.stream.watch()
+        running, found = await self._session_for(
+            caller, agent, session, new=new, becomes_current=not unattended
+        )
+        owner = found.record.owner
+        chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
+        before = running.current_of(owner) if chosen else None
+        turn = await running.prompt(
+            found,
+            text,
+            correlation_id,
+            unattended=unattended,
+            outside=outside,
+            becomes_current=chosen,
+        )
+        watcher = turn.stream.watch()
+        self._tell_of_former(before)
+        return running.name, watcher
 
     async def ask(
         self, caller: Caller, *, agent: str, text: str, session: str, new: bool, timeout_s: float | None
     ) -> api.Answer:
-        if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
-            raise InvalidArgument(
-                f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}.", field="timeout_s"
-            )
+        check_timeout(timeout_s)
         events = self.prompt(caller, agent=agent, text=text, session=session, new=new, correlation_id="")
         try:
             async with asyncio.timeout(timeout_s):
@@ -144,8 +170,9 @@ class SessionOperations(Operations):
         return agent.cancel(found)
 
     async def _session_for(
-        self, caller: Caller, agent: str, session: str, *, new: bool
+        self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
     ) -> tuple[Agent, Session]:
+        """Where a prompt goes. A session that is made for it becomes the current one, if that is wanted."""
         if session:
             running, found = self._own_session(caller, session)
             if agent and running.name != agent:
@@ -156,19 +183,47 @@ class SessionOperations(Operations):
         if not agent:
             raise InvalidArgument("Name an agent or a session.", field="agent")
         running = self._registry.get(agent)
-        own = [one for one in running.sessions.values() if one.record.owner == caller.uid]
-        if own and not new:
-            return running, max(own, key=lambda one: one.record.updated_us)
-        return running, await self._new_session(caller, running, "")
+        current = None if new else running.current_of(caller.uid)
+        if current is not None:
+            return running, current
+        made = self._new_session(caller, running, "", becomes_current=becomes_current)
+        return running, await made
 
-    async def _new_session(self, caller: Caller, agent: Agent, title: str) -> Session:
+    async def _new_session(
+        self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
+    ) -> Session:
         self._check_open()
-        record = new_record(agent.name, caller.uid, title[:200])
+        record = new_record(agent.name, caller.uid, title_from(title))
         session = Session(record, self._history)
+        changes = [record.change()]
+        if becomes_current:
+            changes.append(record.current_change())
         with session.context():
             created = NewEvent(topic="session.created", type="created", data={"title": record.title})
-            await self._history.append(created, changes=(record.change(),))
-        return agent.adopt(session)
+            await self._history.append(created, changes=changes)
+        return self._adopt(agent, session, becomes_current=becomes_current)
+
+    def _adopt(self, agent: Agent, session: Session, *, becomes_current: bool) -> Session:
+        """Take a session that was just stored into memory."""
+        before = agent.current_of(session.record.owner)
+        agent.adopt(session)
+        if becomes_current:
+            agent.take_current(session)
+            self._tell_of_former(before)
+        return session
+
+    async def _adopted(self, agent: Agent, making: Coroutine[Any, Any, Session]) -> Session:
+        """A copied session that becomes the current one."""
+        return self._adopt(agent, await making, becomes_current=True)
+
+    def _tell_of(self, session: Session) -> None:
+        """Tell those who watch a session how it is now."""
+        session.stream.event("session", session_info=asdict(self._session_info(session)))
+
+    def _tell_of_former(self, before: Session | None) -> None:
+        """Tell those who watch the session that was the current one, if it is not that any more."""
+        if before is not None and not before.is_current:
+            self._tell_of(before)
 
     async def _admit_to(
         self, caller: Caller, operation: Operation, session: str
@@ -184,11 +239,7 @@ class SessionOperations(Operations):
     def _own_session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
         agent, found = self._registry.session(session)
         if caller.viewer not in (None, found.record.owner):
-            raise SessionNotFound(
-                f"There is no session {session[:60]!r}.",
-                suggestion="Run: lactl sessions list",
-                field="session",
-            )
+            raise session_not_found(session)
         return agent, found
 
     def _session_info(self, session: Session) -> api.Session:
@@ -203,9 +254,23 @@ class SessionOperations(Operations):
             updated_us=record.updated_us,
             turns=record.turns,
             queued=len(session.queue),
+            paused=record.paused,
+            current=session.is_current,
+            mode=session.mode,
+            waits_for=session.running.waits_for if session.waiting and session.running else "",
+            forked_from=record.forked_from,
+            interrupted=record.interrupted,
             tainted=record.tainted,
             tainted_by=record.tainted_by,
             hosts=list(record.hosts),
+        )
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raises InvalidArgument."""
+    if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidArgument(
+            f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}.", field="timeout_s"
         )
 
 

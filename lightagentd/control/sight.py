@@ -30,14 +30,18 @@ class Sight:
 
     async def sees(self, event: Event) -> bool:
         """Raises PermissionDenied when he may see nothing any more."""
+        return await self.sees_of(event.agent, event.owner)
+
+    async def sees_of(self, agent: str, owner: int | None) -> bool:
+        """As `sees`, of something about an agent that belongs to a uid, or to nobody."""
         if self._caller.is_administrator:
             return True
         if asyncio.get_running_loop().time() >= self._until_s:
-            await self._look_again(event.agent)
-        elif event.agent not in self._seen:
-            await self._look_at({event.agent})
+            await self._look_again(agent)
+        elif agent not in self._seen:
+            await self._look_at({agent})
         viewer = self._caller.viewer
-        return self._seen[event.agent] and (viewer is None or event.owner in (None, viewer))
+        return self._seen[agent] and (viewer is None or owner in (None, viewer))
 
     async def _look_again(self, agent: str) -> None:
         await self._look_at({self._agent, agent, *self._seen})

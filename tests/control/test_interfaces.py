@@ -12,7 +12,9 @@ from tests.raw_varlink import Raw, code
 
 FROZEN = Path(__file__).resolve().parents[2] / "packaging" / "varlink"
 METHOD = re.compile(r"^method (\w+)\((.*?)\) -> ", re.MULTILINE)
-STREAMS = {"Sessions.Prompt", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"}
+OUTSIDE = re.compile(r", (?![^(]*\))")
+"""Between two parameters, and not between the fields of one."""
+STREAMS = {"Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"}
 
 WRONG: dict[str, list[object]] = {
     "string": [7, True, 1.5, [], {}],
@@ -34,7 +36,7 @@ def parameters_by_method() -> dict[str, dict[str, str]]:
     for file, text in descriptions().items():
         interface = file.removesuffix(".varlink").rpartition(".")[2]
         for method, listed in METHOD.findall(text):
-            pairs = (pair.split(": ") for pair in listed.split(", ") if pair)
+            pairs = (pair.split(": ", 1) for pair in OUTSIDE.split(listed) if pair)
             found[f"{interface}.{method}"] = dict(pairs)
     return found
 

@@ -40,7 +40,8 @@ COALESCE_S = 0.03
 """What changes within this time is told at once."""
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 0.1, 5.0
 """When to look again after an event; each time four times as late, up to the maximum."""
-_ABOUT_MANAGER = ("daemon.", "session.", "approval.", "agent.prompt", "agent.error")
+_CHOOSING = ("agent.prompt", "session.created", "session.forked", "session.imported", "session.switched")
+_ABOUT_MANAGER = ("daemon.", "session.", "approval.", "input.", "agent.prompt", "agent.error")
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +145,8 @@ class Changes:
             found.add(Key(SESSION, event.session))
             if event.trace_id:
                 found.add(Key(TURN, event.trace_id))
+            if event.topic.startswith(_CHOOSING):  # another one may not be the current one any more
+                found |= {key for key, view in self.known.items() if _is_current(view, event)}
         if event.topic.startswith("approval.") and event.data:
             found.add(Key(APPROVAL, str(event.data.get("approval", ""))))
         return found
@@ -188,6 +191,15 @@ class Changes:
             for counting in (Key(AGENT, one.agent), MANAGER):
                 names = counting.kind.counts
                 self._tell(Change(key=counting, owner=one.owner, agent=one.agent, names=names))
+
+
+def _is_current(view: View, event: Event) -> bool:
+    """Whether a view is that of the session to which the owner of an event had turned last."""
+    return (
+        isinstance(view, api.Session)
+        and view.current
+        and (view.agent, view.owner) == (event.agent, event.owner)
+    )
 
 
 def _changed(key: Key, old: View, new: View) -> frozenset[str]:

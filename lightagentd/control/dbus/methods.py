@@ -13,14 +13,21 @@ import re
 import typing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightagentd import api
 from lightagentd.bus import Call, Reply
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus import replies
-from lightagentd.control.dbus.types import from_bus, options_of, signature_of, to_bus
+from lightagentd.control.dbus.types import (
+    check_members,
+    from_bus,
+    members_of,
+    options_of,
+    signature_of,
+    to_bus,
+)
 from lightagentd.control.interfaces import INTERFACES
 from lightagentd.control.service import Service
 
@@ -44,6 +51,8 @@ class Method:
     """A stream whose first item comes at once, so that an error can be the answer to the call itself."""
     waits: bool = False
     """Whether it waits for something that goes on when the caller leaves, so that the wait may be ended."""
+    members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of each parameter that is a list of objects: what an object has, with the signatures."""
     invoke: Callable[[Service, Caller, dict[str, Any]], Any]
     """Gives a coroutine with the result, or the generator of a stream."""
 
@@ -75,7 +84,11 @@ class Method:
             name: from_bus(value, signature, name)
             for (name, signature), value in zip(self.required.items(), call.args, strict=False)
         }
-        return found | (options_of(self.optional, call.args[-1]) if self.optional else {})
+        found |= options_of(self.optional, call.args[-1]) if self.optional else {}
+        for name, members in self.members.items():
+            if name in found:
+                check_members(found[name], members, name)
+        return found
 
     async def call(self, service: Service, caller: Caller, call: Call) -> Reply:
         """Answer a call of a method that does not stream. Raises LightagentError."""
@@ -130,6 +143,7 @@ def _method(cls: type, name: str) -> Method:
         results={"stream": "o"} if streaming else {result_name: signature_of(result)} if result_name else {},
         streaming=streaming,
         begins_at_once=item is api.TurnEvent,
+        members={one.name: found for one in parameters if (found := members_of(hints[one.name]))},
         invoke=invoke,
     )
 

@@ -40,7 +40,15 @@ _PLAIN: dict[Any, str] = {
     list[str]: "as",
     list[Any]: "av",
 }
-_NAMES = {"s": "a string", "x": "an integer of 64 bits", "d": "a number", "b": "a boolean", "v": "a value"}
+_NAMES = {
+    "s": "a string",
+    "x": "an integer of 64 bits",
+    "d": "a number",
+    "b": "a boolean",
+    "v": "a value",
+    "as": "a list of strings",
+    "aa{sv}": "a list of dictionaries",
+}
 
 
 # Types
@@ -160,6 +168,10 @@ def from_bus(value: Any, signature: str, name: str) -> Any:
         case "v":
             check_json(value, name)
             fits = True
+        case "as":
+            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        case "aa{sv}":
+            fits = isinstance(value, list) and all(isinstance(one, dict) for one in value)
     if not fits:
         raise InvalidArgument(
             f"{name} must be {_NAMES[signature]} (D-Bus type {signature}).",
@@ -167,6 +179,27 @@ def from_bus(value: Any, signature: str, name: str) -> Any:
             field=name,
         )
     return value
+
+
+def members_of(annotation: Any) -> dict[str, str]:
+    """Name and signature of the members of each object, where the annotation is a list of a TypedDict."""
+    items = typing.get_args(without_none(annotation))
+    if len(items) != 1 or not typing.is_typeddict(items[0]):
+        return {}
+    return {name: signature_of(hint) for name, hint in typing.get_type_hints(items[0]).items()}
+
+
+def check_members(value: list[dict[str, Any]], members: Mapping[str, str], name: str) -> None:
+    """Raises InvalidArgument where an object in the list has not just these members, of these types."""
+    for one in value:
+        if set(one) != set(members):
+            raise InvalidArgument(
+                f"An object in {name} has the members {', '.join(map(str, sorted(one)))[:60] or 'none'}.",
+                suggestion=f"Each has just these: {', '.join(members)}.",
+                field=name,
+            )
+        for member, signature in members.items():
+            from_bus(one[member], signature, f"{name}.{member}")
 
 
 def check_json(value: Any, name: str) -> None:

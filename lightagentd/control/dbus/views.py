@@ -29,7 +29,8 @@ OPEN_STATES = ("waiting", "granted")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A turn that waits in its session's queue or runs. `state`: queued, running, waiting (for `approval`).
+    """A turn that waits in its session's queue or runs. `state`: queued, running, waiting (for `approval`,
+    which is the id of an input where it waits for that).
     When it is over the object is gone; its events, sent by Prompt, say how it ended.
     """
 
@@ -226,5 +227,5 @@ def _turn(turn: RunningTurn) -> Turn:
         session=record.id,
         owner=record.owner,
         state="waiting" if turn.is_waiting else "running" if running else "queued",
-        approval=turn.approval if turn.is_waiting else "",
+        approval=turn.waits_for if turn.is_waiting else "",
     )

@@ -136,6 +136,8 @@ def test_a_turn_event_keeps_its_fields() -> None:
         ("x", ["1", True, 1.0, 1 << 63, -(1 << 63) - 1]),
         ("d", ["1", True, math.nan, math.inf]),
         ("b", [0, 1, "true"]),
+        ("as", ["a", [1], [b"x"], {}]),
+        ("aa{sv}", ["a", ["a"], {"a": 1}, [["a"]]]),
         ("v", [b"bytes", math.nan, {1: "x"}, [[{"a": [math.inf]}]]]),
     ],
 )

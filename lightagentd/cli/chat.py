@@ -1,0 +1,75 @@
+"""`lactl chat`: a conversation with an agent on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from lightagentd.cli.options import Command, Settings, agent_argument
+from lightagentd.cli.session_name import session_ids, whole_session
+from lightagentd.cli.terminal import is_terminal
+
+
+@click.command("chat", cls=Command)
+@agent_argument
+@click.option("--session", metavar="ID", shell_complete=session_ids, help="Open this session.")
+@click.option("--new", is_flag=True, help="Begin a new session.")
+@click.pass_obj
+def command(settings: Settings, agent: str, session: str | None, new: bool) -> int:
+    """Talk with AGENT on a terminal.
+
+    With no session yet a chat makes one. With exactly one earlier session it opens that one. Else it keeps
+    your current one and lists the rest. A session that is opened shows its last few messages.
+
+    Enter sends what you typed, also while a turn runs: it waits for its turn. Alt-Enter, or a backslash at
+    the end of the line, begins a new line. Ctrl-C cancels the turn and the prompts that wait, and Ctrl-D on
+    an empty line leaves; a turn that runs then goes on. What needs your yes is asked where you type.
+
+    A line that begins with a slash is a command: /help lists them, and a unique beginning of a name is
+    enough. A line that is to begin with a slash begins with two. Tab completes commands, sessions, agents,
+    tools, skills and files.
+
+    Several can watch and prompt one session. When the daemon is started again, the chat goes on with what
+    was missed. What you typed is kept in $XDG_STATE_HOME/lightagent/chat_history.
+
+    On a terminal that cannot move its cursor (TERM=dumb) lines come one after the other. Where standard
+    input is no terminal each line is a prompt, or a command, and the exit status is that of the last turn.
+    """
+    if settings.json:
+        raise click.UsageError(
+            "A chat is for people, so --json has no meaning there; 'lactl prompt --json' is for programs."
+        )
+    if new and session:
+        raise click.UsageError("--new and --session cannot be used together.")
+    settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
+    whole = whole_session(settings, session) if session else ""
+    can_draw = is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+    return _chat(
+        settings, agent, whole, new=new, draws=can_draw and os.environ.get("TERM") not in (None, "", "dumb")
+    )
+
+
+def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: bool) -> int:
+    import asyncio
+
+    from lightagentd.cli.chatting.conversation import Conversation
+    from lightagentd.cli.chatting.daemon import Daemon
+    from lightagentd.cli.chatting.line_screen import LineScreen
+    from lightagentd.cli.chatting.screen import Screen
+    from lightagentd.cli.chatting.startup import open_first
+
+    async def chat() -> int:
+        screen: Screen
+        if draws:
+            from lightagentd.cli.chatting.prompt_screen import PromptScreen
+
+            screen = PromptScreen()
+        else:
+            screen = LineScreen()
+        daemon = Daemon(settings, screen)
+        opening = await open_first(daemon, agent, session, new=new)
+        return await Conversation(screen, daemon, agent).run(opening)
+
+    return asyncio.run(chat())

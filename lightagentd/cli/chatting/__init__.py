@@ -1,0 +1,22 @@
+"""`lactl chat`: a conversation on a terminal.
+
+    conversation   one chat: its session, what is typed, what is asked; it owns all the rest
+    daemon         calls of the daemon, and the watch of a session that outlives the daemon's restarts
+    transcript     what happens in the session, on the screen; shows everything exactly once
+    catching_up    what is stored of a session: its last messages, and what happened while nobody watched
+    shown          what of it is on the screen already
+    progress       what goes on just now, for the live region
+    passages       text as it streams: its finished blocks, and the one that is not finished yet
+    markdown       Markdown for a terminal, with rich
+    questions      what waits for an answer of the person who types
+    startup        which session a chat begins with
+    commands       the table of the commands, and which one a line means
+    acting         what the commands do; session_acting has those about sessions
+    completion     what Tab offers
+    screen         what the conversation needs of a screen
+    prompt_screen  the screen of a terminal that can move its cursor, with prompt-toolkit
+    line_screen    the screen of one that cannot, or of no terminal at all
+
+Only `lightagentd.cli.chat` imports this package, and only when a chat begins: rich and prompt-toolkit take
+longer to import than the rest of `lactl` takes to run.
+"""

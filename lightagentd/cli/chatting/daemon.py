@@ -1,0 +1,167 @@
+"""The daemon, as a chat talks to it: calls on connections of their own, and the watch of a session.
+
+A call that polkit wants a password for is made again by the blocking client, which lets polkit ask on the
+terminal; the screen gives the terminal away for as long as that takes. A watch goes on across restarts of the
+daemon and broken connections, until it is cancelled or the session is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from lightagentd.aclient import AsyncClient
+from lightagentd.cli.options import CALL_TIMEOUT_S, Settings
+from lightagentd.errors import AuthorizationRequired, DaemonUnreachable, LightagentError, SessionNotFound
+
+_T = TypeVar("_T")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""How long a watch waits before it connects again; the pause doubles each time."""
+
+
+class GivesTerminal(Protocol):
+    """What gives the terminal away for the length of a blocking function."""
+
+    async def suspended(self, function: Callable[[], _T]) -> _T: ...
+
+
+class Daemon:
+    """Calls of the daemon. `screen` is the conversation's."""
+
+    def __init__(self, settings: Settings, screen: GivesTerminal) -> None:
+        self._settings = settings
+        self._screen = screen
+
+    def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> AsyncClient:
+        """A client of the socket that the command line names, not yet connected."""
+        return AsyncClient(self._settings.socket or None, timeout_s=timeout_s)
+
+    async def call(self, method: str, /, **parameters: Any) -> Any:
+        """Make a call and return the one parameter of its reply, or None; raises as the client."""
+        try:
+            async with self.client() as client:
+                reply = await client.call(method, **parameters)
+        except AuthorizationRequired:
+            if not self.may_ask:
+                raise
+            return await self._screen.suspended(lambda: self._settings.call(method, **parameters))
+        return next(iter(reply.values()), None)
+
+    async def prompt(self, **parameters: Any) -> str:
+        """Prompt, and give the turn's trace id once the prompt is stored. The turn is watched elsewhere.
+
+        Raises what the daemon says of the prompt, which is not taken then.
+        """
+
+        try:
+            async with (
+                asyncio.timeout(CALL_TIMEOUT_S),
+                self.client() as client,
+                aclosing(client.stream("Sessions.Prompt", **parameters)) as replies,
+            ):
+                reply = await anext(replies)
+        except AuthorizationRequired:
+            if not self.may_ask:
+                raise
+            reply = await self.authorized("Sessions.Prompt", **parameters)
+        except (TimeoutError, StopAsyncIteration) as err:
+            raise DaemonUnreachable(
+                "The daemon did not say whether it took the prompt.",
+                suggestion="Look at its journal: journalctl -u lightagentd",
+            ) from err
+        return str(reply["event"]["trace_id"])
+
+    async def authorized(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        """The first reply of a streaming method, with polkit asking on the terminal whether it is allowed."""
+
+        def asking() -> dict[str, Any]:
+            with self._settings.client() as client:
+                return next(iter(client.stream(method, **parameters)))
+
+        return await self._screen.suspended(asking)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether polkit may ask on the terminal."""
+        return self._settings.ask_password
+
+    async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """The parameters of each reply of a streaming method; raises as the client."""
+        async with (
+            self.client() as client,
+            aclosing(client.stream(method, **parameters)) as replies,
+        ):
+            async for reply in replies:
+                yield reply
+
+
+class Watch:
+    """A session as it is watched: `opened` is awaited with the session whenever the watch begins, again too;
+    `happened` with each event after that; `lost` is called when it breaks, `gone` is awaited when the session
+    does not exist any more, and then the watch is over.
+    """
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        session: str,
+        *,
+        opened: Callable[[dict[str, Any]], Awaitable[None]],
+        happened: Callable[[dict[str, Any]], Awaitable[None]],
+        lost: Callable[[LightagentError | None], None],
+        gone: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._daemon = daemon
+        self._session = session
+        self._opened, self._happened, self._lost, self._gone = opened, happened, lost, gone
+
+    async def run(self) -> None:
+        """Watch until the session is gone or the task is cancelled."""
+        pause_s, has_asked = FIRST_PAUSE_S, False
+        while True:
+            problem: LightagentError | None = None
+            try:
+                async for begun in self._once():
+                    pause_s = FIRST_PAUSE_S if begun else pause_s
+            except SessionNotFound:
+                await self._gone()
+                return
+            except AuthorizationRequired as err:
+                problem = err
+                if self._daemon.may_ask and not has_asked:
+                    has_asked = True
+                    problem = await self._authorize()
+                    if problem is None:
+                        continue
+            except LightagentError as err:
+                problem = err
+            self._lost(problem)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def _authorize(self) -> LightagentError | None:
+        """Have polkit ask, once; it keeps the answer for a while. Gives what went wrong."""
+        try:
+            await self._daemon.authorized("Sessions.Watch", session=self._session)
+        except LightagentError as err:
+            return err
+        return None
+
+    async def _once(self) -> AsyncGenerator[bool, None]:
+        """One connection's events; raises as the client. It ends when the daemon says that it stops."""
+        is_open = False
+        async with aclosing(self._daemon.stream("Sessions.Watch", session=self._session)) as replies:
+            async for reply in replies:
+                event = reply.get("event")
+                if event is None:
+                    return
+                if event["type"] == "session" and event.get("session_info") is None:
+                    raise SessionNotFound(f"The session {self._session} was deleted.")
+                if not is_open and event["type"] == "session":
+                    is_open = True
+                    await self._opened(event["session_info"])
+                else:
+                    await self._happened(event)
+                yield is_open

@@ -1,0 +1,150 @@
+"""Markdown for a terminal: rendered by rich, and safe to show whatever a model wrote.
+
+Nothing that rich prints reaches the terminal but text and colours: control characters are taken out of the
+source and, since Markdown can spell them (`&#x202e;`, `%1b` in a link), out of each rendered piece again.
+Links are written out, never hidden behind words (no OSC 8). On a narrow terminal a table becomes a list.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import ClassVar
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich import box
+from rich import markdown as rich_markdown
+from rich.color import ColorSystem
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from lightagentd.cli.terminal import clean
+
+LONG_CHARS = 20_000
+"""A longer block is shown as plain text: laying it out would keep the program from everything else."""
+_NARROW = 60
+"""Below so many columns a table is a list."""
+_MIN_COLUMNS = 10
+
+
+def parser() -> MarkdownIt:
+    """The Markdown that models write: CommonMark with tables and strikethrough; HTML is text."""
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+
+class _Heading(rich_markdown.Heading):
+    """A heading at the left, without a box."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self.text.copy()
+        text.justify = "left"
+        text.stylize("bold")
+        yield text
+
+
+class _Table(rich_markdown.TableElement):
+    """A table; a list of its rows where it would not fit."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        header = self.header.row.cells if self.header is not None and self.header.row is not None else []
+        rows = self.body.rows if self.body is not None else []
+        if options.max_width >= _NARROW:
+            table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, collapse_padding=True)
+            for column in header:
+                table.add_column(column.content, justify=column.justify)
+            for row in rows:
+                table.add_row(*(cell.content for cell in row.cells))
+            yield table
+            return
+        for row in rows:
+            for number, cell in enumerate(row.cells):
+                name = header[number].content.plain if number < len(header) else ""
+                begin = "- " if number == 0 else "  "
+                yield Text.assemble(begin, (f"{name}: " if name else "", "bold"), cell.content)
+
+
+class _Markdown(rich_markdown.Markdown):
+    elements: ClassVar[dict[str, type[rich_markdown.MarkdownElement]]] = {
+        **rich_markdown.Markdown.elements,
+        "heading_open": _Heading,
+        "table_open": _Table,
+    }
+
+    def __init__(self, source: str) -> None:
+        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
+        self.parsed = [_plain(token) for token in parser().parse(source)]
+
+
+def _plain(token: Token) -> Token:
+    """The token with its links and pictures as text: rich would print what a link hides as it is."""
+    if token.children:
+        children: list[Token] = []
+        hrefs: list[str] = []
+        for child in token.children:
+            if child.type == "link_open":
+                hrefs.append(str(child.attrs.get("href", "")))
+            elif child.type == "link_close":
+                href = hrefs.pop() if hrefs else ""
+                if not (children and children[-1].type == "text" and children[-1].content == href):
+                    children.append(_text(f" ({href})"))
+            elif child.type == "image":
+                children.append(_text(f"[{child.content}] ({child.attrs.get('src', '')})"))
+            else:
+                children.append(child)
+        token.children = children
+    return token
+
+
+def _text(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def render(source: str, columns: int, *, colours: bool) -> list[str]:
+    """The lines of a Markdown text, each at most `columns` wide, without blank lines around them."""
+    source = clean(source)
+    columns = max(columns, _MIN_COLUMNS)
+    if len(source) > LONG_CHARS:
+        return source.strip("\n").split("\n")
+    console = Console(
+        file=io.StringIO(),
+        width=columns,
+        force_terminal=colours,
+        color_system="standard" if colours else None,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    )
+    try:
+        rows = console.render_lines(_Markdown(source), console.options, pad=False)
+    except Exception:  # noqa: BLE001 - what a model nested in a way that rich cannot lay out is shown as it is
+        return source.strip("\n").split("\n")
+    lines = [_line(row, colours=colours) for row in rows]
+    while lines and not clean(lines[0]).strip():
+        lines.pop(0)
+    while lines and not clean(lines[-1]).strip():
+        lines.pop()
+    return lines
+
+
+def _line(row: list[Segment], *, colours: bool) -> str:
+    pieces = []
+    for segment in _without_padding(row):
+        text = clean(segment.text).replace("\n", "")
+        if colours and segment.style is not None:
+            text = segment.style.render(text, color_system=ColorSystem.STANDARD)
+        pieces.append(text)
+    return "".join(pieces) if colours else "".join(pieces).rstrip()
+
+
+def _without_padding(row: list[Segment]) -> list[Segment]:
+    """What is to be seen of a line: rich fills it with blanks up to the width."""
+    row = [segment for segment in row if not segment.control and segment.text]
+    while row and (row[-1].style is None or row[-1].style.bgcolor is None):
+        text, style, control = row.pop()
+        if text.strip():
+            return [*row, Segment(text.rstrip(), style, control)]
+    return row

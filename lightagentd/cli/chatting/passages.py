@@ -1,0 +1,45 @@
+"""Text as it streams in: which of its Markdown blocks are finished, and what is not finished yet.
+
+A block is finished when another one begins after it, so the last one never is before the text ends. Finished
+blocks are printed once; only the rest changes on the screen.
+"""
+
+from __future__ import annotations
+
+from lightagentd.cli.chatting.markdown import LONG_CHARS, parser
+from lightagentd.cli.terminal import Cleaner
+
+
+class Passage:
+    """One message of the model, as it comes; `text` is all of it, without escape sequences."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.rest = ""
+        """What is not finished yet."""
+        self._cleaner = Cleaner()
+
+    def feed(self, text: str) -> str:
+        """Take a piece; gives the blocks that are finished now, which may be none."""
+        text = self._cleaner.feed(text)
+        self.text += text
+        self.rest += text
+        return self._finished() if "\n" in text else ""
+
+    def end(self) -> str:
+        """Nothing follows; gives the rest."""
+        held = self._cleaner.flush()
+        self.text += held
+        rest, self.rest = self.rest + held, ""
+        return rest
+
+    def _finished(self) -> str:
+        if len(self.rest) > LONG_CHARS:  # parsing it again and again would take longer than it takes to come
+            finished, _, self.rest = self.rest.rpartition("\n")
+            return finished
+        begins = [token.map[0] for token in parser().parse(self.rest) if token.level == 0 and token.map]
+        if not begins or begins[-1] == 0:
+            return ""
+        lines = self.rest.split("\n")
+        self.rest = "\n".join(lines[begins[-1] :])
+        return "\n".join(lines[: begins[-1]])

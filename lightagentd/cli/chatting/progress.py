@@ -1,0 +1,112 @@
+"""What goes on just now, for the live region: the unfinished text, running calls, and prompts that wait."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightagentd.cli.chatting.markdown import render
+from lightagentd.cli.output import cell, cut
+from lightagentd.cli.terminal import DIM, Cleaner, style
+from lightagentd.cli.turn_lines import call_name
+from lightagentd.cli.when import duration
+
+_OUTPUT_LINES = 5
+"""How much of the output of a running command is seen."""
+_LINE_CHARS = 1000
+_REST_CHARS = 8000
+"""Of a longer unfinished text only the end is laid out."""
+_QUEUED_SHOWN = 3
+UNKNOWN = "?"
+"""In place of the trace id of a turn that runs, until an event of it names it."""
+
+
+@dataclass
+class Running:
+    """A call that runs, with the last lines of its output."""
+
+    name: str
+    started_s: float = field(default_factory=time.monotonic)
+    lines: deque[str] = field(default_factory=lambda: deque([""], maxlen=_OUTPUT_LINES + 1))
+    cleaner: Cleaner = field(default_factory=Cleaner)
+
+    def output(self, text: str) -> None:
+        # A carriage return begins the line of a progress bar again.
+        first, *rest = self.cleaner.feed(text.replace("\r", "\n")).split("\n")
+        self.lines[-1] = (self.lines[-1] + first)[-_LINE_CHARS:]
+        self.lines.extend(line[-_LINE_CHARS:] for line in rest)
+
+    def shown(self) -> list[str]:
+        """The last lines that have something in them."""
+        return [line for line in self.lines if line.strip()][-_OUTPUT_LINES:]
+
+
+class Progress:
+    """What is not finished; the transcript owns it and tells it what happens."""
+
+    def __init__(self) -> None:
+        self.trace = ""
+        """The turn that runs, or waits for a person."""
+        self.queued: dict[str, str] = {}
+        """The prompts that wait for their turn, by its trace id."""
+        self.waiting = False
+        self._started_s = 0.0
+        self._calls: dict[str, Running] = {}
+        self._laid_out: tuple[tuple[str, int], list[str]] = (("", 0), [])
+
+    def begin(self, trace_id: str) -> None:
+        if self.trace != trace_id:
+            self.trace, self._started_s = trace_id, time.monotonic()
+
+    def end(self, trace_id: str) -> None:
+        self.queued.pop(trace_id, None)
+        if self.trace in (trace_id, UNKNOWN):
+            self.idle()
+
+    def idle(self) -> None:
+        """Nothing runs."""
+        self.trace, self.waiting = "", False
+        self._calls.clear()
+
+    def call(self, event: dict[str, Any]) -> None:
+        if self.trace in ("", UNKNOWN):
+            self.begin(event["trace_id"])
+        self._calls[event["call_id"]] = Running(call_name(event))
+
+    def output(self, call_id: str, text: str) -> None:
+        if (call := self._calls.get(call_id)) is not None:
+            call.output(text)
+
+    def result(self, call_id: str) -> None:
+        self._calls.pop(call_id, None)
+
+    def lines(self, rest: str, columns: int, rows: int, *, colours: bool) -> list[str]:
+        """The lines of the live region, at most so many; the newest are the last."""
+        found = self._text(rest, columns, colours=colours)
+        now_s = time.monotonic()
+        for call in () if self.waiting else self._calls.values():
+            took = _whole(now_s - call.started_s)
+            found.append(style(cut(f"· {call.name} {took}", columns), DIM))
+            found += [style(cut(f"  {line.expandtabs()}", columns), DIM) for line in call.shown()]
+        if self.trace and not found and not self.waiting:
+            took = _whole(now_s - self._started_s)
+            found.append(style(cut(f"· working {took}, Ctrl-C cancels", columns), DIM))
+        for text in list(self.queued.values())[:_QUEUED_SHOWN]:
+            found.append(style(cut(f"· queued: {cell(text)}", columns), DIM))
+        if len(self.queued) > _QUEUED_SHOWN:
+            found.append(style(f"· and {len(self.queued) - _QUEUED_SHOWN} more", DIM))
+        return found[-rows:] if rows > 0 else []
+
+    def _text(self, rest: str, columns: int, *, colours: bool) -> list[str]:
+        if not rest.strip():
+            return []
+        if self._laid_out[0] != (rest, columns):
+            self._laid_out = ((rest, columns), render(rest[-_REST_CHARS:], columns, colours=colours))
+        return [*self._laid_out[1]]
+
+
+def _whole(seconds_s: float) -> str:
+    """A duration in whole seconds."""
+    return f"{int(seconds_s)}s" if seconds_s < 60 else duration(seconds_s * 1000)

@@ -1,0 +1,376 @@
+"""What happens in a session, on the screen: each thing once, in its order.
+
+Events come from the watch of the session (`show`) and, for what happened while nobody watched, out of the
+history (`stored`). Where a person reads along, texts are Markdown and each call is a line at its beginning
+and another at its end; what is not finished yet is in the live region. Where a program reads, there are the
+answers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lightagentd.cli.chatting.markdown import render
+from lightagentd.cli.chatting.passages import Passage
+from lightagentd.cli.chatting.progress import UNKNOWN, Progress
+from lightagentd.cli.chatting.questions import Question, Questions
+from lightagentd.cli.chatting.screen import Screen
+from lightagentd.cli.chatting.shown import Shown
+from lightagentd.cli.output import cell
+from lightagentd.cli.question import how_to_answer, how_to_answer_input, input_lines, question_lines
+from lightagentd.cli.terminal import BOLD, DIM, RED, YELLOW, clean, style
+from lightagentd.cli.turn_lines import (
+    answer_line,
+    call_line,
+    compacted_line,
+    input_answer_line,
+    plan_event_line,
+    plan_lines,
+    result_line,
+)
+from lightagentd.cli.when import duration
+from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_code
+
+_PROMPT_LINES = 20
+_AT_BOUNDARY = (
+    "tool_call", "tool_result", "approval_requested", "input_requested", "done", "error",
+)  # fmt: skip
+"""Events before which the text that came before them is stored."""
+_BEYOND_TURNS = ("session", "plan")
+"""Events that are shown even if their turn is over."""
+_GOES_ON = AgentNotRunning.code
+"""The code with which a turn ends that the daemon goes on with after its next start."""
+
+
+class Transcript:
+    """One session on the screen. `ended` is told of the end of each turn: its trace id, and the error."""
+
+    def __init__(
+        self, screen: Screen, questions: Questions, ended: Callable[[str, LightagentError | None], None]
+    ) -> None:
+        self._screen = screen
+        self._questions = questions
+        self._ended = ended
+        self.shown = Shown()
+        self.progress = Progress()
+        self.own: set[str] = set()
+        """The turns that were prompted here."""
+        self.session: dict[str, Any] = {}
+        self.plan_shown = ""
+        """The digest of the plan that was on the screen last."""
+        """The session as the daemon described it last."""
+        self._passage: Passage | None = None
+        self._passage_trace = ""
+        self._joined = False
+        """Whether the text that streams began before the watch, so that it is shown once it is stored."""
+        self._before = ""
+        """What was printed last: block, prompt, line or nothing."""
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "prompt": self._on_prompt,
+            "queued": self._on_queued,
+            "started": self._on_started,
+            "text_delta": self._on_text_delta,
+            "tool_call": self._on_tool_call,
+            "tool_output": self._on_tool_output,
+            "tool_result": self._result,
+            "approval_requested": self._on_approval_requested,
+            "approval_answered": self._on_approval_answered,
+            "input_requested": self._on_input_requested,
+            "input_answered": self._on_input_answered,
+            "notice": self._on_notice,
+            "compacted": self._on_compacted,
+            "plan": self._on_plan,
+            "session": self._on_session,
+            "done": self._on_done,
+            "error": self._on_error,
+        }
+
+    @property
+    def running(self) -> bool:
+        """Whether a turn runs or waits, as far as is known."""
+        return bool(self.progress.trace or self.progress.queued)
+
+    def opened(self, session: dict[str, Any]) -> None:
+        """The watch begins, or begins again."""
+        self.session = session
+        if session["state"] == "idle":
+            self.progress.idle()
+        elif not self.progress.trace:
+            self.progress.begin(UNKNOWN)
+
+    def joins(self) -> None:
+        """A turn runs that was not watched from its beginning."""
+        self._joined = True
+
+    def interrupted(self, what: str) -> None:
+        """Say, once, what is known of a turn that the daemon stopped in the middle of."""
+        if self.shown.first(what, self.shown.notes):
+            self.note(cell(what), YELLOW)
+
+    def lost(self) -> None:
+        """The watch is broken: what was streamed so far is left as it is."""
+        self._end_passage()
+        self.progress.idle()
+        self._questions.close_turn()
+        self._screen.refresh()
+
+    def needs_history(self, event: dict[str, Any]) -> bool:
+        """Whether what is stored has to be shown before this event."""
+        return self._joined and event["type"] in _AT_BOUNDARY
+
+    def caught_up(self) -> None:
+        """All that is stored is shown."""
+        self._joined = False
+
+    def show(self, event: dict[str, Any]) -> None:
+        """One event of the watch."""
+        handler = self._handlers.get(event["type"])
+        is_over = event.get("trace_id") in self.shown.turns and event["type"] not in _BEYOND_TURNS
+        if handler is not None and not is_over:
+            handler(event)
+        self._screen.refresh()
+
+    def stored(self, event: dict[str, Any]) -> None:
+        """One event of the history, unless it was shown already."""
+        trace_id, data, topic = event["trace_id"], event["data"], event["topic"]
+        if data is None or trace_id in self.shown.turns:
+            return
+        if topic == "agent.message":
+            if data["role"] == "user":
+                self._echo(trace_id, data["content"])
+            elif data["role"] == "assistant":
+                self._end_passage()
+                self._block(self.shown.rest_of(trace_id, data["content"]))
+        elif topic == "agent.tool_dispatch" and event["type"] == "intent":
+            self._call(data)
+        elif topic == "agent.tool_dispatch" and event["type"] == "refused":
+            tool = data.get("tool") or data.get("function")
+            self._result({**data, "tool": tool, "text": data.get("message")})
+        elif topic.startswith("tool.") and event["type"] == "invocation":
+            self._result(data)
+        elif topic == "session.turn" and event["type"] == "done":
+            if not self._screen.is_terminal:
+                self._screen.print(self.shown.last_text.get(trace_id, "").rstrip("\n"))
+            self._end(trace_id, None, data)
+        elif topic == "agent.error" and event["type"] != "fallback":
+            self._failed(trace_id, data)
+
+    def note(self, text: str, code: str = DIM) -> None:
+        """A line of our own, where a person reads along."""
+        if self._screen.is_terminal:
+            self._end_passage()
+            self.lines([style(text, code)])
+
+    def lines(self, lines: list[str]) -> None:
+        """Lines that are safe already."""
+        for line in lines:
+            self._screen.print(line)
+        self._before = "line"
+
+    def live(self, columns: int, rows: int) -> list[str]:
+        """What is not finished yet, at most so many lines of at most so many columns."""
+        rest = self._passage.rest if self._passage else ""
+        return self.progress.lines(rest, columns, rows, colours=self._screen.colours)
+
+    # Prompts and the beginning of turns
+
+    def _on_prompt(self, event: dict[str, Any]) -> None:
+        if event["trace_id"] not in self.shown.prompts:
+            self.progress.queued[event["trace_id"]] = event["text"]
+
+    def _on_queued(self, event: dict[str, Any]) -> None:
+        ahead = event.get("position") or 0
+        if ahead and not self._screen.can_redraw:
+            self.note(f"Waiting for {ahead} earlier {'prompt' if ahead == 1 else 'prompts'}.")
+
+    def _on_started(self, event: dict[str, Any]) -> None:
+        trace_id = event["trace_id"]
+        self._joined = False
+        self._echo(trace_id, self.progress.queued.get(trace_id, ""))
+        self.progress.begin(trace_id)
+
+    def _echo(self, trace_id: str, text: str) -> None:
+        """Show a prompt, where it is not to be seen already."""
+        self.progress.queued.pop(trace_id, None)
+        if not text or not self.shown.first(trace_id, self.shown.prompts) or not self._screen.is_terminal:
+            return
+        if trace_id in self.own and self._screen.echoes:
+            self._before = "prompt"
+            return
+        self._end_passage()
+        if self._before:
+            self._screen.print()
+        lines = clean(text).strip("\n").split("\n")
+        for number, line in enumerate(lines[:_PROMPT_LINES]):
+            self._screen.print(style(f"{'  ' if number else '> '}{line}", BOLD))
+        if len(lines) > _PROMPT_LINES:
+            self._screen.print(style(f"  … {len(lines) - _PROMPT_LINES} more lines", DIM))
+        self._before = "prompt"
+
+    # Texts
+
+    def _on_text_delta(self, event: dict[str, Any]) -> None:
+        if self._joined:
+            return
+        if self._passage is None:
+            self._passage, self._passage_trace = Passage(), event["trace_id"]
+            self.progress.begin(event["trace_id"])
+        self._block(self._passage.feed(event.get("text") or ""))
+
+    def _end_passage(self) -> None:
+        passage, self._passage = self._passage, None
+        if passage is not None:
+            self._block(passage.end())
+            self.shown.text(self._passage_trace, passage.text)
+
+    def _block(self, source: str) -> None:
+        if not source.strip() or not self._screen.is_terminal:
+            return
+        if self._before in ("block", "prompt"):
+            self._screen.print()
+        for line in render(source, self._screen.columns - 1, colours=self._screen.colours):
+            self._screen.print(line)
+        self._before = "block"
+
+    # Calls
+
+    def _on_tool_call(self, event: dict[str, Any]) -> None:
+        self._call(event)
+        if event["call_id"] not in self.shown.results:
+            self.progress.call(event)
+
+    def _on_tool_output(self, event: dict[str, Any]) -> None:
+        self.progress.output(event["call_id"], event.get("text") or "")
+
+    def _call(self, event: dict[str, Any]) -> None:
+        if self.shown.first(event["call_id"], self.shown.calls):
+            self._end_passage()
+            self.note(call_line(event))
+
+    def _result(self, event: dict[str, Any]) -> None:
+        self.progress.result(event["call_id"])
+        if self.shown.first(event["call_id"], self.shown.results):
+            self._end_passage()
+            good = event.get("result") in ("ok", None)
+            size = len((event.get("text") or "").splitlines()) if good else 0
+            told = f"  {size} {'line' if size == 1 else 'lines'}" if size else ""
+            self.note(result_line(event) + told, DIM if good else RED)
+
+    # What is asked
+
+    def _on_approval_requested(self, event: dict[str, Any]) -> None:
+        self._ask(
+            Question.of_call(event),
+            question_lines(event),
+            how_to_answer(event["approval"]),
+            may_answer=bool(event.get("may_answer")),
+        )
+
+    def _on_input_requested(self, event: dict[str, Any]) -> None:
+        self._ask(
+            Question.of_agent(event),
+            list(input_lines(event)),
+            how_to_answer_input(event["input"]),
+            may_answer=True,
+        )
+
+    def _ask(self, question: Question, lines: list[Any], how: str, *, may_answer: bool) -> None:
+        self._end_passage()
+        self.progress.waiting = True
+        asks = may_answer and self._screen.can_ask
+        if self.shown.first(question.id, self.shown.questions):
+            if self._screen.is_terminal:
+                self.lines(lines)
+            if not asks:
+                self._screen.warn("The turn waits until somebody answers this.", how)
+        elif asks and not self._questions.is_open(question.id):
+            self.note(f"Still asked: {question.summary}")
+        if asks:
+            self._questions.open(question)
+
+    def _on_approval_answered(self, event: dict[str, Any]) -> None:
+        self._answered(event["approval"], answer_line(event), event.get("state") == "granted")
+
+    def _on_input_answered(self, event: dict[str, Any]) -> None:
+        self._answered(event["input"], input_answer_line(event), event.get("state") == "answered")
+
+    def _answered(self, question: str, line: str, good: bool) -> None:
+        self.progress.waiting = False
+        self._questions.close(question)
+        if self.shown.first(question, self.shown.answers):
+            self.note(line, DIM if good else RED)
+
+    # The rest
+
+    def _on_notice(self, event: dict[str, Any]) -> None:
+        if self._screen.is_terminal:
+            self.note(cell(event.get("message")))
+        else:
+            self._screen.warn(str(event.get("message") or ""))
+
+    def _on_compacted(self, event: dict[str, Any]) -> None:
+        self.note(compacted_line(event))
+
+    def _on_plan(self, event: dict[str, Any]) -> None:
+        plan = event.get("plan") or {}
+        phase = plan.get("phase")
+        self.session = self.session | {"mode": "normal" if phase in (None, "off", "completed") else phase}
+        if phase == "ready" and not event.get("task"):  # what can be applied now has been on the screen
+            self.plan_shown = str(plan.get("digest") or "")
+            for line in plan_lines(plan):
+                self.note(line)
+        else:
+            self.note(plan_event_line(event))
+        if stopped_at := plan.get("stopped_at"):
+            self.note(
+                f"It stopped at the task {cell(stopped_at)}: /plan retry, /plan skip or /plan abort.", YELLOW
+            )
+
+    def _on_session(self, event: dict[str, Any]) -> None:
+        self.session = event.get("session_info") or self.session
+
+    def _on_done(self, event: dict[str, Any]) -> None:
+        trace_id, answer = event["trace_id"], clean(event.get("text") or "")
+        self._end_passage()
+        if self._screen.is_terminal:
+            if answer.strip() != self.shown.last_text.get(trace_id, "").strip():
+                self._block(answer)
+        else:
+            self._screen.print(answer.rstrip("\n"))
+        self._end(trace_id, None, event)
+
+    def _on_error(self, event: dict[str, Any]) -> None:
+        self._failed(event["trace_id"], event)
+
+    def _failed(self, trace_id: str, data: dict[str, Any]) -> None:
+        error = from_code(
+            data.get("code") or "",
+            str(data.get("message") or "The turn failed."),
+            data.get("suggestion") or "",
+        )
+        if data.get("code") == _GOES_ON and self._screen.can_ask:
+            self._end_passage()
+            self.note(error.message)
+            self.progress.idle()
+            return
+        self._end(trace_id, error, data)
+
+    def _end(self, trace_id: str, error: LightagentError | None, figures: dict[str, Any]) -> None:
+        self._end_passage()
+        self._echo(trace_id, self.progress.queued.get(trace_id, ""))
+        took = duration(figures.get("duration_ms") or 0)
+        steps = figures.get("steps") or 0
+        if isinstance(error, Cancelled):
+            self.note(f"· cancelled after {took}", RED)
+        elif error is not None:
+            self._end_passage()
+            self._screen.warn(error.message, error.suggestion)
+            self._before = "line"
+        else:
+            self.note(f"· {steps} {'step' if steps == 1 else 'steps'}, {took}")
+        self._questions.close_turn(trace_id)
+        self.progress.end(trace_id)
+        self.shown.end(trace_id)
+        self.own.discard(trace_id)
+        self._ended(trace_id, error)

@@ -1,0 +1,511 @@
+"""`lactl chat` on a real pseudo-terminal, against the real daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.chatting import Chatty, chatty
+from tests.cli.conftest import start
+from tests.cli.terminal import LIMIT_S, Terminal
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Chatty]:
+    with chatty() as found:
+        yield found
+
+
+@pytest.fixture
+def chats(running: Chatty) -> Chatty:
+    running.close_gate()
+    return running
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so; the time is only there to end a test that fails."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def at_prompt(text: str) -> bool:
+    return text.endswith("\ntest>")
+
+
+def session_of(text: str) -> str:
+    found = re.findall(r"ses_[0-9a-f]{16}", text)
+    assert found, text
+    return str(found[-1])
+
+
+# Texts and turns
+
+
+def test_an_answer_is_markdown_and_is_shown_once(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("the report\r")
+        text = terminal.until("· 1 step")
+        for once in ("> the report", "Report", "All is well.", " • one", "The end."):
+            assert text.count(once) == 1, text
+        assert "# Report" not in text
+        assert "**" not in text
+        assert re.search(r"disk +used\n ?─+\n ?sda1 +93%", text), text
+        terminal.send("/exit\r")
+        assert terminal.finished() == 0
+
+
+def test_finished_blocks_stay_and_the_rest_is_live_and_ctrl_c_cancels(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("hang\r")
+        terminal.until("Half a")
+        assert terminal.screen.text.endswith("Half a\ntest>")
+        terminal.send("\x03")
+        text = terminal.until("cancelled after")
+        assert (text.count("A whole block."), text.count("Half a")) == (1, 1)
+        terminal.send("\x03")
+        terminal.until("Leave with Ctrl-D")
+        terminal.send("after that\r")
+        terminal.until("You said: after that")
+        terminal.send("\x04")
+        assert terminal.finished() == 0
+
+
+def test_what_is_typed_ahead_waits_for_its_turn(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("run it\r")
+        terminal.until("line 3")
+        terminal.send("and more\r")
+        terminal.until("· queued: and more")
+        chats.open_gate()
+        text = terminal.until("You said: and more")
+        assert text.index("← bash.exec ok") < text.index("> and more") < text.index("You said: and more")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_a_long_command_shows_its_last_lines_and_then_a_summary(chats: Chatty, sandboxed: None) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("run it\r")
+        text = terminal.until("  line 3")
+        assert re.search(r"→ bash\.exec command=.*\[observe\]", text, re.DOTALL), text
+        chats.open_gate()
+        text = terminal.until("· 2 steps")
+        assert re.search(r"← bash\.exec ok [\d.]+m?s  3 lines", text), text
+        assert "\n  line 1" not in text, "the lines of the command are gone"
+        terminal.send("run and hang\r")
+        text = terminal.until("Half a")
+        assert "· bash.exec" not in text, "it does not run any more"
+        terminal.send("\x03")
+        terminal.until("cancelled after")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_nothing_from_a_model_or_a_tool_acts_on_the_terminal(chats: Chatty, sandboxed: None) -> None:
+    with chats.chat() as terminal:  # its screen fails the test for what is not ours
+        terminal.until("test>")
+        terminal.send("be evil\r")
+        terminal.until("· 1 step")
+        terminal.send("print evil\r")
+        terminal.until("· 2 steps")
+        raw = terminal.raw.decode()
+        assert "\x1b]" not in raw
+        assert "\u202e" not in raw
+        assert "\x9b" not in raw
+        assert "\x1b[2J" not in raw
+        assert "click" in terminal.screen.text
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_lines_of_one_prompt(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("first\\\r")
+        terminal.send("second\x1b\r")
+        terminal.send("\x1b[200~third\nfourth\x1b[201~")
+        terminal.until("fourth")
+        terminal.send("\r")
+        terminal.until("You said: first")
+        (message, *_) = [each for each in _messages(chats) if each["role"] == "user"]
+        assert message["content"] == "first\nsecond\nthird\nfourth"
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def _messages(chats: Chatty) -> list[dict[str, str]]:
+    shown = chats.lactl("sessions", "show", chats.sessions()[0]["id"], "--json").stdout
+    found: list[dict[str, str]] = json.loads(shown)["messages"]
+    return found
+
+
+# What is asked
+
+
+def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
+    (chats.folder / "motd").unlink(missing_ok=True)
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("write it\r")
+        text = terminal.until("Allow it, once? [y/N]")
+        assert "+welcome" in text
+        assert "[change]" in text
+        terminal.send("what?\r")
+        terminal.until("Answer y to allow it")
+        terminal.send("y\r")
+        text = terminal.until("← file.write ok")
+        assert "granted" in text
+        terminal.until("· 2 steps")
+        assert (chats.folder / "motd").read_text() == "welcome\n"
+        terminal.send("/undo\r")
+        terminal.until("← file.undo ok")
+        terminal.until("-welcome\n")
+        assert not (chats.folder / "motd").exists()
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_a_line_begun_before_a_question_is_no_answer_to_it(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("which colour\rgree")  # goes on when the question is over
+        terminal.until("Answer (1-2):")
+        terminal.send("2\r")
+        terminal.until("answered by uid")
+        text = terminal.until("The tool said: ")
+        assert "green" in text
+        terminal.until("test> gree")
+        terminal.send("n\r")
+        terminal.until("You said: green")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_an_answer_given_elsewhere_ends_the_question(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("write it\r")
+        text = terminal.until("Allow it, once? [y/N]")
+        (approval,) = [line.split("\t")[0] for line in chats.lactl("approvals").stdout.splitlines()]
+        assert chats.lactl("deny", approval, "--note", "not now").returncode == 0
+        text = terminal.until("denied")
+        assert "not now" in text
+        terminal.until("· 2 steps")
+        terminal.until(at_prompt)
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_what_others_prompt_is_shown(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        chats.lactl("prompt", "test", "--session", session, "from elsewhere")
+        text = terminal.until("You said: from elsewhere")
+        assert "> from elsewhere" in text
+        terminal.send("\x04")
+        terminal.finished()
+
+
+# Commands
+
+
+def test_commands_by_a_unique_beginning(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("/ren The  title\r")
+        terminal.until("It is called The title now.")
+        terminal.send("/sess\r")
+        terminal.until("  The title")
+        terminal.send("/s\r")
+        terminal.until("/s may be: /sessions /switch /skills")
+        terminal.send("/hepl\r")
+        terminal.until("There is no command /hepl.")
+        terminal.until("Did you mean /help")
+        terminal.send("//etc\r")
+        terminal.until("You said: /etc")
+        terminal.send("/exit\r")
+        assert terminal.finished() == 0
+
+
+def test_every_command_says_something(chats: Chatty, tmp_path: Path) -> None:
+    target = tmp_path / "talk.md"
+    with chats.chat(rows=100) as terminal:
+        terminal.until("test>")
+        terminal.send("hello\r")
+        terminal.until("You said: hello")
+        for command, wanted in (
+            ("/help", "Ctrl-D leaves."),
+            ("/history", "  You said: hello"),
+            ("/usage", "cost:"),
+            ("/model", "openai/x"),
+            ("/tools", "TOOL"),
+            ("/tools file", "ACTION"),
+            ("/skills", "SKILL"),
+            ("/pause", "Paused:"),
+            ("/resume", "It takes prompts again."),
+            ("/plan", "There is no plan."),
+            ("/plan on", "test (drafting)>"),
+            ("/plan off", "There is no plan. "),
+            (f"/export {target}", "Written:"),
+            (f"/export {target}", "There is a file"),
+            ("/fork A copy", "A copy of ses_"),
+            ("/new", "A new session with test:"),
+            ("/approve", "No call of this session waits"),
+            ("/answer x", "No question of this session waits"),
+            ("/delete", "is deleted."),
+        ):
+            before = terminal.screen.text.count(wanted)
+            terminal.send(f"{command}\r")
+            terminal.until(lambda text: text.count(wanted) > before)  # noqa: B023 - called at once
+        terminal.send("/exit\r")
+        assert terminal.finished() == 0
+    assert "You said: hello" in target.read_text()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_a_plan_that_can_be_applied_is_shown_whole_each_time_it_is_another(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        for text in ("Rotate the logs.", "Remove the logs."):
+            plan = {"title": "Logs", "tasks": [{"text": text, "check": "test -e /var/log"}]}
+            assert chats.lactl("plan", "set", session, "-", stdin=json.dumps(plan).encode()).returncode == 0
+            terminal.until(text)
+        terminal.until(lambda found: found.count("check: test -e /var/log") == 2)
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_deleting_what_was_said_is_asked_about(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        terminal.send("hello\r")
+        terminal.until("· 1 step")
+        terminal.send("/delete\r")
+        terminal.until("said in it? [y/N]")
+        terminal.send("\r")
+        terminal.until("It stays.")
+        terminal.send("/delete\r")
+        terminal.until(lambda text: text.count("said in it? [y/N]") == 2)
+        terminal.send("y\r")
+        terminal.until(f"{session} is deleted.")
+        terminal.send("\x04")
+        terminal.finished()
+    assert session not in [each["id"] for each in chats.sessions()]
+
+
+def test_a_session_that_is_deleted_elsewhere_is_left(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        chats.lactl("sessions", "delete", session)
+        terminal.until(f"The session {session} was deleted.")
+        terminal.until(lambda text: len(set(re.findall(r"ses_[0-9a-f]{16}", text))) > 1)
+        terminal.send("hello\r")
+        terminal.until("You said: hello")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_switching_shows_what_was_said(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        first = session_of(terminal.until("test>"))
+        terminal.send("remember me\r")
+        terminal.until("· 1 step")
+        terminal.send("/new\r")
+        terminal.until(lambda text: text.count("A new session") == 2)
+        terminal.send(f"/switch {first[:12]}\r")
+        text = terminal.until(f"The session {first}: remember me")
+        terminal.until(lambda text: text.count("You said: remember me") == 2)
+        terminal.send("/switch ses_0000000000000000\r")
+        terminal.until("There is no session")
+        terminal.send("\x04")
+        terminal.finished()
+    assert text
+    assert next(each for each in chats.sessions() if each["current"])["id"] == first
+
+
+def test_a_file_goes_with_the_next_prompt(chats: Chatty, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("the disk is full")
+    (tmp_path / "log.bin").write_bytes(b"\xff\x00")
+    with chats.chat(columns=200) as terminal:
+        terminal.until("test>")
+        terminal.send(f"/attach {tmp_path}/log.bin\r")
+        terminal.until("is binary")
+        terminal.send(f"/att\t {tmp_path}/log.t\t")
+        terminal.until("/log.txt")
+        terminal.send("\r")
+        terminal.until("goes with the next prompt")
+        terminal.until("(1 attached)")
+        terminal.send("look\r")
+        terminal.until("You said: look")
+        assert "the disk is full" in _messages(chats)[0]["content"]
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_what_was_typed_is_kept_for_its_owner(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("keep this\r")
+        terminal.until("You said: keep this")
+        terminal.send("\x04")
+        terminal.finished()
+    path = chats.folder / "state-home" / "lightagent" / "chat_history"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("\x1b[A")
+        terminal.until("test> keep this")
+        terminal.send("\x03")
+        terminal.until(at_prompt)
+        terminal.send("\x04")
+        terminal.finished()
+
+
+# Beginning
+
+
+def test_which_session_it_begins_with(chats: Chatty) -> None:
+    text = _begin(chats, "other")
+    assert "A new session with other" in text
+    (only,) = chats.sessions("other")
+    text = _begin(chats, "other")
+    assert f"The session {only['id']}" in text
+    assert "more session" not in text
+    _begin(chats, "other", "--new")
+    assert len(chats.sessions("other")) == 2
+    chats.lactl("sessions", "switch", only["id"])
+    text = _begin(chats, "other")
+    assert "1 more session, /switch opens one:" in text
+    assert f"The session {only['id']}" in text
+    (rest,) = [each["id"] for each in chats.sessions("other") if each["id"] != only["id"]]
+    assert f"The session {rest}" in _begin(chats, "other", "--session", rest)
+
+
+def _begin(chats: Chatty, agent: str, *arguments: str) -> str:
+    with Terminal(["chat", agent, *arguments], env=chats.env) as terminal:
+        terminal.until(f"{agent}>")
+        terminal.send("\x04")
+        assert terminal.finished() == 0
+        return terminal.screen.text
+
+
+def test_a_session_that_waits_asks_again_when_it_is_opened(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        terminal.send("which colour\r")
+        terminal.until("Answer (1-2):")
+        terminal.send("\x04")
+        assert terminal.finished() == 0
+        assert "The turn goes on." in terminal.screen.text
+    with chats.chat("--session", session) as terminal:
+        text = terminal.until("Answer (1-2):")
+        assert "> which colour" in text
+        assert "A turn waits" in text
+        terminal.send("1\r")
+        terminal.until("· 2 steps")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+# Other terminals
+
+
+def test_forty_columns(chats: Chatty) -> None:
+    with chats.chat(columns=40, rows=15) as terminal:
+        terminal.until("test>")
+        terminal.send("the report\r")
+        text = terminal.until("· 1 step")
+        assert "- disk: sda1\n  used: 93%" in text
+        terminal.send("/help\r")
+        text = terminal.until("Ctrl-D leaves.")
+        assert "/attach FILE\n" in text
+        terminal.send("\x04")
+        assert terminal.finished() == 0
+
+
+def test_a_dumb_terminal_gets_lines(chats: Chatty) -> None:
+    with chats.chat(TERM="dumb") as terminal:
+        terminal.until("test>")
+        terminal.send("the report\n")
+        terminal.until("· 1 step")
+        terminal.send("which colour\n")
+        terminal.until("Answer (1-2):")
+        terminal.send("red\n")
+        terminal.until("· 2 steps")
+        terminal.send("hang\n")
+        terminal.until("A whole block.")
+        terminal.send("\x03")
+        terminal.until("cancelled after")
+        terminal.send("/exit\n")
+        assert terminal.finished() == 0
+        assert b"\x1b" not in terminal.raw
+
+
+def test_without_colours(chats: Chatty) -> None:
+    with chats.chat(NO_COLOR="1") as terminal:
+        terminal.until("test>")
+        terminal.send("the report\r")
+        terminal.until("· 1 step")
+        assert not re.search(rb"\x1b\[[0-9;]*3[0-9]m", terminal.raw)
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_lines_from_a_program_are_prompts(chats: Chatty) -> None:
+    done = chats.lactl("chat", "test", "--new", stdin=b"one\n\n/rename Piped\n//two")
+    assert (done.returncode, done.stdout) == (0, "You said: one\nIt is called Piped now.\nYou said: /two\n")
+    done = chats.lactl("chat", "test", "--new", stdin=b"/nonsense\n")
+    assert done.returncode == 65
+    assert done.stderr.startswith("lactl: There is no command /nonsense.")
+    done = chats.lactl("chat", "test", "--new", stdin=b"which colour\n/answer green\n")
+    assert done.returncode == 0
+    assert "green" in done.stdout
+
+
+def test_ctrl_c_ends_lines_from_a_program_and_their_turn(chats: Chatty) -> None:
+    (chats.folder / "lines").write_text("hang\none\ntwo\nthree\n")
+    with (chats.folder / "lines").open() as lines:
+        process = start(
+            ["chat", "test", "--new"],
+            env=chats.env,
+            stdin=lines,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    with process:
+        until(lambda: chats.sessions()[0]["state"] == "running" and chats.sessions()[0]["title"] == "hang")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    until(lambda: chats.sessions()[0]["state"] == "idle")
+    assert len(_messages(chats)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["test", "--json"], 2, "'lactl prompt --json'"),
+        (["nobody"], 66, "nobody"),
+        (["test", "--session", "ses_0000000000000000"], 66, "ses_0000000000000000"),
+        (["test", "--new", "--session", "ses_1"], 2, "cannot be used together"),
+        (["test", "--socket", "/nonexistent/socket"], 69, "not running"),
+    ],
+)
+def test_what_cannot_begin(chats: Chatty, arguments: list[str], status: int, words: str) -> None:
+    done = chats.lactl("chat", *arguments)
+    assert done.returncode == status
+    assert words in done.stderr

@@ -1,0 +1,215 @@
+"""The parts of a chat that need neither a daemon nor a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from lightagentd.cli.chatting.commands import COMMANDS, find, parse
+from lightagentd.cli.chatting.completion import Completions, files
+from lightagentd.cli.chatting.daemon import Daemon
+from lightagentd.cli.chatting.markdown import LONG_CHARS, render
+from lightagentd.cli.chatting.passages import Passage
+from lightagentd.cli.chatting.questions import Question
+from lightagentd.cli.chatting.shown import Shown
+from lightagentd.cli.options import Settings
+from lightagentd.errors import InvalidArgument
+from tests.cli.chatty_model import EVIL, MARKDOWN
+
+_T = TypeVar("_T")
+
+# Markdown
+
+
+def test_markdown_has_no_line_wider_than_the_terminal() -> None:
+    for columns in (20, 40, 80):
+        for line in render("".join(MARKDOWN) + "\n\n" + "long words " * 50, columns, colours=False):
+            assert len(line) <= columns
+
+
+def test_a_table_is_a_list_where_it_is_narrow() -> None:
+    table = "| disk | used |\n|---|---|\n| sda1 | 93% |\n"
+    assert render(table, 40, colours=False) == ["- disk: sda1", "  used: 93%"]
+    assert "sda1" in render(table, 80, colours=False)[2]
+
+
+def test_what_a_link_hides_is_written_out() -> None:
+    (line,) = render("[safe](http://evil.example/) <http://same.example/>", 80, colours=True)
+    assert line.count("http://evil.example/") == 1
+    assert line.count("http://same.example/") == 1
+    assert "\x1b]" not in line
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_markdown_cannot_spell_what_a_terminal_acts_on(colours: bool) -> None:
+    shown = "\n".join(render(EVIL, 80, colours=colours))
+    assert "\x1b]" not in shown
+    assert "\x1b[2J" not in shown
+    assert not [char for char in shown if char in "\x07\x9b\u202e\r"]
+    if not colours:
+        assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "> " * 500 + "x",
+        "- " * 500 + "x",
+        "[" * 5000,
+        "[![a](b)](c) **[d*e*](f)**",
+        "|" * 3000,
+        "<b>" * 100,
+        "",
+        "\n\n",
+    ],
+)
+def test_any_nesting_can_be_shown(source: str) -> None:
+    render(source, 40, colours=True)
+
+
+def test_html_is_text() -> None:
+    assert render("<details>hidden</details>", 80, colours=False) == ["<details>hidden</details>"]
+
+
+def test_what_is_very_long_is_shown_as_it_is() -> None:
+    assert render("**x**\n" + "y" * LONG_CHARS, 80, colours=True)[0] == "**x**"
+
+
+# Streaming
+
+
+def test_blocks_are_finished_once_and_nothing_is_lost() -> None:
+    source = "".join(MARKDOWN) + "\n\n```sh\n# no heading\n\nls\n```\n1. a\n\n2. b\n\nlast"
+    for size in (1, 3, 1000):
+        passage = Passage()
+        pieces = [passage.feed(source[at : at + size]) for at in range(0, len(source), size)]
+        rest = passage.end()
+        finished = [piece for piece in pieces if piece]
+        assert "".join(f"{piece}\n" for piece in finished).replace("\n", "") + rest.replace("\n", "") == (
+            source.replace("\n", "")
+        )
+        assert passage.text == source
+        assert rest.endswith("last")
+        assert not [piece for piece in finished if piece.count("```") == 1], "a fence stays whole"
+
+
+def test_a_sequence_in_two_pieces_is_taken_out() -> None:
+    passage = Passage()
+    passage.feed("a\x1b]0;ti")
+    passage.feed("tle\x07b")
+    assert passage.end() == "ab"
+
+
+# Exactly once
+
+
+def test_of_a_text_only_what_was_missed_is_shown() -> None:
+    shown = Shown()
+    shown.text("trace_1", "Hello wo")
+    assert shown.rest_of("trace_1", "Hello world") == "rld"
+    assert shown.rest_of("trace_1", "another") == "another"
+    shown.text("trace_2", "all of it")
+    assert shown.rest_of("trace_2", "all of it") == ""
+    shown.text("trace_3", "something else")
+    assert shown.rest_of("trace_3", "not that") == "not that"
+    assert shown.first("call_1", shown.calls)
+    assert not shown.first("call_1", shown.calls)
+
+
+# Commands and questions
+
+
+def test_a_line_is_a_prompt_or_a_command() -> None:
+    assert parse("check disk") == "check disk"
+    assert parse("//etc/passwd") == "/etc/passwd"
+    assert parse("a /b") == "a /b"
+    meant = parse("/ren  New title ")
+    assert not isinstance(meant, str)
+    assert (meant[0].name, meant[1]) == ("rename", "New title")
+
+
+def test_every_beginning_that_means_one_command_is_enough() -> None:
+    names = [command.name for command in COMMANDS]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert find(name).name == name
+        for length in range(1, len(name)):
+            begun = [other for other in names if other.startswith(name[:length])]
+            if len(begun) == 1:
+                assert find(name[:length]).name == name
+            elif name[:length] not in names:
+                with pytest.raises(InvalidArgument):
+                    find(name[:length])
+
+
+@pytest.mark.parametrize("line", ["/", "/nothing", "/etc/passwd", "/\x1b[2J"])
+def test_no_command(line: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [("y", "yes"), (" YES ", "yes"), ("n", "no"), ("", "no"), ("maybe", None), ("yes please do", None)],
+)
+def test_only_a_plain_yes_allows_a_call(line: str, answer: str | None) -> None:
+    question = Question(id="apr_1", kind="approval", words="", summary="")
+    assert question.answer(line) == answer
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [("1", "red"), ("2", "3"), ("3", "3"), ("4", None), ("red", "red"), ("x", None), ("", None)],
+)
+def test_a_choice_by_its_number_or_its_text(line: str, answer: str | None) -> None:
+    question = Question(id="inp_1", kind="input", words="", summary="", choices=("red", "3"))
+    assert question.answer(line) == answer
+    assert Question(id="inp_1", kind="input", words="", summary="").answer("7") == "7"
+
+
+# Completion
+
+
+class _Nobody:
+    """Has no terminal to give away."""
+
+    async def suspended(self, function: Callable[[], _T]) -> _T:
+        return function()
+
+
+def test_lactl_imports_what_draws_only_when_a_chat_begins() -> None:
+    code = "import sys, lightagentd.cli.chat; print({'rich', 'prompt_toolkit', 'asyncio'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log.txt").touch()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "lo\x1bg").touch()
+    (tmp_path / ".hidden").touch()
+    monkeypatch.chdir(tmp_path)
+    found = Completions(Daemon(Settings(), _Nobody()))
+    found._names = {"tool": ["file", "systemd"], "session": ["ses_1", "ses_2"], "agent": ["ops"]}
+
+    def of(before: str) -> list[str]:
+        return [text for _, text in found.of(before)]
+
+    assert of("/se") == ["/sessions"]
+    assert of("/switch ses_") == ["ses_1", "ses_2"]
+    assert of("/sw ") == ["ses_1", "ses_2"]
+    assert of("/tools s") == ["systemd"]
+    assert of("/help de") == ["delete", "deny"]
+    assert of("/plan a") == ["apply", "abort"]
+    assert of("/plan set lo") == ["log.txt", "logs/"]
+    assert of(f"/attach {tmp_path}/lo") == [f"{tmp_path}/log.txt", f"{tmp_path}/logs/"]
+    assert of("look at ./lo") == ["./log.txt", "./logs/"]
+    assert of("ask sys") == ["systemd"]
+    assert of("/nothing x") == []
+    assert list(files("/nonexistent/")) == []
+    assert [text for _, text in files("")] == ["log.txt", "logs/"]

@@ -129,6 +129,18 @@ class Client:
         ready, _, _ = select.select([fd, sock.fileno()], [], [])
         return sock.fileno() not in ready
 
+    def has_reply(self, timeout_s: float) -> bool:
+        """Wait, in the middle of a stream, until the daemon has sent something; False when the time is over.
+
+        True at once when nothing is to come any more.
+        """
+        sock = self._connection()
+        if timeout_s <= 0:
+            return not self._wire.expecting
+        if self._wire.has_bytes or not self._wire.expecting:
+            return True
+        return bool(select.select([sock.fileno()], [], [], timeout_s)[0])
+
     def _replies(self) -> Iterator[dict[str, Any]]:
         try:
             continues = True

@@ -11,6 +11,7 @@ import click
 from lightagentd.cli.event_line import print_event
 from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.output import warn
+from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.when import FORMS, Start, since_start
 from lightagentd.errors import DaemonUnreachable, ShuttingDown
 
@@ -24,7 +25,7 @@ _RETRY_S = 0.5
 )
 @click.option("--topic", metavar="TOPIC", help="Only this topic and those below it, such as 'tool'.")
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only events of this agent.")
-@click.option("--session", metavar="ID", help="Only events of this session.")
+@click.option("--session", metavar="SESSION", shell_complete=session_ids, help="Only events of this session.")
 @click.pass_obj
 def command(
     settings: Settings,
@@ -44,7 +45,8 @@ def command(
         position = _newest(settings) + 1 if follow else 1
     else:
         position = since.seq or _first_since(settings, since.time_us)
-    wanted = {"topic": topic, "agent": agent, "session": session}
+    whole = whole_session(settings, session) if session else None
+    wanted = {"topic": topic, "agent": agent, "session": whole}
     stream = (
         _follow(settings, wanted, position) if follow else _events(settings, wanted, position, follow=False)
     )

@@ -6,12 +6,13 @@ import click
 
 from lightagentd.cli.event_line import print_event
 from lightagentd.cli.options import Command, Settings, agent_names
+from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.when import FORMS, since_time
 
 
 @click.command("history", cls=Command)
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only events of this agent.")
-@click.option("--session", metavar="ID", help="Only events of this session.")
+@click.option("--session", metavar="SESSION", shell_complete=session_ids, help="Only events of this session.")
 @click.option("--topic", metavar="TOPIC", help="Only this topic and those below it, such as 'tool'.")
 @click.option("--trace", metavar="TRACE", help="Only events of this turn.")
 @click.option("--since", metavar="TIME", callback=since_time, help=f"Not before {FORMS}.")
@@ -34,7 +35,7 @@ def command(
     found = settings.call(
         "History.Query",
         agent=agent,
-        session=session,
+        session=whole_session(settings, session) if session else None,
         topic=topic,
         trace=trace,
         since_us=since,

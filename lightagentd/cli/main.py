@@ -22,16 +22,24 @@ COMMANDS = {
     name: f"lightagentd.cli.{name}"
     for name in (
         "prompt",
+        "chat",
+        "wait",
+        "cancel",
         "status",
         "agents",
         "sessions",
+        "plan",
         "approvals",
         "approve",
         "deny",
+        "inputs",
+        "answer",
         "events",
         "history",
         "trace",
         "audit",
+        "memory",
+        "usage",
         "tools",
         "skills",
         "policy",
@@ -67,6 +75,8 @@ def lactl() -> None:
 
     \b
       lactl prompt ops "check disk"               ask the agent ops
+      lactl chat ops                              talk with it
+      lactl chat ops                              talk with it
       journalctl -b -n 99 | lactl prompt ops "what is wrong here?"
       lactl status                                is the daemon well?
       lactl agents list                           which agents are there?

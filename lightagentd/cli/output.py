@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lightagentd.cli.terminal import BOLD, Styled, clean, columns, is_terminal, style
@@ -29,11 +29,16 @@ def say(*parts: str, end: str = "\n") -> None:
 
 def warn(text: str, suggestion: str = "") -> None:
     """Tell the person something, on standard error."""
-    lines = [f"lactl: {text}", *([suggestion] if suggestion else [])]
+    lines = warning_lines(text, suggestion)
     with contextlib.suppress(OSError):  # what cannot be written is told at the end
         sys.stdout.flush()
     sys.stderr.write("".join(clean(line) + "\n" for line in lines))
     sys.stderr.flush()
+
+
+def warning_lines(text: str, suggestion: str = "") -> list[str]:
+    """What `warn` tells, as lines."""
+    return [f"lactl: {text}", *([suggestion] if suggestion else [])]
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
@@ -67,17 +72,23 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: s
 
     `empty` is what a person is told when there are no rows.
     """
+    for line in table_lines(headings, rows, empty=empty):
+        say(line)
+
+
+def table_lines(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = ""
+) -> Iterator[str]:
+    """The lines that `table` prints."""
     cells = [[cell(value) for value in row] for row in rows]
     if not is_terminal():
-        for row in cells:
-            say("\t".join(row))
+        yield from ("\t".join(row) for row in cells)
     elif not cells:
-        say(empty or "There is nothing to list.")
+        yield empty or "There is nothing to list."
     else:
         widths = [max(_width(row[i]) for row in [headings, *cells]) for i in range(len(headings))]
-        say(style(_aligned(headings, widths), BOLD))
-        for row in cells:
-            say(_aligned(row, widths))
+        yield style(_aligned(headings, widths), BOLD)
+        yield from (_aligned(row, widths) for row in cells)
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
@@ -94,10 +105,14 @@ def fields(pairs: Iterable[tuple[str, object]]) -> None:
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     line = "  ".join(text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True))
-    line, room = line.rstrip(), columns()
+    return cut(line.rstrip(), columns())
+
+
+def cut(line: str, room: int) -> str:
+    """The line within so many columns, at least one; what was cut off is a `…`."""
     if _width(line) <= room:
         return line
-    while _width(line) >= room:
+    while _width(line) >= max(room, 1):
         line = line[: -max(1, (_width(line) - room) // 2)]
     return line + "…"
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from typing import Any
 
 import click
 
+from lightagentd import errors
+from lightagentd.cli.attaching import STANDARD_INPUT, attachments
+from lightagentd.cli.deadline import SECONDS
 from lightagentd.cli.options import Command, Settings, agent_argument
-from lightagentd.cli.output import warn
+from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.session_name import session_ids, whole_session
+from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.turn import watch
 from lightagentd.client import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
-
-_FENCE = re.compile(r"^\s*(`{3,})", re.MULTILINE)
+from lightagentd.fenced import fenced
 
 
 @click.command("prompt", cls=Command)
 @agent_argument
 @click.argument("text", nargs=-1)
-@click.option("--new", is_flag=True, help="Begin a new session instead of going on with the latest one.")
-@click.option("--session", metavar="ID", help="Go on with this session.")
+@click.option(
+    "--attach", "-a", "files", metavar="FILE", multiple=True, type=click.Path(), help="Send a file along."
+)
+@click.option("--new", is_flag=True, help="Begin a new session instead of going on with the current one.")
+@click.option("--session", metavar="SESSION", shell_complete=session_ids, help="Go on with this session.")
+@click.option(
+    "--wait/--no-wait", default=True, help="Wait for the answer, or only until the prompt is stored."
+)
+@click.option(
+    "--timeout", "timeout_s", metavar="SECONDS", type=SECONDS, help="Wait no longer; the turn goes on."
+)
 @click.option("--unattended", is_flag=True, help="Nobody is asked to allow a call: it is refused.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the final answer and nothing else.")
 @click.pass_obj
@@ -28,8 +41,11 @@ def command(
     settings: Settings,
     agent: str,
     text: tuple[str, ...],
+    files: tuple[str, ...],
     new: bool,
     session: str | None,
+    wait: bool,
+    timeout_s: float | None,
     unattended: bool,
     quiet: bool,
 ) -> None:
@@ -38,52 +54,86 @@ def command(
     Standard input is read too when it is not a terminal: alone it is the prompt, with TEXT it follows the
     text in a block labelled "standard input". In a loop that reads lines, give lactl </dev/null.
 
+    Each --attach FILE follows, in the order given, in a block labelled with the name of the file. lactl
+    reads it, so it must be readable for you, and text; a pipe such as <(dmesg) will do, and '-a -' attaches
+    standard input in that place. A prompt takes 32 files of 1 MiB each, 4 MiB together
+    (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
+    TEXT or standard input.
+
     On a terminal the text is streamed, and each tool call is a dim line with its effect and duration. In a
     pipe only the final answer is printed; with --json, every event of the turn as one line. Ctrl-C cancels
     the turn.
 
-    What came from standard input counts as text from outside: from then on the session asks before it
-    changes anything or goes to a new host.
+    With --no-wait the ids of session and turn are printed once the prompt is stored, and the turn goes on by
+    itself; so it does after --timeout, with exit status 124. 'lactl wait SESSION' waits for its end, 'lactl
+    cancel SESSION' ends it.
+
+    What came from standard input or a file counts as text from outside: from then on the session asks before
+    it changes anything or goes to a new host.
 
     A call that needs to be allowed is shown, and asked about on the terminal if you may allow it; else the
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
+
+    SESSION is an id, the beginning of one, or the name of an agent for your current session with it.
     """
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")
-    prompt, outside = _prompt(text)
+    if not wait and timeout_s is not None:
+        raise click.UsageError("--no-wait and --timeout cannot be used together.")
+    prompt, outside = _prompt(text, attached=STANDARD_INPUT in files, needed=bool(files))
     parameters = {
         "agent": agent,
         "text": prompt,
         "outside": outside or None,
-        "session": session,
+        "session": whole_session(settings, session) if session else None,
         "new": new or None,
         "unattended": unattended or None,
+        "attachments": attachments(files) or None,
     }
-    watch(settings, "Sessions.Prompt", parameters, quiet=quiet)
+    if wait:
+        watch(settings, "Sessions.Prompt", parameters, quiet=quiet, timeout_s=timeout_s)
+    else:
+        _send(settings, parameters, quiet=quiet)
 
 
-def _prompt(words: tuple[str, ...]) -> tuple[str, bool]:
+def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> None:
+    """Prompt, and say where the turn is; its first event comes when the prompt is stored."""
+    with settings.client() as client:
+        event = next(client.stream("Sessions.Prompt", **parameters))["event"]
+    if event["type"] == "error":
+        raise errors.from_code(event["code"], event["message"], event.get("suggestion") or "")
+    session, trace = event["session"], event["trace_id"]
+    if settings.json:
+        print_json({"session": session, "trace_id": trace})
+    elif is_terminal() and not quiet:
+        say(f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}")
+    elif not quiet:
+        say(f"{session}\t{trace}")
+
+
+def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[str, bool]:
     """The prompt from the arguments and standard input, and whether the latter is in it.
 
-    Raises InvalidArgument or MessageTooLarge.
+    When standard input is `attached` it is left alone; `needed` says that there are attachments, which need
+    a question. Raises InvalidArgument or MessageTooLarge.
     """
     text = _text(" ".join(words).encode("utf-8", "surrogateescape"), "The text").strip()
-    attached = _text(_standard_input(), "Standard input").rstrip()
-    if not attached:
+    piped = "" if attached else _text(_standard_input(), "Standard input").rstrip()
+    if not piped:
         prompt = text
     elif not text:
-        prompt = attached
+        prompt = piped
     else:
-        longest = max((len(fence) for fence in _FENCE.findall(attached)), default=2)
-        fence = "`" * (longest + 1)
-        prompt = f"{text}\n\n{fence}standard input\n{attached}\n{fence}"
+        prompt = f"{text}\n\n{fenced('standard input', piped)}"
     if not prompt.strip():
         raise InvalidArgument(
-            "The prompt is empty.",
-            suggestion='Write it after the name of the agent, as in: lactl prompt ops "check disk"',
+            "The prompt has attachments and no text." if needed else "The prompt is empty.",
+            suggestion='Write it after the name of the agent, as in: lactl prompt ops "check disk"'
+            if not needed
+            else 'Say what to do with them, as in: lactl prompt ops "what is wrong here?" -a FILE',
             field="text",
         )
-    return prompt, bool(attached)
+    return prompt, bool(piped)
 
 
 def _standard_input() -> bytes:

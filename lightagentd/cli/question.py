@@ -16,7 +16,7 @@ from typing import Any
 
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import dump, say, warn
-from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, is_terminal, style
+from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.client import Client
 from lightagentd.errors import LightagentError
@@ -51,26 +51,42 @@ def _visible(char: str) -> str:
 
 def show_question(found: dict[str, Any]) -> None:
     """Print a question: an `api.Approval`, or a turn event that asks for one."""
+    for line in question_lines(found):
+        say(line)
+
+
+def question_lines(found: dict[str, Any]) -> list[Styled]:
+    """The lines of a question about a call, everything in them visible."""
     call = visible(f"{found['tool']}.{found['action']}")
-    say(style(call, BOLD), f"  [{visible(found['effect'])}]")
+    lines = [_joined(style(call, BOLD), f"  [{visible(found['effect'])}]")]
     if found.get("cwd"):
-        _value("in the folder", found["cwd"])
+        lines += _value("in the folder", found["cwd"])
     arguments = found["args"] if isinstance(found["args"], dict) else {"arguments": found["args"]}
     for name, value in arguments.items():
         if name != "cwd":
-            _value(visible(name), value)
+            lines += _value(visible(name), value)
     if found["preview"]:
-        say(style("what it would do:", DIM))
+        lines.append(style("what it would do:", DIM))
         # Nothing but a line feed ends a line, as splitlines() would have it: the rest are escapes by now.
         for line in visible(found["preview"]).removesuffix("\n").split("\n"):
-            say("  ", _diff_line(line))
+            lines.append(_joined("  ", _diff_line(line)))
     rule, reason = visible(found["rule"]), visible(found["reason"])
-    say(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
-    say(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
-    for warning in warnings(arguments):
-        say(style(warning, YELLOW))
+    lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
+    lines.append(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
+    lines += [style(warning, YELLOW) for warning in warnings(arguments)]
     if found["volatile"]:
-        say(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", YELLOW))
+        lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", YELLOW))
+    return lines
+
+
+def input_lines(found: dict[str, Any]) -> list[Styled]:
+    """The lines of a question that an agent asks: an `api.Input`, or a turn event that asks for one."""
+    first, *rest = visible(found["question"]).split("\n")
+    lines = [_joined(style("? ", BOLD), first), *(_joined(style("  | ", DIM), line) for line in rest)]
+    for number, choice in enumerate(found["choices"], 1):
+        lines.append(_joined(style(f"  {number}) ", DIM), " ".join(visible(choice).split())))
+    lines.append(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
+    return lines
 
 
 def warnings(arguments: dict[str, Any]) -> list[str]:
@@ -104,15 +120,25 @@ def how_to_answer(approval: str) -> str:
     return f"Allow it with: lactl approve {visible(approval)}; refuse it with: lactl deny {visible(approval)}"
 
 
-def _value(name: str, value: Any) -> None:
+def how_to_answer_input(name: str) -> str:
+    """The command that answers a question of the agent."""
+    return f"Answer it with: lactl answer {visible(name)} TEXT"
+
+
+def _joined(*parts: str) -> Styled:
+    """The parts as one line: what is not styled yet is cleaned."""
+    return Styled("".join(part if isinstance(part, Styled) else clean(part) for part in parts))
+
+
+def _value(name: str, value: Any) -> list[Styled]:
     text = visible(value if isinstance(value, str) else dump(value))
     first, *rest = text.split("\n")
     if not rest:
-        say(style(f"  {name}: ", DIM), first)
-        return
-    say(style(f"  {name}:", DIM))
-    for line in (first, *rest):
-        say(style("    | ", DIM), line)
+        return [_joined(style(f"  {name}: ", DIM), first)]
+    return [
+        style(f"  {name}:", DIM),
+        *(_joined(style("    | ", DIM), line) for line in (first, *rest)),
+    ]
 
 
 def _diff_line(line: str) -> Styled | str:
@@ -123,12 +149,17 @@ def _diff_line(line: str) -> Styled | str:
 
 def may_ask(event: dict[str, Any]) -> bool:
     """Whether the question of a turn event can be asked here: on a terminal, of somebody who may approve."""
-    return bool(event.get("may_answer")) and is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+    return bool(event.get("may_answer")) and may_type()
+
+
+def may_type() -> bool:
+    """Whether somebody sits at a terminal who can answer."""
+    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
 def ask(settings: Settings, client: Client, approval: str) -> None:
     """Ask y or N and send the answer, unless the daemon says something before, such as another's answer."""
-    _forget_what_was_typed()
+    forget_what_was_typed()
     say("Allow it, once? [y/N] ", end="")
     sys.stdout.flush()
     if not client.quiet_until(sys.stdin.fileno()):
@@ -146,7 +177,7 @@ def ask(settings: Settings, client: Client, approval: str) -> None:
         warn(err.message, err.suggestion)
 
 
-def _forget_what_was_typed() -> None:
+def forget_what_was_typed() -> None:
     """A line that was typed before the question was shown is no answer to it."""
     import termios
 

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_names
+from lightagentd.cli.cancel import cancelled
+from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import cell, fields, print_json, say, table
+from lightagentd.cli.session_files import export_session, import_session
+from lightagentd.cli.session_name import current_ids, session_argument, whole_session
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
 from lightagentd.cli.when import local
+from lightagentd.errors import ConfirmationRequired, LightagentError
 
 
 @click.group("sessions", cls=Group)
 def command() -> None:
-    """List, read and cancel your conversations."""
+    """List, read and look after your conversations.
+
+    SESSION is an id, the beginning of one (6 characters or more), or the name of an agent for your current
+    session with it. What could mean two sessions is refused.
+
+    With each agent you have one current session: 'lactl prompt AGENT' goes on with it. A session that you
+    begin, fork or import becomes the current one, and so does one that you switch to or prompt by its id.
+
+    A paused session takes no prompts; the turn that runs in it goes on to its end, and prompts that wait
+    stay, also when the daemon is started again, until you resume it.
+
+    A fork begins with the conversation of a session, or with the part of it up to a message, and goes its own
+    way from there: to try something and lose nothing. 'lactl sessions show' has the numbers of the messages.
+
+    All of it is kept over restarts. A turn that the daemon was stopped in the middle of is 'interrupted':
+    what it ran is not run again, 'lactl sessions show' says what is known, and the next prompt goes on.
+
+    A session is yours alone; to other users it does not exist, but to administrators.
+    """
 
 
 @command.command("list")
@@ -24,71 +49,232 @@ def command() -> None:
 def list_sessions(settings: Settings, agent: str | None) -> None:
     """List your sessions, newest first.
 
-    The columns: id, agent, state, turns, last change, title.
+    The columns: id, agent, * for your current one with that agent, state, turns, last change (on a terminal
+    how long ago), title. The state is idle, running or waiting (for a person), then paused and the phase of a
+    plan where that is so. Where an administrator sees those of others, a terminal shows their uids, too.
     """
     sessions = settings.call("Sessions.List", agent=agent)
     if settings.json:
         print_json(sessions)
         return
-    table(
-        ("ID", "AGENT", "STATE", "TURNS", "UPDATED", "TITLE"),
-        (
-            (
-                each["id"],
-                each["agent"],
-                each["state"],
-                each["turns"],
-                local(each["updated_us"]),
-                each["title"],
-            )
-            for each in sessions
-        ),
-        empty='There are no sessions. Begin one with: lactl prompt AGENT "…"',
-    )
+    current, terminal = current_ids(sessions), is_terminal()
+    headings = ["ID", "AGENT", "CUR", "STATE", "TURNS", "AGE", "TITLE"]
+    rows = [
+        [
+            each["id"],
+            each["agent"],
+            "*" if each["id"] in current else "",
+            state_of(each),
+            each["turns"],
+            _age(each["updated_us"]) if terminal else local(each["updated_us"]),
+            each["title"],
+        ]
+        for each in sessions
+    ]
+    if terminal and any(each["owner"] != os.geteuid() for each in sessions):
+        headings.insert(2, "UID")
+        for row, each in zip(rows, sessions, strict=True):
+            row.insert(2, each["owner"])
+    table(headings, rows, empty='There are no sessions. Begin one with: lactl prompt AGENT "…"')
+
+
+def state_of(session: dict[str, Any]) -> str:
+    """The state of a session as words: `idle`, `running,drafting`, `idle,paused`."""
+    mode = session["mode"]
+    words = (session["state"], "paused" if session["paused"] else "", "" if mode == "normal" else mode)
+    return ",".join(word for word in words if word)
+
+
+def _age(time_us: int) -> str:
+    """How long ago that was, in the largest unit that fits: 5s, 3m, 2h, 40d."""
+    seconds = max(0, int(time.time() - time_us / 1_000_000))
+    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s}{unit}"
+    return f"{seconds}s"
+
+
+@command.command("new")
+@agent_argument
+@click.option("--title", metavar="TEXT", help="What it is about; else its first prompt says.")
+@click.pass_obj
+def new(settings: Settings, agent: str, title: str | None) -> None:
+    """Begin a session with AGENT.
+
+    It is your current one with that agent then, and its id is printed.
+    """
+    _told(settings, settings.call("Sessions.Create", agent=agent, title=title), "Began")
 
 
 @command.command("show")
-@click.argument("session")
+@session_argument
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many messages.")
 @click.pass_obj
 def show(settings: Settings, session: str, limit: int) -> None:
-    """Show one session and its newest messages."""
+    """Show one session and its newest messages.
+
+    'interrupted' says what is known of a turn that the daemon stopped in the middle of.
+    """
+    session = whole_session(settings, session)
     found = settings.call("Sessions.Get", session=session)
     messages = settings.call("Sessions.Messages", session=session, limit=limit)
+    used = _usage(settings, session)
     if settings.json:
-        print_json({**found, "messages": messages})
+        print_json({**found, "usage": used, "messages": messages})
         return
     shown = {
         **found,
         "created_us": local(found["created_us"]),
         "updated_us": local(found["updated_us"]),
+        "tokens": used["total_tokens"] if used else "",
+        "cost": f"{used['cost']:.4f}" if used and used["cost"] else "",
     }
-    fields((name.removesuffix("_us"), value) for name, value in shown.items())
+    empty: tuple[object, ...] = ("", [], 0, False)
+    fields(
+        (name.removesuffix("_us"), value)
+        for name, value in shown.items()
+        if not is_terminal() or value not in empty
+    )
     for message in messages:
         _print_message(message)
 
 
-@command.command("cancel")
-@click.argument("session")
-@click.pass_obj
-def cancel(settings: Settings, session: str) -> None:
-    """Cancel what runs and waits in a session."""
-    count = settings.call("Sessions.Cancel", session=session)
-    if settings.json:
-        print_json({"cancelled": count})
-    elif is_terminal():
-        say("Nothing was running." if not count else f"Cancelled turns: {count}.")
-    else:
-        say(str(count))
+def _usage(settings: Settings, session: str) -> dict[str, Any] | None:
+    """What the session used; None where that cannot be told, which is no reason not to show the rest."""
+    try:
+        found = settings.call("Usage.Get", scope="session", name=session)
+    except LightagentError:
+        return None
+    return found[0] if found else None
 
 
 def _print_message(message: dict[str, Any]) -> None:
     who = f"{message['role']} {message['name']}".strip()
     say()
-    say(style(who, BOLD), "  ", style(local(message["time_us"]), DIM))
+    say(style(who, BOLD), "  ", style(f"{local(message['time_us'])}  seq {message['seq']}", DIM))
     if message["content"]:
         say(message["content"].rstrip("\n"))
     for call in message["tool_calls"]:
         arguments = call.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         say(style(f"→ {call.get('name')} {cell(text)}", DIM))
+
+
+@command.command("switch")
+@session_argument
+@click.pass_obj
+def switch(settings: Settings, session: str) -> None:
+    """Make SESSION your current one with its agent.
+
+    Prompts without --session go on with it.
+    """
+    found = settings.call("Sessions.Switch", session=whole_session(settings, session))
+    _told(settings, found, "Current is now")
+
+
+@command.command("rename")
+@session_argument
+@click.argument("title", nargs=-1, required=True)
+@click.pass_obj
+def rename(settings: Settings, session: str, title: tuple[str, ...]) -> None:
+    """Give SESSION another title."""
+    whole = whole_session(settings, session)
+    _told(settings, settings.call("Sessions.Rename", session=whole, title=" ".join(title)), "Renamed")
+
+
+@command.command("pause")
+@session_argument
+@click.pass_obj
+def pause(settings: Settings, session: str) -> None:
+    """Have SESSION take no prompts until it is resumed.
+
+    What runs goes on to its end, and what waits stays, also when the daemon is started again.
+    """
+    _told(settings, settings.call("Sessions.Pause", session=whole_session(settings, session)), "Paused")
+
+
+@command.command("resume")
+@session_argument
+@click.pass_obj
+def resume(settings: Settings, session: str) -> None:
+    """Take a paused SESSION up again."""
+    _told(settings, settings.call("Sessions.Resume", session=whole_session(settings, session)), "Resumed")
+
+
+@command.command("fork")
+@session_argument
+@click.option("--title", metavar="TEXT", help="The title of the new session.")
+@click.option(
+    "--up-to", metavar="SEQ", type=click.IntRange(1), help="Only up to this message; 'show' has the numbers."
+)
+@click.pass_obj
+def fork(settings: Settings, session: str, title: str | None, up_to: int | None) -> None:
+    """Begin another session with what was said in SESSION.
+
+    It is your current one then, and its id is printed. SESSION itself stays as it is.
+    """
+    whole = whole_session(settings, session)
+    _told(settings, settings.call("Sessions.Fork", session=whole, title=title, up_to_seq=up_to), "Forked to")
+
+
+@command.command("delete")
+@session_argument
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(settings: Settings, session: str, yes: bool) -> None:
+    """Drop SESSION and all that was said in it.
+
+    What runs in it is cancelled. Where something was said you are asked; in a script --yes is needed. The
+    history keeps when things happened, not what, and still verifies.
+    """
+    whole = whole_session(settings, session)
+    try:
+        settings.call("Sessions.Delete", session=whole, confirmed=yes or None)
+    except ConfirmationRequired as err:
+        if settings.json or not _may_ask():
+            err.suggestion = f"To delete it all the same: lactl sessions delete --yes {whole}"
+            raise
+        if not _is_meant(err.message):
+            say("It stays.")
+            return
+        settings.call("Sessions.Delete", session=whole, confirmed=True)
+    if settings.json:
+        print_json({"deleted": whole})
+    elif is_terminal():
+        say(f"Deleted {whole}.")
+
+
+def _may_ask() -> bool:
+    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+
+def _is_meant(message: str) -> bool:
+    say(f"{message} Delete it? [y/N] ", end="")
+    sys.stdout.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        say()
+    return answer.strip().lower() in ("y", "yes")
+
+
+command.add_command(export_session)
+command.add_command(import_session)
+
+
+@command.command("cancel")
+@session_argument
+@click.pass_obj
+def cancel(settings: Settings, session: str) -> None:
+    """Cancel what runs and waits in SESSION, as 'lactl cancel'."""
+    cancelled(settings, session)
+
+
+def _told(settings: Settings, found: dict[str, Any], what: str) -> None:
+    """Say what became of a session: a sentence, its id in a pipe, or all of it as JSON."""
+    if settings.json:
+        print_json(found)
+    elif is_terminal():
+        title = f": {cell(found['title'])}" if found["title"] else ""
+        say(f"{what} {found['id']} with {found['agent']}{title}")
+    else:
+        say(str(found["id"]))

@@ -47,7 +47,7 @@ def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
         (
             "turns",
             f"{status['turns_running']} running, {status['turns_queued']} queued, "
-            f"{status['turns_waiting']} waiting for an approval",
+            f"{status['turns_waiting']} waiting for a person",
         ),
         ("sandbox", status["sandbox"]),
         ("history", f"{history['events']} events, {size(history['size_bytes'])}, {history['path']}"),

@@ -12,15 +12,32 @@ from types import FrameType
 from typing import Any, Protocol, Self
 
 from lightagentd import errors
+from lightagentd.cli.deadline import within
+from lightagentd.cli.inputs import ask_input
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, warn
-from lightagentd.cli.question import ask, how_to_answer, may_ask, show_question, visible
+from lightagentd.cli.question import (
+    ask,
+    how_to_answer,
+    how_to_answer_input,
+    input_lines,
+    may_ask,
+    may_type,
+    show_question,
+    visible,
+)
 from lightagentd.cli.terminal import DIM, RED, Cleaner, Styled, is_terminal, style
-from lightagentd.cli.when import duration
-from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.cli.turn_lines import (
+    answer_line,
+    call_line,
+    compacted_line,
+    input_answer_line,
+    plan_event_line,
+    result_line,
+)
+from lightagentd.errors import DaemonUnreachable, LightagentError, TimedOut
 
 _CANCEL_TIMEOUT_S = 5.0
-_ARGUMENTS_MAX = 160
 
 
 class View(Protocol):
@@ -53,6 +70,9 @@ class AnswerView:
                 f"The turn waits until somebody allows {visible(call)} ({visible(approval)}).",
                 f"Look: lactl approvals show {visible(approval)}. {how_to_answer(approval)}",
             )
+        elif event["type"] == "input_requested":
+            question = cell(visible(event["question"]))
+            warn(f"The turn waits for an answer: {question}", how_to_answer_input(event["input"]))
 
 
 class TerminalView:
@@ -74,12 +94,12 @@ class TerminalView:
                 self._note(f"waiting for {event['position']} earlier prompts")
             case "tool_call":
                 self._passage = ""
-                self._note(_call_line(event))
+                self._note(call_line(event))
             case "tool_result":
                 self._passage = ""
-                self._note(_result_line(event), DIM if event.get("result") in ("ok", None) else RED)
+                self._note(result_line(event), DIM if event.get("result") in ("ok", None) else RED)
             case "notice":
-                self._note(str(event.get("message") or ""))
+                self._note(cell(event.get("message") or ""))
             case "approval_requested":
                 self._passage = ""
                 self._end_line()
@@ -87,7 +107,20 @@ class TerminalView:
                 if not may_ask(event):
                     say(how_to_answer(event["approval"]))
             case "approval_answered":
-                self._note(_answer_line(event), DIM if event.get("state") == "granted" else RED)
+                self._note(answer_line(event), DIM if event.get("state") == "granted" else RED)
+            case "input_requested":
+                self._passage = ""
+                self._end_line()
+                for line in input_lines(event):
+                    say(line)
+                if not may_type():
+                    say(how_to_answer_input(event["input"]))
+            case "input_answered":
+                self._note(input_answer_line(event), DIM if event.get("state") == "answered" else RED)
+            case "compacted":
+                self._note(compacted_line(event))
+            case "plan":
+                self._note(plan_event_line(event))
             case "done":
                 answer = event.get("text") or ""
                 if answer.strip() != self._passage.strip():
@@ -103,6 +136,10 @@ class TerminalView:
             self._in_line = not text.endswith("\n")
             sys.stdout.flush()
 
+    def leave(self) -> None:
+        """Nothing more is shown, in the middle of a turn."""
+        self._end_line()
+
     def _end_line(self) -> None:
         self._write(self._cleaner.flush())
         if self._in_line:
@@ -112,36 +149,6 @@ class TerminalView:
         self._end_line()
         say(style(text, code))
         sys.stdout.flush()
-
-
-def _call_line(event: dict[str, Any]) -> str:
-    arguments = event.get("args")
-    pairs = arguments.items() if isinstance(arguments, dict) else ()
-    shown = " ".join(f"{name}={cell(value)}" for name, value in pairs)
-    if len(shown) > _ARGUMENTS_MAX:
-        shown = shown[:_ARGUMENTS_MAX] + "…"
-    decision = event.get("decision")
-    words = (
-        f"→ {event.get('tool')}.{event.get('action')}",
-        shown,
-        f"[{event.get('effect') or 'unknown effect'}]",
-        "" if decision in ("allow", None) else str(decision),
-    )
-    return " ".join(word for word in words if word)
-
-
-def _answer_line(event: dict[str, Any]) -> str:
-    by = event.get("answered_by")
-    who = "" if by is None else f" by uid {by}"
-    note = cell(visible(event.get("note") or ""))
-    return f"{event.get('approval')} {event.get('state')}{who}{'' if note == '-' else f': {note}'}"
-
-
-def _result_line(event: dict[str, Any]) -> str:
-    result = event.get("result") or "ok"
-    text = "" if result == "ok" else cell(event.get("text") or "")[:_ARGUMENTS_MAX]
-    line = f"← {event.get('tool')}.{event.get('action')} {result} {duration(event.get('duration_ms') or 0)}"
-    return f"{line} {text}" if text else line
 
 
 class Interrupt:
@@ -192,11 +199,18 @@ class Interrupt:
 
 
 def watch(
-    settings: Settings, method: str, parameters: dict[str, Any], *, quiet: bool = False, hang_up: bool = False
+    settings: Settings,
+    method: str,
+    parameters: dict[str, Any],
+    *,
+    quiet: bool = False,
+    hang_up: bool = False,
+    timeout_s: float | None = None,
 ) -> None:
     """Call a method that streams a turn, show it, and raise the error that it ends with, if it does.
 
     `hang_up` says that Ctrl-C need only close the connection, because that cancels what the method does.
+    After `timeout_s` it raises TimedOut, and the turn goes on.
     """
     view: View
     if settings.json:
@@ -210,17 +224,23 @@ def watch(
     failure: LightagentError | None = None
     try:
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
-            for reply in client.stream(method, **parameters):
+            for reply in within(client, client.stream(method, **parameters), timeout_s):
                 event = reply["event"]
                 session = event.get("session") or session
                 interrupt.saw(event)
                 view.show(event)
                 if event["type"] == "approval_requested" and asks and may_ask(event):
                     ask(settings, client, event["approval"])
+                if event["type"] == "input_requested" and asks and may_type():
+                    ask_input(settings, client, event)
                 if event["type"] == "error":
                     failure = _error(event)
             if interrupt.asked and failure is None:
                 raise KeyboardInterrupt
+    except TimedOut:
+        if isinstance(view, TerminalView):
+            view.leave()
+        raise
     except DaemonUnreachable as err:
         if session:
             err.suggestion = f"What became of the turn says: lactl sessions show {session}"
@@ -231,6 +251,5 @@ def watch(
 
 def _error(event: dict[str, Any]) -> LightagentError:
     """The error of a turn's last event, by its code."""
-    classes = {row.code: row.cls for row in errors.table()}
-    cls = classes.get(event.get("code") or "", LightagentError)
-    return cls(str(event.get("message") or "The turn failed."), suggestion=event.get("suggestion") or "")
+    message = str(event.get("message") or "The turn failed.")
+    return errors.from_code(event.get("code") or "", message, event.get("suggestion") or "")

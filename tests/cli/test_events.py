@@ -14,6 +14,8 @@ from tests.scripted_daemon import Connection, ScriptedDaemon, event
 STORED = [event(seq) for seq in range(1, 41) if seq not in (7, 8)]
 """Two events in the middle are another user's, whom the caller does not see."""
 
+SESSION = "ses_0123456789abcdef"
+
 
 def serve(scripted: ScriptedDaemon, stored: list[dict[str, Any]]) -> None:
     """Answer as the daemon does, from a list that may grow; a stream that follows ends when it is stopped."""
@@ -39,14 +41,14 @@ def numbers(out: str) -> list[int]:
 
 def test_without_follow_all_that_is_stored(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     serve(scripted, STORED)
-    done = lactl("events", "--topic", "agent", "--agent", "ops", "--session", "s")
+    done = lactl("events", "--topic", "agent", "--agent", "ops", "--session", SESSION)
     assert numbers(done.out) == [each["seq"] for each in STORED]
     assert scripted.parameters("Events.Subscribe") == {
         "from_seq": 1,
         "follow": False,
         "topic": "agent",
         "agent": "ops",
-        "session": "s",
+        "session": SESSION,
     }
 
 

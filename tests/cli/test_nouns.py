@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Lactl, environment, on_terminal
 from tests.scripted_daemon import ScriptedDaemon, agent, event, message, session, skill, tool
 
+SESSION = "ses_0123456789abcdef"
+
 
 class TestAgents:
     def test_show_prints_every_field(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
@@ -72,7 +74,7 @@ class TestSessions:
     def test_list_passes_the_agent_on(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("Sessions.List", {"sessions": [session()]})
         cells = lactl("sessions", "list", "--agent", "ops").out.strip().split("\t")
-        assert [cells[i] for i in (0, 1, 2, 3, 5)] == ["ses_1", "ops", "idle", "1", "check disk"]
+        assert [cells[i] for i in (0, 1, 2, 3, 4, 6)] == ["ses_1", "ops", "*", "idle", "1", "check disk"]
         assert scripted.parameters("Sessions.List") == {"agent": "ops"}
 
     def test_show_has_the_conversation(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
@@ -84,26 +86,26 @@ class TestSessions:
         ]
         scripted.answer("Sessions.Get", {"session": session()})
         scripted.answer("Sessions.Messages", {"messages": messages})
-        done = lactl("sessions", "show", "ses_1", "--limit", "7")
+        done = lactl("sessions", "show", SESSION, "--limit", "7")
         assert "\ncheck disk\n" in done.out
         assert '→ systemd_status {"unit":"a"}' in done.out
         assert "tool systemd_status" in done.out
-        assert scripted.parameters("Sessions.Messages") == {"session": "ses_1", "limit": 7}
-        assert json.loads(lactl("sessions", "show", "ses_1", "--json").out)["messages"] == messages
+        assert scripted.parameters("Sessions.Messages") == {"session": SESSION, "limit": 7}
+        assert json.loads(lactl("sessions", "show", SESSION, "--json").out)["messages"] == messages
 
     def test_cancel_says_how_many(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("Sessions.Cancel", {"cancelled": 2})
-        assert lactl("sessions", "cancel", "ses_1").out == "2\n"
+        assert lactl("sessions", "cancel", SESSION).out == "2\n"
 
 
 class TestHistory:
     def test_passes_each_filter_on(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("History.Query", {"events": []})
-        filters = ["--agent", "ops", "--session", "s", "--topic", "tool", "--trace", "t", "--limit", "3"]
+        filters = ["--agent", "ops", "--session", SESSION, "--topic", "tool", "--trace", "t", "--limit", "3"]
         lactl("history", *filters, "--since", "2026-11-21T10:00:00Z")
         assert scripted.parameters("History.Query") == {
             "agent": "ops",
-            "session": "s",
+            "session": SESSION,
             "topic": "tool",
             "trace": "t",
             "limit": 3,

@@ -126,6 +126,9 @@ def test_explain_takes_taint_trigger_caller_and_json_arguments(daemon: DaemonPro
     get = ["ops", "web.get", "--args", '{"url": "https://example.org/"}']
     assert explained(daemon, *get)["decision"] == "allow"
     assert explained(daemon, *get, "--tainted")["rule"] == "tainted-reach"
+    assert explained(daemon, *get, "--plan", "observe")["rule"] == "plan-mode"
+    assert explained(daemon, "ops", "proc.list", "--plan", "observe")["decision"] == "allow"
+    assert explained(daemon, "ops", "proc.list", "--plan", "none")["decision"] == "deny"
     found = explained(daemon, *get, "--tainted", "--trigger", "timer", "--caller", "root")
     assert found["decision"] == "deny"
     assert "timer began the turn" in found["notes"][-1]

@@ -15,6 +15,7 @@ from lightagentd.client import MAX_MESSAGE_BYTES
 from tests.cli.conftest import Finished, Lactl, environment, finish, on_terminal, start
 from tests.scripted_daemon import Connection, ScriptedDaemon, turn_event
 
+SESSION = "ses_0123456789abcdef"
 CALL = {
     "call_id": "call_1",
     "tool": "systemd",
@@ -51,8 +52,8 @@ class TestThePromptItself:
         assert scripted.parameters("Sessions.Prompt") == {"agent": "ops", "text": "check disk", "new": True}
 
     def test_goes_to_the_session_that_is_named(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        lactl("prompt", "ops", "check", "--session", "ses_7")
-        assert scripted.parameters("Sessions.Prompt") == {"agent": "ops", "text": "check", "session": "ses_7"}
+        lactl("prompt", "ops", "check", "--session", SESSION)
+        assert scripted.parameters("Sessions.Prompt") == {"agent": "ops", "text": "check", "session": SESSION}
 
     def test_is_standard_input_when_there_are_no_words(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         lactl("prompt", "ops", stdin=b"check disk\n\n")

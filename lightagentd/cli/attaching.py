@@ -1,0 +1,150 @@
+"""Reads what is attached to a prompt, with the rights of whoever runs lactl; the daemon opens no file for it.
+
+The daemon has the last word on sizes (`limits.max_attachment_bytes`); what no daemon takes is not read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import sys
+
+from lightagentd.errors import (
+    AttachmentInvalid,
+    AttachmentTooLarge,
+    InvalidArgument,
+    LightagentError,
+    NotFound,
+)
+from lightagentd.limits import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
+
+MAX_BYTES = MAX_MESSAGE_BYTES // 4
+"""The largest that `limits.max_attachment_bytes` may be."""
+SILENCE_S = 30.0
+"""How long a pipe may give nothing."""
+STANDARD_INPUT = "-"
+_NAME_CHARS = 255
+_CHUNK_BYTES = 1 << 16
+
+
+def attachments(paths: tuple[str, ...]) -> list[dict[str, str]]:
+    """The `api.Attachment` of each path, in their order; `-` is standard input.
+
+    Raises NotFound, InvalidArgument, AttachmentInvalid, AttachmentTooLarge.
+    """
+    if len(paths) > MAX_ATTACHMENTS:
+        raise AttachmentTooLarge(
+            f"{len(paths)} files are attached; a prompt may have {MAX_ATTACHMENTS}.",
+            suggestion="Attach fewer, or name the folder that the agent is to read.",
+            field="attachments",
+        )
+    if paths.count(STANDARD_INPUT) > 1:
+        raise InvalidArgument(
+            "Standard input is attached twice.", suggestion="Write '-a -' once.", field="attachments"
+        )
+    return [attachment(path) for path in paths]
+
+
+def attachment(path: str) -> dict[str, str]:
+    """The `api.Attachment` of one path; raises as `attachments`."""
+    if path == STANDARD_INPUT:
+        name, data = "standard input", _standard_input()
+    else:
+        name, data = _name(path), _read(path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as err:
+        raise AttachmentInvalid(
+            f"{_shown(path)} is binary: it is not UTF-8 at byte {err.start}.",
+            suggestion="Attach text, or name the file, so that the agent reads it with its tools.",
+            field="attachments",
+        ) from err
+    return {"name": name, "text": text}
+
+
+def _name(path: str) -> str:
+    """The last part of a path, as the daemon takes it: what cannot be shown is U+FFFD."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return "".join(char if char.isprintable() else "\ufffd" for char in name)[:_NAME_CHARS]
+
+
+def _shown(path: str) -> str:
+    return "Standard input" if path == STANDARD_INPUT else path
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InvalidArgument(
+            "Standard input is a terminal, so it cannot be attached.",
+            suggestion="Give it a file or a pipe, as in: dmesg | lactl prompt ops -a - 'what is wrong?'",
+            field="attachments",
+        )
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _too_large(STANDARD_INPUT)
+    return data
+
+
+def _read(path: str) -> bytes:
+    """All of a file or pipe. Raises NotFound, InvalidArgument, AttachmentTooLarge."""
+    try:
+        # Without O_NONBLOCK the opening of a pipe that nobody writes to would not return (fifo(7)).
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError) as err:
+        raise _cannot_open(path, err) from err
+    try:
+        info = os.fstat(handle)
+        if stat.S_ISREG(info.st_mode) and info.st_size > MAX_BYTES:
+            raise _too_large(path, info.st_size)
+        if not (stat.S_ISREG(info.st_mode) or stat.S_ISFIFO(info.st_mode)):
+            folder = stat.S_ISDIR(info.st_mode)
+            raise InvalidArgument(
+                f"{path} is a {'folder' if folder else 'device'}, so it cannot be attached.",
+                suggestion="Attach the files in it that matter, or name it in the prompt."
+                if folder
+                else "Attach a file or a pipe.",
+                field="attachments",
+            )
+        return _read_all(handle, path)
+    except OSError as err:
+        raise _cannot_open(path, err) from err
+    finally:
+        os.close(handle)
+
+
+def _read_all(handle: int, path: str) -> bytes:
+    data = bytearray()
+    while True:
+        if not select.select([handle], [], [], SILENCE_S)[0]:
+            raise InvalidArgument(
+                f"{path} is a pipe, and it gave nothing for {SILENCE_S:g} seconds.",
+                suggestion="See that what writes to it runs, and ends.",
+                field="attachments",
+            )
+        chunk = os.read(handle, _CHUNK_BYTES)
+        if not chunk:
+            return bytes(data)
+        data += chunk
+        if len(data) > MAX_BYTES:
+            raise _too_large(path)
+
+
+def _too_large(path: str, size: int = 0) -> AttachmentTooLarge:
+    shown = f"has {size} bytes" if size else f"has more than {MAX_BYTES} bytes"
+    return AttachmentTooLarge(
+        f"{_shown(path)} {shown}; an attachment may have 1 MiB, or as much as the configuration says.",
+        suggestion="Attach the part that matters, or name a file that the agent can read.",
+        field="attachments",
+    )
+
+
+def _cannot_open(path: str, err: OSError | ValueError) -> LightagentError:
+    if not isinstance(err, OSError):  # a NUL byte in the name
+        return InvalidArgument(f"{path!r} is no path.", suggestion="Write another.", field="attachments")
+    if isinstance(err, FileNotFoundError | NotADirectoryError):
+        return NotFound(f"There is no file {path}.", suggestion="Check the path.", field="attachments")
+    hint = "Check that you may read it." if isinstance(err, PermissionError) else "Attach a file or a pipe."
+    why = "it is a socket or a device without a driver" if err.errno == errno.ENXIO else err.strerror
+    return InvalidArgument(f"{path} cannot be read: {why}.", suggestion=hint, field="attachments")

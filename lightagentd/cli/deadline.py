@@ -1,0 +1,40 @@
+"""Watching a turn for a limited time: the turn goes on when the time is over, and lactl ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from lightagentd.client import Client
+from lightagentd.errors import TimedOut
+
+SECONDS = click.FloatRange(0, 86_400, min_open=True)
+"""What an option in seconds takes; the daemon waits for a day at most."""
+
+
+def within(
+    client: Client, replies: Iterator[dict[str, Any]], timeout_s: float | None
+) -> Iterator[dict[str, Any]]:
+    """The replies of a stream of turn events, for so long after the first: then the prompt is stored.
+
+    Raises TimedOut.
+    """
+    end_s = None
+    for reply in replies:
+        yield reply
+        if timeout_s is None:
+            continue
+        end_s = end_s or time.monotonic() + timeout_s
+        if not client.has_reply(end_s - time.monotonic()):
+            raise goes_on(reply["event"]["session"], timeout_s)
+
+
+def goes_on(session: str, timeout_s: float) -> TimedOut:
+    """What to raise when the time is over."""
+    return TimedOut(
+        f"The turn did not end within {timeout_s:g} seconds; it goes on in {session}.",
+        suggestion=f"Wait for it with 'lactl wait {session}', or end it with 'lactl cancel {session}'.",
+    )

@@ -1,0 +1,108 @@
+"""The events of a turn as lines for a person; `lactl prompt` and `lactl chat` show the same.
+
+Each line is one line, and safe to show: text from models and tools is cleaned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightagentd.cli.output import cell
+from lightagentd.cli.question import visible
+from lightagentd.cli.when import duration
+
+ARGUMENTS_MAX = 160
+_TASK_MARKS = {"pending": " ", "running": ">", "done": "x", "failed": "!", "skipped": "-"}
+
+
+def call_line(event: dict[str, Any]) -> str:
+    """The beginning of a call: what runs, and with which effect. Also for the data of a stored intent."""
+    arguments = event.get("args")
+    pairs = arguments.items() if isinstance(arguments, dict) else ()
+    shown = " ".join(
+        f"{cell(name)}={cell(value)}"
+        for name, value in pairs
+        if value is not None and not (name == "effect" and value == event.get("effect"))
+    )
+    if len(shown) > ARGUMENTS_MAX:
+        shown = shown[:ARGUMENTS_MAX] + "…"
+    decision = event.get("decision")
+    words = (
+        f"→ {cell(event.get('tool'))}.{cell(event.get('action'))}",
+        shown,
+        f"[{cell(event.get('effect') or 'unknown effect')}]",
+        "" if decision in ("allow", None) else cell(decision),
+    )
+    return " ".join(word for word in words if word)
+
+
+def result_line(event: dict[str, Any]) -> str:
+    """The end of a call: how it went, how long it took, and why it failed."""
+    result = cell(event.get("result") or "ok")
+    text = "" if result == "ok" else cell(event.get("text") or "")[:ARGUMENTS_MAX]
+    line = f"← {call_name(event)} {result} {duration(event.get('duration_ms') or 0)}"
+    return f"{line} {text}" if text else line
+
+
+def call_name(event: dict[str, Any]) -> str:
+    """The tool and its action; a call that was refused may have no more than a name of the model's own."""
+    tool, action = event.get("tool") or "", event.get("action") or ""
+    return cell(f"{tool}.{action}" if action else tool)
+
+
+def answer_line(event: dict[str, Any]) -> str:
+    """How the question about a call was answered, and by whom."""
+    return _answered(event.get("approval"), event, event.get("note"))
+
+
+def input_answer_line(event: dict[str, Any]) -> str:
+    """How a question of the agent was answered, and by whom."""
+    return _answered(event.get("input"), event, event.get("answer"))
+
+
+def _answered(name: object, event: dict[str, Any], said: object) -> str:
+    by = event.get("answered_by")
+    who = "" if by is None else f" by uid {by}"
+    note = cell(visible(str(said or "")))
+    return f"{cell(name)} {cell(event.get('state'))}{who}{'' if note == '-' else f': {note}'}"
+
+
+def compacted_line(event: dict[str, Any]) -> str:
+    """What a compaction did to the conversation."""
+    how = event.get("summarized_by") or ""
+    return (
+        f"The conversation was compacted: {event.get('removed', 0)} messages summarized, "
+        f"{event.get('kept', 0)} kept, "
+        f"{event.get('tokens_before', 0)} → {event.get('tokens_after', 0)} tokens"
+        f"{f' (by {cell(how)})' if how else ''}."
+    )
+
+
+def plan_event_line(event: dict[str, Any]) -> str:
+    """What is new of a plan: the task that the event is about, else the plan's phase."""
+    plan = event.get("plan") or {}
+    tasks = plan.get("tasks") or []
+    for number, task in enumerate(tasks, 1):
+        if event.get("task") and task["id"] == event["task"]:
+            note = f": {cell(task['note'])}" if task["note"] else ""
+            return f"plan, task {number} of {len(tasks)} {cell(task['state'])}{note}  {cell(task['text'])}"
+    title = f" {cell(plan['title'])}" if plan.get("title") else ""
+    note = f" {cell(plan['note'])}" if plan.get("note") else ""
+    return f"plan {cell(plan.get('phase'))}:{title}, {len(tasks)} tasks.{note}"
+
+
+def plan_lines(plan: dict[str, Any]) -> list[str]:
+    """A whole plan, an `api.Plan`: its phase and title, and a line or two for each task."""
+    lines = [f"{cell(plan['phase'])}: {cell(plan['title'])}"]
+    for task in plan["tasks"]:
+        mark = _TASK_MARKS.get(task["state"], "?")
+        lines.append(f"[{mark}] {cell(task['id'])}  {cell(task['text'])}")
+        if task["check"]:
+            lines.append(f"      check: {cell(visible(task['check']))}")
+        if task["note"]:
+            lines.append(f"      {cell(task['state'])}: {cell(task['note'])}")
+    if plan["stopped_at"]:
+        lines.append(f"Stopped at the task {cell(plan['stopped_at'])}: retry, skip or abort.")
+    if plan["note"]:
+        lines.append(cell(plan["note"]))
+    return lines

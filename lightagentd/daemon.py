@@ -175,13 +175,14 @@ class Daemon:
         new, _ = configuration.load(self.paths.config)
         waits = [
             f"{name} in the configuration"
-            for name in ("daemon", "worker", "limits", "models")
+            for name in ("daemon", "worker", "limits", "models", "memory")
             if getattr(new, name) != getattr(self.config, name)
         ]
+        self.registry.ledger.take_budgets(new.budgets)
         await self.pool.end_idle_now()
         self.registry.watches.renew()
         await self.registry.read_content()
-        applied = ["agents, skills and tools were read again", *await self.registry.sync()]
+        applied = ["agents, skills, tools and budgets were read again", *await self.registry.sync()]
         await self._event("reloaded", message="; ".join(applied))
         return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
 

@@ -5,6 +5,7 @@ import grp
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,25 @@ class TestStream:
                 client.call("Agents.List")
         scripted.stop()
         assert closed == [b""]
+
+    def test_in_the_middle_of_it_one_can_wait_for_a_time(self, scripted: ScriptedDaemon) -> None:
+        going_on = threading.Event()
+
+        def handler(connection: Connection, call: dict[str, Any]) -> None:
+            connection.reply({"event": 1}, continues=True)
+            going_on.wait(60)
+            connection.reply({"event": 2})
+
+        scripted.handle("Events.Subscribe", handler)
+        with Client(scripted.path) as client:
+            replies = client.stream("Events.Subscribe")
+            assert next(replies) == {"event": 1}
+            assert not client.has_reply(0.01)
+            assert not client.has_reply(0)
+            going_on.set()
+            assert client.has_reply(60)
+            assert next(replies) == {"event": 2}
+            assert client.has_reply(0), "nothing is to come, so there is nothing to wait for"
 
     def test_a_second_call_while_it_runs_is_refused(self, scripted: ScriptedDaemon) -> None:
         scripted.answer("Events.Subscribe", {"event": 1}, {"event": 2})

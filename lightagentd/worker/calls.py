@@ -128,7 +128,7 @@ async def run_action(action: Action, args: Args, context: CallContext) -> Result
     try:
         async with asyncio.timeout(context.timeout_s):
             result = await action.method(context, args)
-        return _checked(result)
+        return check_result(result)
     except TimeoutError as err:
         raise TimedOut(
             f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
@@ -141,7 +141,7 @@ async def run_action(action: Action, args: Args, context: CallContext) -> Result
         raise ToolError(f"{action.tool}.{action.name} failed: {type(err).__name__}: {err}") from err
 
 
-def _checked(result: Any) -> Result:
+def check_result(result: Any) -> Result:
     """What a tool gave back, if it is what a tool may give back. Raises TypeError or ValueError."""
     if not isinstance(result, Result) or not isinstance(result.output, str):
         raise TypeError("the tool must give a Result with a text as its output")

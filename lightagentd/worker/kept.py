@@ -138,6 +138,14 @@ class KeptOutputs:
             },
         }
 
+    async def end_session(self, session: str) -> None:
+        """Remove what a session that is deleted has here."""
+        for handle in [key for key, one in self._outputs.items() if one.owned_by[1] == session]:
+            try:
+                await self._drop(handle)
+            except OSError as err:
+                _log.error("the output %s of a deleted session cannot be removed: %s", handle, err)
+
     async def _make_room(self, newest: str, agent: str) -> None:
         for handle, output in list(self._outputs.items()):
             of_agent = [one.size_bytes for one in self._outputs.values() if one.owned_by[0] == agent]

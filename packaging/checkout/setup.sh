@@ -44,6 +44,7 @@ if [ "${1:-}" = test ]; then
   have groff || useful="$useful groff-base"
   have zsh || useful="$useful zsh"
   have fish || useful="$useful fish"
+  have tmux || useful="$useful tmux"
   if [ "$(id -u)" = 0 ]; then
     have systemd-nspawn || needed="$needed systemd-container"
     have nsenter || needed="$needed util-linux"

@@ -24,6 +24,7 @@ _ENVIRONMENT = (
         "XDG_RUNTIME_DIR",
         "Where the socket of a user's own daemon lies, below lightagentd/; it comes before the system's.",
     ),
+    ("XDG_STATE_HOME", "Where lactl chat keeps what was typed; ~/.local/state if it is not set."),
     ("NO_COLOR", "Print without colours (https://no-color.org); so does TERM=dumb."),
 )
 _FILES = (
@@ -32,12 +33,14 @@ _FILES = (
         "The system daemon's socket; for root and the group lightagent.",
     ),
     ("$XDG_RUNTIME_DIR/lightagentd/control.sock", "That of a user's own daemon."),
+    ("$XDG_STATE_HOME/lightagent/chat_history", "What was typed in chats; its owner alone can read it."),
 )
 _EXAMPLES = (
     (
         "Ask, and go on asking in the same session:",
         ('lactl prompt ops "check disk"', 'lactl prompt ops "and why?"'),
     ),
+    ("Talk with it; /help lists what a chat can do:", ("lactl chat ops",)),
     (
         "Give it something to read; the session counts as tainted from then on:",
         ('journalctl -p err -b | lactl prompt ops "explain"',),
@@ -47,6 +50,7 @@ _EXAMPLES = (
         ("lactl prompt -q --new --unattended ops 'check disk'",),
     ),
     ("Allow what waits, once:", ("lactl approvals", 'lactl approve 3f --note "for the release"')),
+    ("Answer what an agent asks:", ("lactl inputs", 'lactl answer 3f "the second disk"')),
     ("Follow one agent, also across restarts of the daemon:", ("lactl events --follow --agent ops",)),
     ("Prove that nobody changed the history:", ("lactl audit verify",)),
     ("Stop everything, now:", ('lactl panic --reason "it deletes logs"', "lactl panic --off")),

@@ -1,7 +1,8 @@
 """Completion of lactl in bash, zsh and fish, from the commands of click.
 
 The scripts are files that run no Python: a shell that asks a program at each Tab would wait for it. Only the
-names of agents and the ids of approvals come from the daemon, with `lactl agents list` and its like.
+names of agents and the ids of approvals, inputs and sessions come from the daemon, with `lactl agents list`
+and the like.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ import shlex
 import click
 
 from lightagentd.cli.approvals import approval_ids
+from lightagentd.cli.inputs import input_ids
 from lightagentd.cli.options import agent_names
+from lightagentd.cli.session_name import session_ids
 from manual.tree import Command, commands, find, metavar, value, words
 
 _HEAD = "# Completion of lactl(1) in {name}. Generated from the code; do not edit.\n"
-_FROM_DAEMON = {agent_names: "agents", approval_ids: "approvals"}
+_FROM_DAEMON = {
+    agent_names: "agents",
+    approval_ids: "approvals",
+    input_ids: "inputs",
+    session_ids: "sessions",
+}
 _LIST = "lactl {} list 2>/dev/null </dev/null | cut -f1"
 _BASH = """\
 _lactl()
@@ -52,7 +60,7 @@ _lactl()
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$cur")
             ;;
-        agents | approvals)
+        agents | approvals | inputs | sessions)
             while read -r name; do
                 if [[ $name == "$cur"* ]]; then COMPREPLY+=("$name"); fi
             done < <(lactl "$wants" list 2>/dev/null </dev/null | cut -f1)

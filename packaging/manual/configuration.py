@@ -32,8 +32,18 @@ refused.
     lactl config show       what is in force, and what file it is from
     systemctl reload lightagentd
 
-A reload takes up agents, skills, tools and rules at once; it names the sections of this file that wait
-for a restart."""
+A reload takes up agents, skills, tools, rules and budgets at once; it names the sections of this file
+that wait for a restart.
+
+Budgets (`[budgets.SCOPE]`) are checked before each model call, tool calls also before each of them. A turn
+that finds one used up ends there, with exit status 79 of lactl and the event `budget.exceeded`; no other
+model is asked. What was used is stored with each model call, so that a restart resets nothing; days are
+those of UTC. A call whose tokens the endpoint does not count, or whose price is not configured, counts as
+a step alone. `lactl usage --budgets` shows the limits, and how much of each is used.
+
+A conversation that has become longer than `limits.compact_at` of the model's window (`context_tokens` of
+its provider) is compacted: the older turns give way to a summary, which the model writes, or the daemon
+where the model cannot. The newest turns stay, and the history keeps all of it."""
 _CREDENTIALS = """\
 Keys and passwords never stand in these files. `api_key_file` names a file with the key and nothing else,
 which the user lightagent must be able to read; or, as a bare name without a slash, a credential of the
@@ -67,6 +77,11 @@ _ENVIRONMENT = (
 _FILES = (
     ("/etc/lightagentd/lightagentd.toml", "The main file."),
     ("/etc/lightagentd/lightagentd.toml.d/*.toml", "What overrides it, in the order of the names."),
+    (
+        "/etc/lightagentd/agent/",
+        "Agents, and what makes their system prompts: SOUL.md, USER.md, MEMORY.md, users/NAME/;"
+        " lightagentd(8).",
+    ),
     ("~/.config/lightagentd/", "Both, for the daemon that an ordinary user runs."),
 )
 _EXAMPLE = """\
@@ -82,7 +97,16 @@ default = "work/some-model"
 
 [models.providers.work]
 base_url = "https://llm.example.org/v1"
-api_key_file = "lightagentd.work\""""
+api_key_file = "lightagentd.work"
+context_tokens = 200000
+
+[models.prices."work/some-model"]
+prompt = 3.0
+completion = 15.0
+
+[budgets.owner_day]
+tokens = 2000000
+cost = 10.0"""
 _NAMED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 

@@ -24,6 +24,14 @@ operations and the same errors, and the same policy decides who may call what: t
 kernel, or the bus, says that he is. A session belongs to the uid that made it; to others it does not
 exist.
 
+A user's prompts to an agent that name no session go to his current one: the one that he last made,
+forked, imported, switched to or prompted by name. An export as JSON lines has a first line that names its
+format (lightagent-session), its version and how many messages follow, and then one message a line.
+Sessions.Import takes that, or Markdown with one fenced block of JSON that holds a list of messages in the
+shape of chat completions. What is damaged is refused as a whole, with the line; a call without a result
+gets one that says that it was not run. Of a deleted session the history keeps the headers and hashes of
+its events, and nothing of what they held, so its changes of files cannot be undone any more, either.
+
 Times are in microseconds since 1970, UTC; durations say their unit. Sizes are in bytes. An id is a
 prefix, an underscore and 16 hexadecimal digits."""
 _VARLINK = """\

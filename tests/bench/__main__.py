@@ -8,13 +8,14 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import calls, footprint, planes, sessions, siege, start, step, watching
+from tests.bench import calls, conversations, footprint, planes, sessions, siege, start, step, watching
 
 BENCHMARKS = {
     "step": step.run,
     "calls": calls.run,
     "planes": planes.run,
     "sessions": sessions.run,
+    "conversations": conversations.run,
     "footprint": footprint.run,
     "watching": watching.run,
     "siege": siege.run,

@@ -26,6 +26,7 @@ DEPENDENCIES = (
     "python3-dbus-next",
     "python3-httpx",
     "python3-lmdb",
+    "python3-markdown-it",
     "python3-prompt-toolkit",
     "python3-psutil",
     "python3-pyasyncore",

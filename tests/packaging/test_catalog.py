@@ -144,7 +144,8 @@ def written() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
 
 
 def _goes_together(topic: str, kind: str) -> bool:
-    return not topic.startswith("approval.") or topic == f"approval.{kind}"
+    exact = topic.startswith(("approval.", "memory.", "plan.")) and topic != "memory.profile"
+    return not exact or topic.partition(".")[2] == kind
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ LACTL = """\
 case "$*" in
 "agents list") printf 'ops\\trunning\\nother\\tstopped\\n' ;;
 "approvals list") printf 'apr_1\\twaiting\\n' ;;
+"sessions list") printf 'ses_1\\tops\\nses_2\\tops\\n' ;;
 *) exit 1 ;;
 esac
 """
 """Gives what the daemon would: completion asks it for nothing but names."""
 CASES = [
-    ("lactl a", {"agents", "approvals", "approve", "audit"}),
+    ("lactl a", {"agents", "approvals", "approve", "answer", "audit"}),
     ("lactl agents s", {"show", "start", "stop"}),
     ("lactl prompt o", {"ops", "other"}),
     ("lactl prompt --una", {"--unattended"}),
@@ -32,6 +33,9 @@ CASES = [
     ("lactl events --agent op", {"ops"}),
     ("lactl events --fo", {"--follow"}),
     ("lactl approve ap", {"apr_1"}),
+    ("lactl cancel s", {"ses_1", "ses_2"}),
+    ("lactl sessions export ses_1", {"ses_1"}),
+    ("lactl prompt --session ses_", {"ses_1", "ses_2"}),
     ("lactl policy che", {"check"}),
     ("lactl undo --li", {"--list"}),
 ]

@@ -7,7 +7,11 @@ import tomllib
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-DEBIAN_NAMES = {"pyyaml": "python3-yaml", "systemd-python": "python3-systemd"}
+DEBIAN_NAMES = {
+    "markdown-it-py": "python3-markdown-it",
+    "pyyaml": "python3-yaml",
+    "systemd-python": "python3-systemd",
+}
 """Where the Debian package is not python3- and the name in pyproject.toml."""
 FEDORA_NAMES = {
     "pyinotify": "python3-inotify",

@@ -195,7 +195,7 @@ def test_an_error_of_the_turn_is_the_exit_status(
 ) -> None:
     answering.turn(turn_event("error", code="budget_exceeded", message="The budget is used up."))
     done = run(etc, journal, answering.path)
-    assert done.returncode == 75
+    assert done.returncode == 79
     assert "The budget is used up." in done.stdout
 
 

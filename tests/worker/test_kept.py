@@ -108,6 +108,16 @@ async def test_another_agent_session_or_owner_learns_nothing(pool: Pool, other: 
     assert said[0] == said[1]
 
 
+async def test_with_its_session_an_output_goes_for_good(pool: Pool) -> None:
+    handle = (await ran(pool, COUNT))["metadata"]["output_handle"]
+    await pool.kept.end_session("another")
+    assert (await read(pool, handle))["kind"] == "result"
+    await pool.kept.end_session("ses_0123456789abcdef")
+    with pytest.raises(NotFound):
+        await read(pool, handle)
+    assert not list(pool.kept._folder.iterdir())
+
+
 async def test_an_endless_output_is_kept_up_to_a_bound_and_says_so(pool: Pool) -> None:
     result = await ran(pool, f"head -c {CALL_LIMIT_BYTES * 4} /dev/zero | tr '\\0' x", timeout_s=60.0)
     assert "The first 16 MiB of it can be read again" in result["output"]

@@ -48,4 +48,4 @@ lock: setup
 	packaging/checkout/lock.sh
 
 clean:
-	rm -rf .venv .cache dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .cache dist .hypothesis .mypy_cache .ruff_cache .pytest_cache

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 
 from lightagentd.agents.inputs import Inputs
-from lightagentd.agents.one_turn import end_turn, take_steps
+from lightagentd.agents.one_turn import end_turn, stays, take_steps
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.planning.plans import Plans
@@ -483,22 +483,11 @@ class Agent:
             finally:
                 if isinstance(error, Suspended) and turn.handed is not None:
                     error = asyncio.CancelledError()  # who drives the turn goes, and it with him
-                if self._stays(turn, error, parts):
+                if stays(turn, error, parts, failed=self.state == "failed"):
                     session.forget_messages()
                     turn.finish(_STILL_WAITING, {"steps": turn.steps_done, "duration_ms": turn.duration_ms})
                 else:
                     await uninterrupted(end_turn(session, turn, error, parts, self._plans))
-
-    def _stays(self, turn: Turn, error: BaseException | None, parts: AgentParts) -> bool:
-        """Whether a turn that was stopped stays stored as it is, with the question that it waits for."""
-        approvals, inputs = parts.dispatcher.approvals, parts.dispatcher.inputs
-        return (
-            isinstance(error, Suspended | asyncio.CancelledError)
-            and not turn.cancelled
-            and turn.handed is None
-            and (approvals.is_open(turn.waits_for) or inputs.is_open(turn.waits_for))
-            and (approvals.suspended or self.state == "failed")
-        )
 
     async def _event(self, what: str, **data: object) -> None:
         with within(agent=self.name):

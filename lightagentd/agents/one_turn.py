@@ -11,6 +11,7 @@ from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn, final_error
 from lightagentd.errors import LightagentError, TimedOut
 from lightagentd.events.history import NewEvent
+from lightagentd.policy.approvals import Suspended
 
 
 async def take_steps(session: Session, turn: Turn, parts: AgentParts, plans: Plans) -> None:
@@ -66,3 +67,18 @@ async def end_turn(
         raise
     finally:
         turn.finish(failure, figures)
+
+
+def stays(turn: Turn, error: BaseException | None, parts: AgentParts, *, failed: bool) -> bool:
+    """Whether a turn that was stopped stays stored as it is, with the question that it waits for.
+
+    `failed` says that its agent is, and will be started again.
+    """
+    approvals, inputs = parts.dispatcher.approvals, parts.dispatcher.inputs
+    return (
+        isinstance(error, Suspended | asyncio.CancelledError)
+        and not turn.cancelled
+        and turn.handed is None
+        and (approvals.is_open(turn.waits_for) or inputs.is_open(turn.waits_for))
+        and (approvals.suspended or failed)
+    )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Passes all tests, after setup.sh, in three parts beside each other, for most tests wait more than they work: those
-# in a booted container (tests/e2e), those of the workers and of what runs in them, and all others. What the first
+# in a booted container (tests/e2e), those of agents, workers and what runs in them, and all others. What the first
 # two print comes in one piece each, after that of the others.
 #
 #   test.sh           fails when a test of a part fails, and when a part has none
@@ -38,7 +38,7 @@ main() {
   temp=$(mktemp -d)
   trap end EXIT
   trap 'exit 130' INT TERM
-  workers=(tests/attacks tests/skills tests/tools tests/worker)
+  workers=(tests/agents tests/attacks tests/skills tests/tools tests/worker)
   beside e2e tests/e2e
   beside workers "${workers[@]}"
   others=()

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.e2e
 
 # pyproject.toml names distributions; these are the modules whose names differ.
 MODULES = {
+    "markdown-it-py": "markdown_it",
     "dbus-next": "dbus_next",
     "prompt-toolkit": "prompt_toolkit",
     "pyasyncore": "asyncore",

@@ -86,14 +86,15 @@ def plan_event_line(event: dict[str, Any]) -> str:
         if event.get("task") and task["id"] == event["task"]:
             note = f": {cell(task['note'])}" if task["note"] else ""
             return f"plan, task {number} of {len(tasks)} {cell(task['state'])}{note}  {cell(task['text'])}"
-    title = f" {cell(plan['title'])}" if plan.get("title") else ""
+    what = [cell(plan["title"])] if plan.get("title") else []
+    what += [f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"] if tasks else []
     note = f" {cell(plan['note'])}" if plan.get("note") else ""
-    return f"plan {cell(plan.get('phase'))}:{title}, {len(tasks)} tasks.{note}"
+    return f"plan {cell(plan.get('phase'))}{': ' if what else ''}{', '.join(what)}.{note}"
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str]:
     """A whole plan, an `api.Plan`: its phase and title, and a line or two for each task."""
-    lines = [f"{cell(plan['phase'])}: {cell(plan['title'])}"]
+    lines = [f"{cell(plan['phase'])}{': ' + cell(plan['title']) if plan['title'] else ''}"]
     for task in plan["tasks"]:
         mark = _TASK_MARKS.get(task["state"], "?")
         lines.append(f"[{mark}] {cell(task['id'])}  {cell(task['text'])}")

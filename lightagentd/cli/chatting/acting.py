@@ -107,7 +107,7 @@ async def skills(chat: Conversation, argument: str) -> None:
 async def plan(chat: Conversation, argument: str) -> None:
     """Everything about the session's plan."""
     verb, _, rest = argument.partition(" ")
-    session = chat.session
+    session, before = chat.session, chat.transcript.plan_told
     if verb in ("", "progress", "show"):
         found = await chat.daemon.call("Plans.Get", session=session)
     elif verb == "on":
@@ -130,6 +130,8 @@ async def plan(chat: Conversation, argument: str) -> None:
             suggestion="It takes: on, off, progress, apply, retry, skip, abort, set FILE.",
             field="plan",
         )
+    if chat.transcript.told_of_plan(found) and chat.transcript.plan_told != before and verb in ("on", "set"):
+        return  # the event that it made has been shown
     if found["phase"] == "off":
         chat.say("There is no plan. /plan on begins one: prompts draft it then.")
     else:

@@ -59,6 +59,8 @@ class Transcript:
         self.session: dict[str, Any] = {}
         self.plan_shown = ""
         """The digest of the plan that was on the screen last."""
+        self.plan_told: tuple[str, ...] = ()
+        """How the plan stood that was on the screen last."""
         """The session as the daemon described it last."""
         self._passage: Passage | None = None
         self._passage_trace = ""
@@ -312,10 +314,18 @@ class Transcript:
     def _on_compacted(self, event: dict[str, Any]) -> None:
         self.note(compacted_line(event))
 
+    def told_of_plan(self, plan: dict[str, Any]) -> bool:
+        """Whether a plan has been on the screen just as it is; from now on it has."""
+        told = tuple(str(plan.get(name) or "") for name in ("phase", "digest", "note"))
+        before, self.plan_told = self.plan_told, told
+        return before == told
+
     def _on_plan(self, event: dict[str, Any]) -> None:
         plan = event.get("plan") or {}
         phase = plan.get("phase")
         self.session = self.session | {"mode": "normal" if phase in (None, "off", "completed") else phase}
+        if not event.get("task") and self.told_of_plan(plan):
+            return
         if phase == "ready" and not event.get("task"):  # what can be applied now has been on the screen
             self.plan_shown = str(plan.get("digest") or "")
             for line in plan_lines(plan):

@@ -113,13 +113,7 @@ class Dispatcher:
                     ruling = self._decide(ready, origin)  # it may have changed while a person was asked
             if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and granted is None):
                 raise ruling.error or PolicyDenied(f"Policy refuses {ready.action.tool}.{ready.action.name}.")
-            intent = NewEvent(topic="agent.tool_dispatch", type="intent", data=what, source="agent")
-            if granted is None:
-                await self._store(before, intent)
-            else:
-                await self.approvals.use(
-                    granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
-                )
+            await self._intend(ready, what, granted, origin, before)
         except StorageError:
             raise
         except LightagentError as err:
@@ -130,6 +124,23 @@ class Dispatcher:
             raise
         stream.event("tool_call", call_id=ready.call_id, decision=what["decision"], **ready.what)
         return await self._execute(ready, granted, origin, stream, results)
+
+    async def _intend(
+        self,
+        ready: Ready,
+        what: dict[str, Any],
+        granted: Approval | None,
+        origin: Origin,
+        before: Before,
+    ) -> None:
+        """Store that the call begins; an approval is used up in the same transaction."""
+        intent = NewEvent(topic="agent.tool_dispatch", type="intent", data=what, source="agent")
+        if granted is None:
+            await self._store(before, intent)
+        else:
+            await self.approvals.use(
+                granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
+            )
 
     async def _resume(
         self,

@@ -9,9 +9,10 @@ import click
 from lightagentd.cli.options import Group, Settings
 from lightagentd.cli.output import dump, print_json, say, table
 from lightagentd.cli.question import how_to_answer, show_question, visible
+from lightagentd.cli.short_id import only_id
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.errors import ApprovalNotFound, InvalidArgument, LightagentError
+from lightagentd.errors import ApprovalNotFound, LightagentError
 
 _ID_CHARS = len("apr_") + 16
 
@@ -110,21 +111,13 @@ def whole_id(settings: Settings, approval: str, *, every: bool) -> str:
     if len(approval) >= _ID_CHARS:
         return approval
     found = settings.call("Approvals.List", all=every or None)
-    begin = approval.removeprefix("apr_")
-    ids = [each["id"] for each in found if each["id"].removeprefix("apr_").startswith(begin)]
-    if not ids or not begin:
-        raise ApprovalNotFound(
-            f"No approval {'' if every else 'that waits '}begins with {approval!r}.",
-            suggestion="Run: lactl approvals",
-            field="approval",
-        )
-    if len(ids) > 1:
-        raise InvalidArgument(
-            f"{len(ids)} approvals begin with {approval!r}.",
-            suggestion=f"Write more of the id: {', '.join(ids[:5])}",
-            field="approval",
-        )
-    return str(ids[0])
+    missing = ApprovalNotFound(
+        f"No approval {'' if every else 'that waits '}begins with {approval!r}.",
+        suggestion="Run: lactl approvals",
+        field="approval",
+    )
+    ids = [str(each["id"]) for each in found]
+    return only_id(ids, approval, prefix="apr_", noun="approval", missing=missing)
 
 
 def answer(settings: Settings, method: str, approval: str, note: str | None) -> None:

@@ -10,6 +10,7 @@ import click
 from lightagentd.cli.options import Group, Settings
 from lightagentd.cli.output import print_json, say, table, warn
 from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input, input_lines, visible
+from lightagentd.cli.short_id import only_id
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.client import Client
@@ -109,21 +110,13 @@ def whole_id(settings: Settings, name: str, *, every: bool) -> str:
     if len(name) >= _ID_CHARS:
         return name
     found = settings.call("Inputs.List", all=every or None)
-    begin = name.removeprefix("inp_")
-    ids = [each["id"] for each in found if each["id"].removeprefix("inp_").startswith(begin)]
-    if not ids or not begin:
-        raise InputNotFound(
-            f"No input {'' if every else 'that waits '}begins with {name!r}.",
-            suggestion="Run: lactl inputs",
-            field="input",
-        )
-    if len(ids) > 1:
-        raise InvalidArgument(
-            f"{len(ids)} inputs begin with {name!r}.",
-            suggestion=f"Write more of the id: {', '.join(ids[:5])}",
-            field="input",
-        )
-    return str(ids[0])
+    missing = InputNotFound(
+        f"No input {'' if every else 'that waits '}begins with {name!r}.",
+        suggestion="Run: lactl inputs",
+        field="input",
+    )
+    ids = [str(each["id"]) for each in found]
+    return only_id(ids, name, prefix="inp_", noun="input", missing=missing)
 
 
 def ask_input(settings: Settings, client: Client, event: dict[str, Any]) -> None:

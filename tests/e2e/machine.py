@@ -283,8 +283,14 @@ class Machine:
         return pwd.struct_passwd((*fields[:2], int(fields[2]), int(fields[3]), *fields[4:]))
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Write a file of root's, and the folders above it."""
-        self.run(["install", "-D", f"--mode={mode:o}", "/dev/stdin", path], input=text)
+        """Write a file of root's, and the folders above it; it is there at once, whole and with its mode.
+
+        Programs that watch its folder, as polkit does, read it when it is made and not when its mode changes.
+        """
+        whole = PurePosixPath(path)
+        new = str(whole.with_name(f".{whole.name}.new"))
+        self.run(["install", "-D", f"--mode={mode:o}", "/dev/stdin", new], input=text)
+        self.run(["mv", new, path])
 
     def copy_in(self, host_path: Path, guest_path: str) -> None:
         """Copy a file, or a folder without its `__pycache__`, to `guest_path`; the folders above are made.

@@ -33,6 +33,7 @@ from lightagentd.errors import (
     PolicyDenied,
 )
 from lightagentd.events.history import History, NewEvent
+from lightagentd.events.kinds import memory as kinds
 from lightagentd.events.model import current_context, new_id, within
 from lightagentd.memory.entries import (
     STATES,
@@ -53,6 +54,14 @@ _log = logging.getLogger(__name__)
 _CANDIDATE_PART = 4
 """Candidates may be one in so many of what an owner may have: agents cannot fill it up on their own."""
 _Kind = Literal["remembered", "proposed", "promoted", "rejected", "forgotten", "expired"]
+_KINDS: dict[_Kind, type[kinds.MemoryChanged]] = {
+    "remembered": kinds.MemoryRemembered,
+    "proposed": kinds.MemoryProposed,
+    "promoted": kinds.MemoryPromoted,
+    "rejected": kinds.MemoryRejected,
+    "forgotten": kinds.MemoryForgotten,
+    "expired": kinds.MemoryExpired,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,18 +344,19 @@ def _new(wanted: Wanted) -> Entry:
 def _event(entry: Entry, kind: _Kind) -> NewEvent:
     """That something happened to a memory; never its text."""
     agent = current_context().agent or entry.agent
-    data: dict[str, Any] = {
-        "memory": entry.id,
-        "for_agent": entry.agent,
-        "source": entry.source,
-        "state": entry.state,
-        "from_session": entry.session,
-        "confidence": entry.confidence,
-        "expires_us": entry.expires_us,
-        "chars": len(entry.text),
-    }
-    with within(owner=entry.owner, agent=agent):
-        return NewEvent(topic=f"memory.{kind}", type=kind, data=data)
+    told = _KINDS[kind](
+        memory=entry.id,
+        for_agent=entry.agent,
+        source=entry.source,
+        state=entry.state,
+        from_session=entry.session,
+        confidence=entry.confidence,
+        expires_us=entry.expires_us,
+        chars=len(entry.text),
+    )
+    nobody: dict[str, Any] = {"caller": None} if kind == "expired" else {}  # whoever happened to notice
+    with within(owner=entry.owner, agent=agent, **nobody):
+        return told.event()
 
 
 def _now_us() -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 
 from lightagentd.errors import InvalidArgument, NotFound
-from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.history import Change, History
+from lightagentd.events.kinds.memory import ProfileRemoved, ProfileSet
 from lightagentd.events.model import within
 
 MAX_CHARS = 20_000
@@ -44,7 +45,7 @@ class Profiles:
                 suggestion="Take it out: every agent's model would read it.",
             )
         value = {"text": text, "updated_us": time.time_ns() // 1000} if text else None
-        data = {"chars": len(text), "by": owner}
+        kind = ProfileSet if text else ProfileRemoved
         with within(owner=owner):
-            changed = NewEvent(topic="memory.profile", type="set" if text else "removed", data=data)
+            changed = kind(chars=len(text), by=owner).event()
         await self._history.append(changed, changes=(Change(state=_STATE, key=str(owner), value=value),))

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from lightagentd.events.store.states import checked
+
 _DOMAIN = b"lightagentd approval 1\0"
 CLOSED_CHARS = 32 << 10
 """Arguments and previews that are longer do not stay with an approval that is over."""
@@ -145,7 +147,14 @@ class Approval:
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Approval:
         """The approval that was stored. Raises TypeError, KeyError or ValueError for what is none."""
-        return cls(**{**value, "state": State(value["state"]), "hidden": tuple(value["hidden"])})
+        texts = (
+            *("id", "agent", "session", "trace_id", "call_id", "tool", "action", "effect", "cwd", "digest"),
+            *("preview", "rule", "reason", "note"),
+        )
+        numbers = ("owner", "created_us", "expires_us", "answered_us")
+        checked(value, args=dict, expected=dict, volatile=bool, hidden=list, answered_by=(int, type(None)))
+        checked(value, **dict.fromkeys(texts, str), **dict.fromkeys(numbers, int))
+        return cls(**{**value, "state": State(value["state"]), "hidden": tuple(map(str, value["hidden"]))})
 
 
 def hide(args: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:

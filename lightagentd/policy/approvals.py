@@ -35,7 +35,8 @@ from lightagentd.errors import (
     NotFound,
 )
 from lightagentd.events.history import Change, Event, History, NewEvent
-from lightagentd.events.model import dump_json, new_id, within
+from lightagentd.events.model import dump_json, new_id
+from lightagentd.policy import approval_events as told
 from lightagentd.policy.approval import Approval, Bound, State, now_us
 
 _log = logging.getLogger(__name__)
@@ -178,10 +179,10 @@ class Approvals:
         `granted_by` is the person who made the call and may approve it: then it is granted at once.
         Raises StorageError.
         """
-        events = [*before, self._event(approval, "requested")]
+        events = [*before, told.requested(approval)]
         if granted_by is not None:
             approval = _answered(approval, State.GRANTED, granted_by, "")
-            events.append(self._event(approval, "granted"))
+            events.append(told.changed(approval))
         self._asking.add(approval.id)
         await asyncio.shield(self._store(None, approval, *events, changes=changes))
         return approval
@@ -231,8 +232,9 @@ class Approvals:
         if approval.overdue():
             await self._expire(approval)
             raise _no_answer(replace(approval, state=State.EXPIRED))
+        note = self._history.redactor.text(note)
         answered = _answered(approval, State.GRANTED if grant else State.DENIED, uid, note)
-        await asyncio.shield(self._store(approval, answered, self._event(answered, answered.state)))
+        await asyncio.shield(self._store(approval, answered, told.changed(answered)))
         return answered
 
     def get(self, approval_id: str) -> Approval:
@@ -312,7 +314,7 @@ class Approvals:
                 suggestion="Nothing was run. Ask for the call again.",
             )
         used = replace(approval, state=State.USED)
-        await asyncio.shield(self._store(approval, used, *events, self._event(used, "used"), changes=changes))
+        await asyncio.shield(self._store(approval, used, *events, told.changed(used), changes=changes))
 
     def lapse(self, approval_id: str, why: str) -> tuple[list[NewEvent], list[Change]]:
         """Close an approval whose call will not run: what the caller has to store for it, if it was open."""
@@ -322,13 +324,13 @@ class Approvals:
         lapsed = replace(approval, state=State.LAPSED, note=why)
         del self._open[approval_id]
         self._wake(approval_id)
-        return [self._event(lapsed, "lapsed")], self._changes(lapsed)
+        return [told.changed(lapsed)], self._changes(lapsed)
 
     # What is stored
 
     async def _close(self, approval: Approval, state: State, why: str) -> None:
         closed = replace(approval, state=state, note=why)
-        await asyncio.shield(self._store(approval, closed, self._event(closed, state)))
+        await asyncio.shield(self._store(approval, closed, told.changed(closed)))
 
     async def _expire(self, approval: Approval) -> None:
         await self._close(approval, State.EXPIRED, "")
@@ -394,32 +396,6 @@ class Approvals:
             return bool(json.loads(dump_json(self._history.redactor.value(value))) == value)
         except (TypeError, ValueError, RecursionError):
             return False
-
-    def _event(self, approval: Approval, what: str) -> NewEvent:
-        data: dict[str, Any] = {
-            "approval": approval.id,
-            "call_id": approval.call_id,
-            "tool": approval.tool,
-            "action": approval.action,
-            "effect": approval.effect,
-        }
-        if what == "requested":
-            data |= {
-                "args": approval.shown,
-                "cwd": approval.cwd,
-                "digest": approval.digest,
-                "rule": approval.rule,
-                "reason": approval.reason,
-                "expires_us": approval.expires_us,
-                "volatile": approval.volatile,
-            }
-        elif approval.answered_by is not None:
-            data["answered_by"] = approval.answered_by
-        if approval.note:
-            data["note"] = approval.note
-        who = {"agent": approval.agent, "session": approval.session, "owner": approval.owner}
-        with within(**who, trace_id=approval.trace_id):
-            return NewEvent(topic=f"approval.{what}", type=what, data=data)
 
 
 def not_found(approval_id: str) -> ApprovalNotFound:

@@ -24,6 +24,7 @@ BUILT_IN_RULES = frozenset(
         "unenforced-shell",
         "unenforced-script",
         "no-change-worker",
+        "disk-full",
         "default-observe",
         "default-reach",
         "default-change",

@@ -7,7 +7,8 @@ In this order, and the first that refuses decides:
    `observe`, a command that claims it counts as `change`, here and for everything that follows. The scripts
    of installed skills that nobody else can write are the exception.
 2. What the agent does not have (tools, skills, effects) is denied, and so is a change by an agent that has no
-   worker for change. No rule can grant what was denied until here, and no approval.
+   worker for change, and every change while the history's disk is full: what was changed must be on record.
+   No rule can grant what was denied until here, and no approval.
 3. The rules of policy.d: of those that match, the strictest decides (deny, then ask, then allow). Where none
    matches, `observe` and `reach` are allowed, and `change` is asked for.
 4. Taint: when text from outside is in the session, each change, and each reach to a host that the session did
@@ -68,7 +69,8 @@ class Explanation:
 
 
 class Policy:
-    """`enforced` says whether the workers' sandbox holds, `trusted_skill` whether a skill's files do.
+    """`enforced` says whether the workers' sandbox holds, `trusted_skill` whether a skill's files do, and
+    `disk_low` whether there is room for no more than the record of what observes.
 
     `rules` are those of policy.d that are in force; they are replaced as a whole. `problem` says why newer
     ones could not be taken, if so, and `doubts` which of them can match nothing.
@@ -80,9 +82,11 @@ class Policy:
         enforced: Callable[[], bool],
         trusted_skill: Callable[[str], bool],
         rules: RuleSet | None = None,
+        disk_low: Callable[[], bool] = lambda: False,
     ) -> None:
         self._enforced = enforced
         self._trusted_skill = trusted_skill
+        self._disk_low = disk_low
         self.rules = rules or RuleSet()
         self.problem = ""
         self.doubts: tuple[str, ...] = ()
@@ -158,6 +162,9 @@ class Policy:
                 hint = f"lactl status says why. {hint}"
             refused = ChangeNotEnabled(message, suggestion=hint)
             return _refusal(Decision.DENY, unenforced or "no-change-worker", message, refused)
+        if effect is Effect.CHANGE and self._disk_low():
+            message = f"{name} would change the system, and the disk that holds the history is nearly full."
+            return _deny("disk-full", message, "Find out what takes the room, and have a person make some.")
         return None
 
     def effect_in_force(self, call: PolicyCall) -> tuple[Effect, str]:

@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
-from lightagentd.events.history import History, NewEvent
+from lightagentd.events.history import History
+from lightagentd.events.kinds.policy import RulesBroken, RulesLoaded
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.doubts import Actions, doubts
 from lightagentd.policy.rulefiles import load_texts, read_files, rule_files
@@ -24,13 +25,13 @@ async def take_rules(policy: Policy, folder: Path, history: History, actions: Ac
     """
     texts = await asyncio.to_thread(lambda: read_files(rule_files(folder)))
     rules = load_texts(texts)  # here, since regular expressions can be bounded in the main thread alone
-    data = {
-        "folder": str(folder),
-        "rules": len(rules.rules),
-        "files": [{"name": file.name.rpartition("/")[2], "sha256": file.sha256} for file in rules.files],
-        "sha256": rules.sha256,
-    }
-    await history.append(NewEvent(topic=TOPIC, type="loaded", data=data))
+    loaded = RulesLoaded(
+        folder=str(folder),
+        rules=len(rules.rules),
+        files=[{"name": file.name.rpartition("/")[2], "sha256": file.sha256} for file in rules.files],
+        sha256=rules.sha256,
+    )
+    await history.append(loaded.event())
     policy.rules, policy.problem = rules, ""
     policy.doubts = doubts(rules, actions)
 
@@ -46,8 +47,7 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
     except ConfigError as err:
         policy.problem = f"The rules of policy.d are still the old ones: {err.message}"
         _log.error("%s", policy.problem)
-        data = {"message": err.message, "sha256": policy.rules.sha256}
-        await history.append(NewEvent(topic=TOPIC, type="broken", data=data))
+        await history.append(RulesBroken(message=err.message, sha256=policy.rules.sha256).event())
         return ["kept the old rules of policy.d, because the new ones are broken"]
     rules = policy.rules
     if rules.sha256 == before.sha256:

@@ -10,12 +10,15 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-from lightagentd.events.journal_entry import message_id
-from lightagentd.events.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.journal.entry import message_id
+from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
 from lightagentd.events.redaction import Redactor
 from lightagentd.unattended.asking import Answer
 
+Kind = Literal["triage.answered", "triage.skipped", "triage.failed", "prompt.answered", "prompt.refused"]
+"""Every kind of entry, each with its own MESSAGE_ID."""
 MESSAGE_MAX = 48_000
 """Characters of an answer in the journal; the session has all of it."""
 INFO, NOTICE, WARNING, ERROR = "6", "5", "4", "3"
@@ -48,14 +51,14 @@ def fields_of(agent: str, answer: Answer, correlation_id: str) -> dict[str, str]
 
 
 def enter(
-    kind: str,
+    kind: Kind,
     message: str,
     *,
     priority: str = INFO,
     fields: Mapping[str, str] | None = None,
     socket: Path = SOCKET,
 ) -> None:
-    """Write one entry; `kind` is `triage.answered` and the like, and makes its MESSAGE_ID.
+    """Write one entry; `kind` makes its MESSAGE_ID.
 
     Where there is no journald, the message goes to standard output.
     """

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lightagentd.config import load_one
 from lightagentd.errors import ConfigError, LightagentError, NotFound, PermissionDenied
-from lightagentd.events.journal_socket import SOCKET
+from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.paths import default_paths
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import Answer, Asker, run_until_told

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lightagentd.errors import DaemonUnreachable, LightagentError, LimitExceeded
-from lightagentd.events.journal_socket import SOCKET
+from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.unattended import journal
 from lightagentd.unattended.allowance import Allowance
 from lightagentd.unattended.asking import Asker, run_until_told
@@ -31,7 +31,7 @@ _OWN = re.compile(r"(?:system-)?lightagentd?(?:[-@.]|\\x2d)|dbus-org\.lightagent
 
 
 class _Say(Protocol):
-    def __call__(self, kind: str, message: str, priority: str, **fields: str) -> None: ...
+    def __call__(self, kind: journal.Kind, message: str, priority: str, **fields: str) -> None: ...
 
 
 def unit_name(instance: str) -> str:
@@ -65,13 +65,13 @@ def triage(
     """Have the agent say why a unit failed, and write it into the journal. Gives the exit status."""
     about = {"OBJECT_SYSTEMD_UNIT": unit}
 
-    def say(kind: str, message: str, priority: str, **fields: str) -> None:
+    def say(kind: journal.Kind, message: str, priority: str, **fields: str) -> None:
         entry = {**about, **fields}
-        journal.enter(f"triage.{kind}", message, priority=priority, fields=entry, socket=journal_socket)
+        journal.enter(kind, message, priority=priority, fields=entry, socket=journal_socket)
 
     if is_own(unit):
         about = {}  # it would be a line in the journal of what may be failing in a circle
-        say("skipped", f"No diagnosis of {unit}: it is a unit of lightagentd itself.", journal.INFO)
+        say("triage.skipped", f"No diagnosis of {unit}: it is a unit of lightagentd itself.", journal.INFO)
         return 0
     correlation_id = f"triage:{unit}"[:256]
     asker = Asker(control)
@@ -86,22 +86,27 @@ def triage(
     except LimitExceeded as err:
         if asker.session:  # not our own limit, but one of the turn's
             return _failed(unit, err, say)
-        say("skipped", f"No diagnosis of {unit}: {err}", journal.NOTICE)
+        say("triage.skipped", f"No diagnosis of {unit}: {err}", journal.NOTICE)
         return 0
     except DaemonUnreachable as err:
         if asker.session:
             return _failed(unit, err, say)
-        say("skipped", f"No diagnosis of {unit}: {err} {err.suggestion}", journal.WARNING)
+        say("triage.skipped", f"No diagnosis of {unit}: {err} {err.suggestion}", journal.WARNING)
         return 0
     except LightagentError as err:
         return _failed(unit, err, say)
     fields = journal.fields_of(agent, answer, correlation_id)
-    say("answered", f"Diagnosis of {unit} by the agent {agent}: {answer.text}", journal.NOTICE, **fields)
+    say(
+        "triage.answered",
+        f"Diagnosis of {unit} by the agent {agent}: {answer.text}",
+        journal.NOTICE,
+        **fields,
+    )
     return 0
 
 
 def _failed(unit: str, err: LightagentError, say: _Say) -> int:
-    say("failed", f"No diagnosis of {unit}: {err} {err.suggestion}".rstrip(), journal.ERROR)
+    say("triage.failed", f"No diagnosis of {unit}: {err} {err.suggestion}".rstrip(), journal.ERROR)
     return err.exit_status
 
 

@@ -50,6 +50,7 @@ def test_a_record_is_a_header_line_and_a_data_line_whose_hashes_it_names() -> No
         "agent",
         "session",
         "owner",
+        "caller",
         "request_id",
         "trace_id",
         "correlation_id",

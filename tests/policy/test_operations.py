@@ -12,7 +12,7 @@ from lightagentd import api, errors
 from lightagentd.control.authz import Caller
 from lightagentd.control.policy_operations import MAX_RULES_CHARS
 from lightagentd.daemon import Daemon
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.agent import CallIntended
 from lightagentd.events.model import within
 from lightagentd.paths import Paths
 from tests.conftest import write
@@ -141,6 +141,7 @@ async def store(
     """Store a call to read a file as the dispatcher does; gives the number of its event."""
     data: dict[str, Any] = {
         "call_id": f"call_{path}",
+        "function": "file_read",
         "tool": "file",
         "action": "read",
         "effect": "observe",
@@ -149,8 +150,7 @@ async def store(
         "rule": "default-observe",
     }
     with within(agent=agent, owner=owner, session="ses_1"):
-        event = NewEvent(topic="agent.tool_dispatch", type="intent", data=data | changes)
-        (stored,) = await daemon.history.append(event)
+        (stored,) = await daemon.history.append(CallIntended(**(data | changes)).event())
     return stored.seq
 
 
@@ -172,7 +172,7 @@ async def test_replay_lists_exactly_the_calls_that_would_change(daemon: Daemon) 
     await store(daemon, "/srv/c", decision="deny", rule="agent-tools")
     already = await store(daemon, "/srv/d", decision="deny", rule="other (10-a.toml)")
     freed = await store(daemon, "/etc/d", decision="deny", rule="other (10-a.toml)")
-    await store(daemon, "/srv/e", decision=None)
+    await store(daemon, "/srv/e", decision="of another version")
     changes, last = await replay(daemon, NEW)
     assert [(one.seq, one.before, one.after) for one in changes] == [
         (seqs[0], "allow", "deny"),

@@ -25,7 +25,7 @@ from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.peer import Peer
 from lightagentd.varlink_bounds import Account, Bounds, Ledger
-from lightagentd.varlink_serving import Connection, HangupWatch, Transport
+from lightagentd.varlink_serving import Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink_wire import encode_message, error_reply, reply_of
 
 __all__ = ["Peer", "VarlinkConnection", "VarlinkServer", "error_reply"]
@@ -52,7 +52,9 @@ class VarlinkServer:
         product: str,
         max_connections: int = 1024,
         bounds: Bounds | None = None,
+        outgoing: Outgoing | None = None,
     ) -> None:
+        self._outgoing = outgoing
         self._sock = sock
         self._interfaces_for = interfaces_for
         self._product = product
@@ -132,7 +134,7 @@ class VarlinkServer:
         for interface in self._interfaces_for(peer):
             registry.register_interface(interface)
         assert self._hangups is not None
-        connection = Connection(self._hangups, conn, registry, peer, account)
+        connection = Connection(self._hangups, conn, registry, peer, account, self._outgoing)
         transport = Transport(asyncio.get_running_loop(), conn, conn, connection)
         self._transports[transport] = connection
         transport.closed_future.add_done_callback(lambda _: self._on_closed(transport, account))

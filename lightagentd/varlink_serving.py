@@ -11,7 +11,7 @@ import contextlib
 import logging
 import select
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from asyncvarlink import (
@@ -43,6 +43,9 @@ from lightagentd.varlink_wire import (
 )
 
 _log = logging.getLogger(__name__)
+
+Outgoing = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Of a method's name and a reply to it: the reply as it may go out."""
 
 READ_BYTES = 256 << 10
 LINGER_S = 5.0
@@ -138,7 +141,11 @@ class Connection(VarlinkBaseProtocol):
         registry: VarlinkInterfaceRegistry,
         peer: Peer,
         account: Account,
+        outgoing: Outgoing | None = None,
     ) -> None:
+        self._outgoing = outgoing
+        self._method = ""
+        """The method that is being answered."""
         self._hangups = hangups
         self._peer = peer
         self._account = account
@@ -288,6 +295,7 @@ class Connection(VarlinkBaseProtocol):
         if self._hung_up and not oneway:
             return
         try:
+            self._method = str(message.get("method", ""))
             await self._run(call_of(message))
             return
         except VarlinkErrorReply as err:
@@ -342,7 +350,10 @@ class Connection(VarlinkBaseProtocol):
 
         Raises MessageTooLarge, and LimitExceeded when too much waits to be read already.
         """
-        data = encode_message(reply.tojson())
+        message = reply.tojson()
+        if self._outgoing is not None:
+            message = self._outgoing(self._method, message)
+        data = encode_message(message)
         if len(data) > MAX_MESSAGE_BYTES:
             raise MessageTooLarge(
                 f"The answer is larger than {MAX_MESSAGE_BYTES >> 20} MiB.",

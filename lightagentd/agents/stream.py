@@ -17,8 +17,12 @@ from typing import Any, cast
 
 from lightagentd.api import LAST_EVENTS, TurnEvent
 from lightagentd.errors import LimitExceeded
+from lightagentd.events.model import dump_json
+from lightagentd.events.redaction import Redactor, Stream
 
 COALESCE_S = 0.02
+_PAUSE_S = 0.25
+"""After so long without a piece, a short word that is not finished is shown (see `redaction.stream`)."""
 _TOLD_AGAIN = ("queued", "started", "approval_requested", "input_requested", *LAST_EVENTS)
 """The types of event that a watcher still hears of who comes right after them."""
 _MAX_WAITING = 1000
@@ -113,11 +117,21 @@ def _chars_in(value: Any) -> int:
     return len(value) if isinstance(value, str) else _VALUE_CHARS
 
 
+def _without_secrets(redactor: Redactor, event_type: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event as they may go out. Who is to decide on a call sees all of it: what looks like a
+    secret could be the part that he would not allow.
+    """
+    if event_type == "approval_requested" or not redactor.suspects(dump_json(fields)):
+        return fields
+    return cast(dict[str, Any], redactor.value(fields))
+
+
 class SessionStream:
     """What happens in a session, turn after turn; one for each session, owned by it."""
 
-    def __init__(self, session: str) -> None:
-        self._session = session
+    def __init__(self, session: str, redactor: Redactor) -> None:
+        self.session = session
+        self.redactor = redactor
         self.watchers: list[Watcher] = []
         self.ended = False
         """Whether the session is gone, or the daemon stops."""
@@ -147,8 +161,9 @@ class SessionStream:
 
     def event(self, event_type: str, *, trace_id: str = "", **fields: Any) -> None:
         """Something that is about the session, or about a turn that is not running."""
+        cleaned = _without_secrets(self.redactor, event_type, fields)
         event = cast(
-            TurnEvent, {"type": event_type, "session": self._session, "trace_id": trace_id, **fields}
+            TurnEvent, {"type": event_type, "session": self.session, "trace_id": trace_id, **cleaned}
         )
         for watcher in self.watchers:
             watcher.put(event)
@@ -165,13 +180,17 @@ class SessionStream:
 class TurnStream:
     """The sending end: one for each turn, owned by it. `also` gets everything, too."""
 
-    def __init__(self, session: str, trace_id: str, also: SessionStream | None = None) -> None:
-        self._session = session
+    def __init__(self, trace_id: str, also: SessionStream) -> None:
+        self._session = also.session
         self._trace_id = trace_id
-        self._also = also or SessionStream(session)
+        self._also = also
+        self._said = Stream(also.redactor)
+        self._outputs: dict[tuple[str, str], Stream] = {}
+        """What commands that run say, by call and stream."""
         self._watchers: list[Watcher] = []
         self._text: list[str] = []
         self._flush: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
         self._latest: TurnEvent | None = None
 
     @property
@@ -192,11 +211,50 @@ class TurnStream:
             self._watchers.remove(watcher)
 
     def text(self, text: str) -> None:
-        """A piece of the answer, sent together with what follows within COALESCE_S."""
-        if self._watchers or self._also.watchers:
+        """A piece of the answer, sent together with what follows within COALESCE_S. Call `end_text` after the
+        last one: until then a piece that may be a part of a secret is held back.
+        """
+        self._put_text(self._said.feed(text))
+        self._end_pause()
+        if self._said.holds:
+            self._pause = asyncio.get_running_loop().call_later(_PAUSE_S, self._paused)
+
+    def end_text(self) -> None:
+        """The answer is whole, or broke off."""
+        self._end_pause()
+        self._put_text(self._said.finish())
+
+    def _paused(self) -> None:
+        self._pause = None
+        self._put_text(self._said.pause())
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _put_text(self, text: str) -> None:
+        if text and (self._watchers or self._also.watchers):
             self._text.append(text)
             if self._flush is None:
                 self._flush = asyncio.get_running_loop().call_later(COALESCE_S, self.flush)
+
+    def output(self, call_id: str, stream: str, text: str) -> None:
+        """A piece of what a command says while it runs. Call `end_output` when it has ended."""
+        said = self._outputs.get((call_id, stream))
+        if said is None:
+            said = self._outputs[call_id, stream] = Stream(self._also.redactor)
+        self._put_output(call_id, stream, said.feed(text))
+
+    def end_output(self, call_id: str) -> None:
+        """A call has ended, however it did."""
+        for key in [key for key in self._outputs if key[0] == call_id]:
+            self._put_output(*key, self._outputs.pop(key).finish())
+
+    def _put_output(self, call_id: str, stream: str, text: str) -> None:
+        if text:
+            self.flush()
+            self._send({"type": "tool_output", "call_id": call_id, "stream": stream, "text": text})
 
     def flush(self) -> None:
         if self._flush is not None:
@@ -209,8 +267,10 @@ class TurnStream:
 
     def event(self, event_type: str, **fields: Any) -> None:
         """Any other event, after the text that came before it."""
+        if event_type in LAST_EVENTS:
+            self.end_text()
         self.flush()
-        self._send({"type": event_type, **fields})
+        self._send({"type": event_type, **_without_secrets(self._also.redactor, event_type, fields)})
 
     def _send(self, fields: dict[str, Any]) -> None:
         event = cast(TurnEvent, {"session": self._session, "trace_id": self._trace_id, **fields})

@@ -8,6 +8,7 @@ are never sent to an agent's own `base_url`; its window counts there, too.
 from __future__ import annotations
 
 import os
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,9 @@ def make_client(
     if not (settings.api_key.isascii() and settings.api_key.isprintable()):
         raise ConfigError(f"The API key for {model} has characters that no HTTP header can have.")
     redactor.add(settings.api_key)
+    redactor.add(urllib.parse.urlsplit(settings.base_url).password or "")
+    for value in filter(redactor.looks_secret, settings.headers.values()):
+        redactor.add(value)
     from lightagentd.llm.openai import OpenAIClient  # with httpx: 0.1 s and some megabytes
 
     return OpenAIClient(settings)

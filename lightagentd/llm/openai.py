@@ -60,6 +60,8 @@ class OpenAIClient:
         self.window_known = settings.context_tokens is not None
         self._settings = settings
         self._url = completions_url(settings.base_url)
+        self._shown = without_userinfo(self._url)
+        """The URL as errors may show it."""
         self._http: httpx.AsyncHTTPTransport | None = None
         self._headers = _headers(settings)
         self._timeout = httpx.Timeout(
@@ -109,12 +111,13 @@ class OpenAIClient:
                         yield part
         except httpx.TimeoutException as err:
             raise ModelUnreachable(
-                f"The model {self.name} at {self._url} did not answer in time ({type(err).__name__}).",
+                f"The model {self.name} at {self._shown} did not answer in time ({type(err).__name__}).",
                 suggestion="Try again, or choose another model.",
             ) from err
         except (httpx.HTTPError, httpx.InvalidURL) as err:
+            said = str(err).replace(self._url, self._shown)
             raise ModelUnreachable(
-                f"The model {self.name} at {self._url} cannot be reached: {err or type(err).__name__}.",
+                f"The model {self.name} at {self._shown} cannot be reached: {said or type(err).__name__}.",
                 suggestion="Check base_url and that the endpoint is up.",
             ) from err
         for part in answer.finish():
@@ -180,6 +183,13 @@ def completions_url(base_url: str) -> str:
     """The URL to post to, whether or not the base URL names it already."""
     base = base_url.rstrip("/")
     return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+
+def without_userinfo(url: str) -> str:
+    """A URL without the user and password that may stand in it."""
+    scheme, sep, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{sep}{host.rpartition('@')[2]}{slash}{path}" if sep else url
 
 
 def _headers(settings: ModelSettings) -> dict[str, str]:

@@ -5,7 +5,8 @@ several, they come and go, and the sandboxes of effects do not see each other. T
 to files below its runtime folder and answers `bash.read_output` from them itself. An output belongs to the
 agent, the session and the owner of its call; nobody else learns whether it exists. Both ends bound its size,
 since a worker is not trusted; the oldest outputs of an agent go when it has too many, and all of them when
-the daemon starts.
+the daemon starts. Secrets are taken out before a piece is written: whoever reads from an offset on could get
+one in halves that nothing would be known by.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import codecs
 import contextlib
 import logging
 import os
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.errors import NotFound, StorageError
+from lightagentd.events.redaction import Redactor, Stream
 from lightagentd.worker.lanes import Call
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS, handle_of
 
@@ -34,6 +37,22 @@ AGENT_LIMIT_BYTES = 64 << 20
 TOTAL_LIMIT_BYTES = 256 << 20
 
 
+class Pieces:
+    """Takes secrets out of bytes that come in pieces; what is not UTF-8 stays as it is."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._stream = Stream(redactor)
+        self.added_bytes = 0
+        """By how much what came out is longer than what went in."""
+
+    def feed(self, data: bytes, *, last: bool = False) -> bytes:
+        text = self._stream.feed(self._decoder.decode(data, last))
+        cleaned = (text + (self._stream.finish() if last else "")).encode("utf-8", "surrogateescape")
+        self.added_bytes += len(cleaned) - len(data)
+        return cleaned
+
+
 @dataclass(kw_only=True)
 class _Output:
     """What is kept of one call."""
@@ -42,7 +61,8 @@ class _Output:
     """Agent, session and owner."""
     kept_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     total_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    """How long the streams were, as the worker says."""
+    """How long the streams were, as the worker says, without what was taken out."""
+    pieces: dict[str, Pieces] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -56,9 +76,12 @@ class KeptOutputs:
         self,
         folder: Path,
         *,
+        redactor: Redactor | None = None,
         agent_limit_bytes: int = AGENT_LIMIT_BYTES,
         total_limit_bytes: int = TOTAL_LIMIT_BYTES,
     ) -> None:
+        self.redactor = redactor or Redactor()
+        """The daemon's own, once it has one."""
         self._folder = folder
         self._agent_limit_bytes = agent_limit_bytes
         self._total_limit_bytes = total_limit_bytes
@@ -89,6 +112,20 @@ class KeptOutputs:
             output.total_bytes[stream] = int(piece["total_bytes"])
         except (KeyError, ValueError, TypeError, binascii.Error):
             return
+        pieces = output.pieces.setdefault(stream, Pieces(self.redactor))
+        await self._keep(handle, output, stream, pieces.feed(data), call)
+
+    async def whole(self, call: Call) -> None:
+        """All pieces of a call have come: its result has."""
+        output = self._outputs.get(handle := handle_of(call.call_id))
+        if output is None:
+            return
+        for stream, pieces in list(output.pieces.items()):
+            del output.pieces[stream]
+            await self._keep(handle, output, stream, pieces.feed(b"", last=True), call)
+            output.total_bytes[stream] += pieces.added_bytes
+
+    async def _keep(self, handle: str, output: _Output, stream: str, data: bytes, call: Call) -> None:
         output.kept_bytes[stream] += len(data)
         await self._make_room(handle, call.agent)
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 from lightagentd import config
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
+from lightagentd.events.context import current_context
 from lightagentd.panic import Panic
 from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
@@ -257,6 +258,7 @@ class Pool:
                     session=session,
                     owner=owner,
                     preview=preview,
+                    context=current_context().to_wire(),
                 )
             except Unavailable as err:
                 if type(err) is not Unavailable:
@@ -311,12 +313,15 @@ class Pool:
                         effect=call.effect.value,
                         timeout_s=call.timeout_s,
                         expected=call.expected,
+                        context=current_context().to_wire(),
                     ):
                         event = reply["event"]
                         if event["kind"] == "kept":
                             await self.kept.add(call, event)
                             continue
                         ended = event["kind"] == "result"
+                        if ended:
+                            await self.kept.whole(call)
                         yield event
             except TimeoutError as err:
                 raise TimedOut(

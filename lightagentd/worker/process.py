@@ -30,6 +30,8 @@ from lightagentd.worker.busdoor import BusDoor
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OUTPUT_LIMIT_BYTES = 64 * 1024
 """How much of each stream is kept: half from its head, half from its tail."""
+_LINE_BYTES = 1024
+"""A longer line is cut where the output is."""
 TERM_GRACE_S = 2.0
 """How long a process group has between SIGTERM and SIGKILL."""
 KILL_WAIT_S = 5.0
@@ -77,12 +79,20 @@ class CappedOutput:
         return self.total_bytes - len(self._head) - len(self._tail)
 
     def text(self) -> str:
-        """The kept bytes as text; bytes that are not UTF-8 become U+FFFD, the gap a line that says so."""
-        head = self._head.decode("utf-8", "replace")
+        """The kept bytes as text; bytes that are not UTF-8 become U+FFFD, the gap a line that says so.
+
+        Lines that the gap begins and ends in are left out with it: half of a secret is known by nothing.
+        """
+        head, tail = bytes(self._head), bytes(self._tail)
         if not self.omitted_bytes:
-            return (bytes(self._head) + bytes(self._tail)).decode("utf-8", "replace")
-        tail = self._tail.decode("utf-8", "replace")
-        return f"{head}\n[... {self.omitted_bytes} bytes left out ...]\n{tail}"
+            return (head + tail).decode("utf-8", "replace")
+        if (end := head.rfind(b"\n", -_LINE_BYTES)) > 0:
+            head = head[:end]
+        if 0 <= (start := tail.find(b"\n", 0, _LINE_BYTES)) < len(tail) - 1:
+            tail = tail[start + 1 :]
+        left_out = self.total_bytes - len(head) - len(tail)
+        gap = f"\n[... {left_out} bytes left out ...]\n"
+        return head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
 
 
 class LiveText:

@@ -39,6 +39,7 @@ from lightagentd.errors import (
     ToolNotFound,
     WorkerUnavailable,
 )
+from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import (
@@ -110,13 +111,23 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
 
     @varlinkmethod(return_parameter="checked", allow_foreign=True)
     async def Check(
-        self, *, tool: str, action: str, args: Any, agent: str, session: str, owner: int, preview: bool
+        self,
+        *,
+        tool: str,
+        action: str,
+        args: Any,
+        agent: str,
+        session: str,
+        owner: int,
+        preview: bool,
+        context: Any,
     ) -> Any:
         """The arguments as the action would get them, and, when asked for, what the call would do."""
         try:
-            found = self._worker.find(tool, action)
-            checked = check_args(found, args)
-            seen = await self._worker.preview(found, checked, agent, session, owner) if preview else None
+            with using(EventContext.from_wire(context, agent=agent, session=session, owner=owner)):
+                found = self._worker.find(tool, action)
+                checked = check_args(found, args)
+                seen = await self._worker.preview(found, checked, agent, session, owner) if preview else None
         except LightagentError as err:
             raise error_reply(err) from err
         return {
@@ -148,12 +159,14 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         effect: str,
         timeout_s: float,
         expected: Any,
+        context: Any,
     ) -> AsyncIterator[Any]:
         """Run one call. Streams objects whose kind is output or event; the last one's kind is result."""
+        whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
         try:
             found = self._worker.find(tool, action)
             checked = check_args(found, args)
-            context = CallContext(
+            running = CallContext(
                 call_id=call_id,
                 agent=agent,
                 session=session,
@@ -163,7 +176,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 timeout_s=timeout_s,
                 expected=expected,
             )
-            async for event in self._worker.run(found, checked, context):
+            async for event in self._worker.run(found, checked, running, whose):
                 if event["kind"] == "result":
                     raise LastResult(event)
                 yield event
@@ -304,7 +317,9 @@ class Worker:
     def make_scratch(self, call_id: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"lightagent-{call_id}-", dir=self._scratch))
 
-    async def run(self, action: Action, args: Args, context: CallContext) -> AsyncIterator[dict[str, Any]]:
+    async def run(
+        self, action: Action, args: Args, context: CallContext, whose: EventContext
+    ) -> AsyncIterator[dict[str, Any]]:
         """The call's output and events as they come, then its result. Raises what the action raised."""
         try:
             cgroup = self._cgroup_of(context.call_id)
@@ -312,7 +327,7 @@ class Worker:
             self._clear_scratch(context.scratch)
             raise
         over = self._calls.setdefault(context.call_id, asyncio.Event())
-        with cgroup or contextlib.nullcontext():
+        with cgroup or contextlib.nullcontext(), using(whose):
             task = asyncio.create_task(run_action(action, args, context))
         task.add_done_callback(lambda _: context.news.set())
         try:
@@ -432,7 +447,9 @@ def main(
     parser.add_argument("--place", type=Place, choices=MACHINE, help="serve only the actions of this place")
     parser.add_argument("--idle-timeout", default=300.0, type=float, metavar="SECONDS")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s%(whose)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(tell_whose)
     _harden(ends)
     try:
         sock = socket.socket(fileno=options.listen_fd)

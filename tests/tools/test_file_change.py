@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from lightagentd.errors import Conflict, NotFound, Refused, StorageError
 from lightagentd.tool import InvalidArgument, ToolError
 from lightagentd.worker.files import change
-from lightagentd.worker.files.undo import Record, UndoStore
+from lightagentd.worker.files.undo import Record, UndoStore, digest
 
 from .conftest import AskPreview, Call, CallContext, is_root
 
@@ -281,7 +281,7 @@ class TestUndo:
             "session": "ses_0123456789abcdef",
             "action": "write",
         }
-        assert (store / "call_0123456789abcdef.data").read_text() == "old\n"
+        assert UndoStore(store).find("call_0123456789abcdef", 1000)[1] == b"old\n"
         assert stat.S_IMODE(store.stat().st_mode) == 0o700
         assert {stat.S_IMODE(entry.stat().st_mode) for entry in store.iterdir()} == {0o600}
 
@@ -335,7 +335,7 @@ class TestUndo:
         self, call: Call, preview: AskPreview, context: CallContext, store: Path, tmp_path: Path
     ) -> None:
         await call("file", "write", path=f"{tmp_path}/f", content="mine\n")
-        (store / "call_0123456789abcdef.data").write_text("damage is not told either")
+        (store / "call_0123456789abcdef.sealed").write_text("damage is not told either")
         context.call_id, context.owner = "call_second", 1001
         said = []
         for call_id in ("call_0123456789abcdef", "call_unknown"):
@@ -404,7 +404,7 @@ class TestUndo:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert (tmp_path / "f").read_text() == "old\n"
-        assert list(store.iterdir()) == []
+        assert [path.name for path in store.iterdir()] == ["undo.key"]
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["f", "undo"]
 
     def test_the_oldest_records_go_first_and_the_newest_stays(self, tmp_path: Path) -> None:
@@ -414,9 +414,30 @@ class TestUndo:
             assert store.keep(f"call{number}", record, bytes(4000))
             for path in tmp_path.glob(f"call{number}.*"):
                 os.utime(path, (number, number))
-        kept = sorted(path.name for path in tmp_path.glob("*.data"))
-        assert kept == ["call3.data", "call4.data"]
+        kept = sorted(path.name for path in tmp_path.glob("*.sealed"))
+        assert kept == ["call3.sealed", "call4.sealed"]
         assert not store.keep("huge", record, bytes(10_001))
+
+    def test_no_content_can_be_found_in_the_folder(self, tmp_path: Path) -> None:
+        secret = b"password=correct-horse-battery\n" * 10
+        store = UndoStore(tmp_path)
+        store.keep("call", Record(path="/f", existed=True, sha256_before=digest(secret)), secret)
+        assert all(b"correct-horse" not in path.read_bytes() for path in tmp_path.iterdir())
+        assert store.find("call", 0)[1] == secret
+        (tmp_path / "call.sealed").rename(tmp_path / "other.sealed")
+        store.keep("other2", Record(path="/f", existed=True), b"x")
+        (tmp_path / "other.sealed").rename(tmp_path / "call.sealed")
+        assert store.find("call", 0)[1] == secret
+        (tmp_path / "undo.key").unlink()
+        with pytest.raises(NotFound):
+            store.find("call", 0)
+
+    def test_what_an_earlier_version_kept_is_still_given_back(self, tmp_path: Path) -> None:
+        store = UndoStore(tmp_path)
+        store.keep("call", Record(path="/f", existed=True, sha256_before=digest(b"old")), b"old")
+        (tmp_path / "call.sealed").unlink()
+        (tmp_path / "call.data").write_bytes(b"old")
+        assert store.find("call", 0)[1] == b"old"
 
     def test_damaged_content_is_not_given_back(self, tmp_path: Path) -> None:
         store = UndoStore(tmp_path)

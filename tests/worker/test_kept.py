@@ -164,6 +164,7 @@ class TestStore:
         other, *calls = self.call(9, "other"), *(self.call(number) for number in range(4))
         for call in (other, *calls):
             await store.add(call, self.piece(b"x" * 100))
+            await store.whole(call)
         assert [await self.size(store, call) for call in (other, *calls)] == [100, -1, -1, 100, 100]
         assert len(list((tmp_path / "kept").iterdir())) == 3
 
@@ -173,6 +174,7 @@ class TestStore:
         calls = [self.call(number, f"a{number}") for number in range(4)]
         for call in calls:
             await store.add(call, self.piece(b"x" * 100))
+            await store.whole(call)
         assert [await self.size(store, call) for call in calls] == [-1, -1, 100, 100]
 
     async def test_a_worker_that_never_ends_fills_no_disk(self, tmp_path: Path) -> None:
@@ -181,6 +183,7 @@ class TestStore:
         call = self.call(1)
         for _ in range(20):
             await store.add(call, self.piece(bytes(1 << 20)))
+        await store.whole(call)
         assert await self.size(store, call) == CALL_LIMIT_BYTES
 
     @pytest.mark.parametrize(
@@ -201,12 +204,28 @@ class TestStore:
         await KeptOutputs(tmp_path / "kept").start()
         assert list((tmp_path / "kept").iterdir()) == []
 
+    async def test_a_secret_is_not_kept_and_cannot_be_read_in_halves(self, tmp_path: Path) -> None:
+        store = KeptOutputs(tmp_path / "kept")
+        await store.start()
+        call, secret = self.call(1), "correct-horse-1"
+        data = f"before\npassword={secret}\nafter \udcff\n".encode("utf-8", "surrogateescape")
+        for start in range(0, len(data), 7):
+            await store.add(call, self.piece(data[start : start + 7], len(data)))
+        await store.whole(call)
+        [file] = (tmp_path / "kept").iterdir()
+        cleaned = data.replace(secret.encode(), b"[removed: password]")
+        assert file.read_bytes() == cleaned
+        args = {"handle": handle_of(call.call_id), "stream": "stdout", "offset": 0, "limit": 1000}
+        page = await store.answer(replace(call, args=args))
+        assert page["metadata"]["total_bytes"] == page["metadata"]["kept_bytes"] == len(cleaned)
+
     async def test_a_character_is_not_cut_in_two(self, tmp_path: Path) -> None:
         store = KeptOutputs(tmp_path / "kept")
         await store.start()
         call, text, shown = self.call(1), "aäß€𝄞" * 20, ""
         offset: int | None = 0
         await store.add(call, self.piece(text.encode()))
+        await store.whole(call)
         while offset is not None:
             args = {"handle": handle_of(call.call_id), "stream": "stdout", "offset": offset, "limit": 17}
             page = await store.answer(replace(call, args=args))

@@ -1,9 +1,15 @@
 """What files held before a call changed them, so that the change can be taken back.
 
-For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there was
-something before, `<call_id>.data` with its bytes. Both are written and synced before the change. The total
-size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be secret.
-A record belongs to the user on whose behalf its call ran; nobody else but root learns whether it exists.
+For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there
+was something before, `<call_id>.sealed` with its bytes. Both are written and synced before the change. The
+total size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be
+secret.
+
+The bytes are kept whole, or the change could not be taken back, and so they are sealed (AES-256-GCM) with
+the key in `undo.key` beside them: whoever searches the folder, or a copy of parts of it, finds no password
+that was in a file. It protects nothing against root. What an earlier version kept is `<call_id>.data`, as
+it was. A record belongs to the user on whose behalf its call ran; nobody else but root learns whether it
+exists.
 """
 
 from __future__ import annotations
@@ -12,12 +18,15 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lightagentd.errors import InvalidArgument, NotFound, StorageError
+from lightagentd.worker.crypt.wrapping import SECRET_BYTES, Source, WrappingKey, wrapping_key
 
+KEY_FILE = "undo.key"
 STORE_LIMIT_BYTES = 64 * 1024 * 1024
 ROOT = 0
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -64,7 +73,8 @@ class UndoStore:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if data is not None:
-                _write(self._path(call_id, "data"), data)
+                sealed = self._key(make=True).seal(data, call_id.encode())
+                _write(self._path(call_id, "sealed"), sealed)
             _write(self._path(call_id, "json"), record.model_dump_json().encode())
             self._trim(call_id)
         except OSError as err:
@@ -77,7 +87,7 @@ class UndoStore:
 
     def drop(self, call_id: str) -> None:
         """Forget a record, because the change that it was for did not happen."""
-        for ending in ("json", "data"):
+        for ending in ("json", "sealed", "data"):
             with contextlib.suppress(OSError):
                 self._path(call_id, ending).unlink()
 
@@ -90,16 +100,42 @@ class UndoStore:
             record = Record.model_validate_json(self._path(call_id, "json").read_bytes())
             if not record.may_be_used_by(owner):
                 raise _nothing_kept(call_id)
-            data = self._path(call_id, "data").read_bytes() if record.existed else b""
+            data = self._content(call_id) if record.existed else b""
         except FileNotFoundError:
             raise _nothing_kept(call_id) from None
         except (OSError, ValidationError) as err:
             if owner != ROOT and isinstance(err, ValidationError):  # it does not say whose it is
                 raise _nothing_kept(call_id) from None
             raise StorageError(f"What is kept for the call {call_id} cannot be read: {err}") from err
-        if record.existed and digest(data) != record.sha256_before:
+        if data is None or (record.existed and digest(data) != record.sha256_before):
             raise StorageError(f"What is kept for the call {call_id} is damaged.")
         return record, data
+
+    def _content(self, call_id: str) -> bytes | None:
+        """The bytes that are kept; None when they are not what was sealed. Raises OSError."""
+        try:
+            sealed = self._path(call_id, "sealed").read_bytes()
+        except FileNotFoundError:
+            return self._path(call_id, "data").read_bytes()
+        return self._key(make=False).unseal(sealed, call_id.encode())
+
+    def _key(self, *, make: bool) -> WrappingKey:
+        """What seals the contents. Raises OSError."""
+        path = self._folder / KEY_FILE
+        try:
+            secret = path.read_bytes()
+        except FileNotFoundError:
+            if not make:
+                raise
+            secret = b""
+        if len(secret) != SECRET_BYTES:
+            if not make:
+                raise OSError(f"the key {path} is damaged")
+            secret = secrets.token_bytes(SECRET_BYTES)
+            fresh = path.with_suffix(".new")
+            _write(fresh, secret)
+            fresh.rename(path)
+        return wrapping_key(Source.FILE, secret)
 
     def _path(self, call_id: str, ending: str) -> Path:
         if not _CALL_ID.fullmatch(call_id):
@@ -111,7 +147,7 @@ class UndoStore:
         sizes: dict[str, int] = {}
         times: dict[str, int] = {}
         for path in self._folder.iterdir():
-            if path.suffix in (".json", ".data"):
+            if path.suffix in (".json", ".sealed", ".data"):
                 info = path.stat()
                 sizes[path.stem] = sizes.get(path.stem, 0) + info.st_size
                 times[path.stem] = max(times.get(path.stem, 0), info.st_mtime_ns)

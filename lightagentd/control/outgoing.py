@@ -1,0 +1,64 @@
+"""The last look at what leaves the daemon: no secret in an answer or an error, whichever plane it goes by.
+
+What is stored and what watchers of a turn hear has none anyway. This is for the rest: texts of files that
+an administrator wrote, settings that an error quotes, what lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Any
+
+from lightagentd.errors import LightagentError
+from lightagentd.events.model import dump_json
+from lightagentd.events.redaction import Redactor
+
+_WHOLE = ("org.lightagent1.Approvals", "org.lightagent1.Events", "org.lightagent1.History")
+"""Whoever decides on a call sees all of it: what looks like a secret could be the part that he would not
+allow. The history has no secrets, and is long.
+"""
+
+
+def cleaned(redactor: Redactor, interface: str, value: Any) -> Any:
+    """A result of a method of this interface, JSON or types of `api`, without secrets."""
+    if interface in _WHOLE or not redactor.suspects(dump_json(_as_json(value))):
+        return value
+    return _without_secrets(redactor, value)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _without_secrets(redactor: Redactor, value: Any) -> Any:
+    """The same, of the same types."""
+    if isinstance(value, list):
+        return [_without_secrets(redactor, one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        return replace(value, **{name: _without_secrets(redactor, one) for name, one in named.items()})
+    return redactor.value(value)
+
+
+def cleaned_error(redactor: Redactor, err: LightagentError) -> LightagentError:
+    """The same error, without secrets in its words."""
+    err.message, err.suggestion = redactor.text(err.message), redactor.text(err.suggestion)
+    err.field = redactor.text(err.field)
+    return err
+
+
+def varlink_cleaner(redactor: Redactor) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """For the Varlink server: of a method's name and its reply. Streams give what is clean already."""
+
+    def clean(method: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if reply.get("continues"):
+            return reply
+        if "parameters" not in reply:
+            return reply
+        interface = "" if "error" in reply else method.rpartition(".")[0]
+        return {**reply, "parameters": cleaned(redactor, interface, reply["parameters"])}
+
+    return clean

@@ -1,0 +1,13 @@
+"""Takes secrets out of what is about to become an event, a log line, an answer or a request to a model.
+
+`Redactor` finds credentials that are known by value, `formats` what has the look of a key, `assignments`
+what stands beside a word such as password. `Stream` does the same to text that comes in pieces. What was
+removed is marked with its kind and, where the redactor has a key, with a digest by which equal secrets can
+be told.
+"""
+
+from lightagentd.events.redaction.marker import MARKER
+from lightagentd.events.redaction.redactor import Redactor
+from lightagentd.events.redaction.stream import Stream
+
+__all__ = ["MARKER", "Redactor", "Stream"]

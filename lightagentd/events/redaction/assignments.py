@@ -1,0 +1,232 @@
+"""Secrets beside a word that says what they are: `password=`, `"token": "…"`, `--api-key …`, `<secret>…`.
+
+The forms are those of the shell, environment, INI, TOML, YAML, JSON (escaped once, too), XML, SQL, URLs,
+.netrc and command lines. Of what stands there only what is plausible is removed (`plausible`). As in
+`formats`, a match stays in its line, and begins no earlier than the word that its hint stands in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from lightagentd.events.redaction.plausible import is_in_usage, is_password, is_placeholder, is_token
+
+HINTS = (
+    "passw",
+    "passphrase",
+    "passcode",
+    "pass=",
+    "pass:",
+    'pass"',
+    "pass'",
+    "_pass",
+    "-pass",
+    "pwd",
+    "pass>",
+    "pass\\",
+    "secret",
+    "token",
+    "apikey",
+    "api_key",
+    "api-key",
+    "access_key",
+    "access-key",
+    "accesskey",
+    "private_key",
+    "privatekey",
+    "private-key",
+    "encryption_key",
+    "encryption-key",
+    "signing_key",
+    "signing-key",
+    "auth_key",
+    "auth-key",
+    "authkey",
+    "account_key",
+    "accountkey",
+    "master_key",
+    "master-key",
+    "shared_key",
+    "sharedaccesskey",
+    "presharedkey",
+    "preshared_key",
+    "shared-key",
+    "storage_key",
+    "session_key",
+    "deploy_key",
+    "license_key",
+    "licence_key",
+    "client_key",
+    "consumer_key",
+    "app_key",
+    "admin_key",
+    "ssh_key",
+    "webhook_key",
+    "subscription-key",
+    "credential",
+    "_auth",
+    "psk",
+    "sig=",
+    "signature=",
+    "identified",
+    "sshpass",
+    "mysql",
+    "mariadb",
+    "redis-cli",
+    "curl",
+    "wget",
+    "htpasswd",
+    "ldapsearch",
+    "ldapadd",
+    "ldapmodify",
+    "openssl",
+)
+"""Lower-case words of which one stands in every text with such a secret."""
+
+_APART = r"(?:(?<![a-z0-9])|(?<=\\[nrt]))"
+_OPENS = r"passw(?:or)?d|passwd|passphrase|passcode|(?:(?<![a-z])|(?<=\\[nrt]))(?:pass|pwd)"
+_OPENS += rf"|{_APART}(?:wpa[_-])?psk"
+_PROVES = (
+    r"secret|token|api[_-]?key"
+    r"|(?:access|private|encryption|signing|auth|account|master|shared|preshared|sharedaccess|storage|session"
+    r"|deploy|licen[sc]e|client|consumer|app|admin|ssh|webhook|subscription)[_-]?key"
+    rf"|credentials?|{_APART}(?:_?auth|sig(?:nature)?(?==))"
+)
+_SUFFIX = (
+    r"(?:[_-]?(?:key|value|val|base|b64|base64|text|data|plain|plaintext|old|new|current|raw|string|hash|id(?=[=:])"
+    r"|[0-9]{1,3}))?(?:[_-]?key)?(?:[_-]?base)?"
+)
+_PLAIN = r"(?:[^\s\"'`<>\\&]|&(?!(?:amp;)?[\w.-]{1,40}=)|\\(?![nrtu\"'\\]))"
+_VALUE = (
+    r"(?P<open>\\{0,7}[\"'`])(?P<quoted>(?:(?!(?P=open))[^\r\n]){1,400}?)(?P=open)"
+    rf"|(?P<plain>{_PLAIN}{{1,400}})"
+)
+_ASSIGNED = re.compile(
+    rf"(?ai)(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
+    r"(?P<close>\\{0,7}[\"'`]|\])?(?P<sep>[ \t]{0,8}(?::=|=>|==?|:)[ \t]{0,8})(?:\(?[bru]?)(?=\S)"
+    rf"(?:{_VALUE})"
+)
+_XML = re.compile(
+    rf"(?ai)<(?:[\w-]{{1,40}}:)?[\w.-]{{0,40}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
+    r"(?:[ \t][^<>\r\n]{0,200})?>(?P<plain>[^<>\r\n]{1,400})</"
+)
+_XML_PAIR = re.compile(
+    rf"(?ai)(?:name|key|property|id)=\\?[\"'][\w.-]{{0,60}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
+    r"\\?[\"'][ \t]{1,4}(?:value|content)=(?P<open>\\?[\"'])(?P<quoted>[^\r\n\"'\\]{1,400})(?P=open)"
+)
+_FLAG = re.compile(
+    rf"(?ai)(?<![\w-])--?[a-z-]{{0,30}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
+    r"[ \t]{1,4}"
+    rf"(?=[^\s-])(?:{_VALUE})"
+)
+_COMMAND = re.compile(
+    r"(?a)(?:(?<![\w.])(?<!\w-)|(?<=\\[nrt]))(?:"
+    r"(?:mysql(?:dump|admin|import|check)?|mariadb(?:-dump|-admin)?)\b[^\r\n|;]{0,120}?[ \t]-p"
+    r"|sshpass\b[^\r\n|;]{0,100}?[ \t]-p[ \t]{0,4}"
+    r"|redis-cli\b[^\r\n|;]{0,120}?[ \t]-a[ \t]{1,4}"
+    r"|(?:curl|wget)\b[^\r\n|;]{0,120}?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]{0,4}[\"']?[^\s:\"']{1,100}:"
+    r"|htpasswd\b[^\r\n|;]{0,40}?[ \t]-[A-Za-z]{0,6}b[A-Za-z]{0,6}[ \t]{1,4}"
+    r"(?:[^\s-]\S{0,200}[ \t]{1,4}){1,2}"
+    r"|ldap(?:search|add|modify|passwd)\b[^\r\n|;]{0,120}?[ \t]-w[ \t]{1,4}"
+    r"|openssl\b[^\r\n|;]{0,120}?[ \t]-pass(?:in|out)?[ \t]{1,4}pass:)"
+    r"(?P<open>[\"'])?(?P<plain>[^\s\"']{3,200})"
+)
+_SQL = re.compile(
+    r"(?ai)(?<![a-z])(?:identified(?:[ \t]{1,4}with[ \t]{1,4}\S{1,60})?[ \t]{1,4}(?:by|as)"
+    r"|password(?:[ \t]{0,2}\(|[ \t]{1,4}for[ \t]{1,4}\S{1,80}[ \t]{0,2}=)?)[ \t]{0,4}"
+    r"(?P<open>\\?['\"])(?P<quoted>[^\r\n'\"\\]{1,400})(?P=open)"
+)
+_SAID = re.compile(
+    r"(?ai)(?<![a-z])"
+    r"(?:(?P<password>password|passphrase|passcode|passwd)|(?P<token>secret|token|api[_ -]?key))"
+    r"(?:[ \t]{1,2}(?:for|of)[ \t]{1,2}\S{1,80})?[ \t]{1,2}(?:is|was|to)[ \t]{1,2}(?:now[ \t])?"
+    rf"(?:{_VALUE})"
+)
+_NETRC = re.compile(
+    r"(?ai)(?:(?<![a-z])login[ \t]{1,8}\S{1,100}[ \t]{1,8}password|(?m:^)[ \t]*+password)[ \t]{1,8}"
+    r"(?P<plain>(?:[^\s\"\\]|\\(?![nrt\"])){3,200})"
+    r"(?=[ \t]{0,8}(?:$|[\r\n\\\"]|machine\b|macdef\b|account\b))",
+    re.MULTILINE,
+)
+
+Mark = Callable[[str, str], str]
+"""Of a kind and a secret: what is to stand in its place."""
+
+
+def removed(text: str, mark: Mark) -> str:
+    """The text without the secrets that stand beside words."""
+    for pattern in (_COMMAND, _XML, _XML_PAIR, _SQL):
+        text = pattern.sub(lambda found: _replaced(found, mark, sure=True), text)
+    text = _SAID.sub(lambda found: _replaced(found, mark, in_sentence=True), text)
+    text = _NETRC.sub(lambda found: _replaced(found, mark), text)
+    text = _FLAG.sub(lambda found: _replaced(found, mark), text)
+    return _without_assigned(text, mark)
+
+
+def kind_of_key(name: str) -> str:
+    """The kind of secret that a field of this name holds; empty when it is none."""
+    found = _KEY.search(name)
+    if found is None:
+        return ""
+    return "password" if found["password"] else "token"
+
+
+_KEY = re.compile(rf"(?ai)(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}\Z")
+
+
+def is_value(kind: str, value: str) -> bool:
+    """Whether a text in a field of that kind is a secret."""
+    return is_password(value, in_sentence=False) if kind == "password" else is_token(value, whole=False)
+
+
+def _replaced(found: re.Match[str], mark: Mark, *, sure: bool = False, in_sentence: bool = False) -> str:
+    groups = found.groupdict()
+    name = "plain" if groups.get("plain") is not None else "quoted"
+    value: str = groups[name]
+    kept = value.rstrip(".,;:!?)]}") if name == "plain" and in_sentence else value
+    kind = "token" if groups.get("token") else "password"
+    if sure:
+        plausible = len(kept) >= 3 and not is_placeholder(kept) and not is_in_usage(kept)
+    elif kind == "token":
+        plausible = is_token(kept, whole=False)
+    else:
+        plausible = is_password(kept, in_sentence=in_sentence and name == "plain")
+    if not plausible:
+        return found[0]
+    start = found.start(name) - found.start()
+    return found[0][:start] + mark(kind, kept) + found[0][start + len(kept) :]
+
+
+def _without_assigned(text: str, mark: Mark) -> str:
+    """The text without secrets in assignments: one value may end where the next begins (`?token=…&key=…`)."""
+    pieces: list[str] = []
+    place = 0
+    while found := _ASSIGNED.search(text, place):
+        start, value, kind = _assigned(found)
+        pieces += [text[place:start], mark(kind, value) if kind else value]
+        place = start + len(value)
+    return "".join([*pieces, text[place:]])
+
+
+def _assigned(found: re.Match[str]) -> tuple[int, str, str]:
+    """Where a value begins, what belongs to it, and the kind of secret that it is; empty when it is none."""
+    text, name = found.string, "plain" if found["plain"] is not None else "quoted"
+    start, value = found.start(name), found[name]
+    in_sentence = False
+    if name == "plain":
+        whole = value
+        value = whole.rstrip(",;)]}")
+        in_sentence = ":" in found["sep"] and value == whole and _goes_on(text, start + len(whole))
+    if found["password"]:
+        return start, value, "password" if is_password(value, in_sentence=in_sentence) else ""
+    alone = found["sep"] == "=" and not found["close"]
+    plausible = is_token(value, whole=alone) and not (in_sentence and len(value) < 12)
+    return start, value, "token" if plausible else ""
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """Whether more words follow in the line: then it may be a sentence and no setting."""
+    line_end = text.find("\n", end, end + 200)
+    rest = text[end : line_end if line_end >= 0 else end + 200].lstrip(" \t")
+    return bool(rest) and rest[0] not in "#;,}])\"'\\/|&\r<"

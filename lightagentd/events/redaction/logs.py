@@ -1,0 +1,43 @@
+"""Takes secrets out of log messages: their text with its arguments, and tracebacks.
+
+A handler gets the filter, not a logger: a logger's filter does not see what its children hand on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from lightagentd.events.redaction.redactor import Redactor
+
+_FORMAT = logging.Formatter()
+
+
+class RedactingFilter(logging.Filter):
+    """Changes each record that goes by; it lets all of them through."""
+
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        super().__init__()
+        self.redactor = redactor or Redactor()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - arguments that do not fit are logging's to report, without them
+            message = f"{record.msg!r} (its arguments do not fit)"
+        record.msg, record.args = self.redactor.text(message), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = _FORMAT.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = self.redactor.text(record.exc_text)
+            record.exc_info = None
+        if record.stack_info:
+            record.stack_info = self.redactor.text(record.stack_info)
+        return True
+
+
+def take_redactor(redactor: Redactor) -> None:
+    """Have the handlers of the process, which look for patterns until then, know the credentials, too."""
+    for handler in logging.getLogger().handlers:
+        for one in handler.filters:
+            if isinstance(one, RedactingFilter):
+                one.redactor = redactor

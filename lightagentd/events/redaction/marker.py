@@ -1,0 +1,24 @@
+"""What stands in the place of a secret: its kind, and a digest by which equal ones can be told.
+
+The digest is the beginning of an HMAC-SHA-256: without the key nobody can try guesses against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+
+START = "[removed: "
+MARKER = re.compile(r"\[removed: [a-z0-9-]{1,40}(?: [0-9a-f]{8})?\]")
+"""A mark, such as `[removed: github-token 5f3a91c2]`; it is never taken for a secret itself."""
+
+_DIGITS = 8
+
+
+def mark(kind: str, secret: str, key: bytes) -> str:
+    """The mark of a secret. Without a key it has no digest."""
+    if not key:
+        return f"{START}{kind}]"
+    found = hmac.new(key, secret.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    return f"{START}{kind} {found[:_DIGITS]}]"

@@ -134,6 +134,21 @@ class Memory(_Section):
     """How much of an owner's memories stands in the system prompt, the surest and newest first."""
 
 
+class History(_Section):
+    """`[history]`"""
+
+    max_age_days: float = Field(default=0.0, ge=0.0, le=100_000.0)
+    """Older events are removed, but for the messages of sessions that still exist; 0 keeps them for ever."""
+    max_bytes: int = Field(default=4 << 30, ge=0)
+    """How large the history may be before the oldest events are removed; 0 for no limit."""
+    session_max_idle_days: float = Field(default=0.0, ge=0.0, le=100_000.0)
+    """Sessions that nobody used for so long are deleted; 0 keeps them for ever."""
+    checkpoint_events: int = Field(default=1000, ge=1, le=1_000_000)
+    """After so many events at the latest the daemon signs the history's head."""
+    checkpoint_s: Seconds = 60.0
+    """After so many seconds at the latest, when there are events that no checkpoint covers."""
+
+
 class Worker(_Section):
     """`[worker]`"""
 
@@ -201,6 +216,7 @@ class Config(_Section):
     models: Models = Field(default_factory=Models)
     budgets: Budgets = Field(default_factory=Budgets)
     memory: Memory = Field(default_factory=Memory)
+    history: History = Field(default_factory=History)
 
 
 def files(folder: Path) -> list[Path]:

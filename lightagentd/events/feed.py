@@ -1,77 +1,159 @@
-"""The live end of the history: wakes those who follow it.
+"""Follows the history: stored events from a number on, then each new one, without a gap or a double.
 
-A follower holds a position, not a queue: it reads stored events from its position on and sleeps here when
-it has seen them all. So a slow follower costs no memory, misses nothing and sees nothing twice.
+A follower holds a position. It reads the store from there, by the indexes, until it has seen all; then it
+takes new events from its subscription, already decoded, and no store is read for them. Whoever is slower
+than that bounded queue goes back to the store. So a slow follower costs little memory, delays nobody and
+misses nothing, but for what retention has removed meanwhile, or what it said it would rather miss than be
+late (`max_lag`): then it is told, with a `Missed`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from lightagentd.events.layout import BATCH
-from lightagentd.events.queries import Filter
+from lightagentd.events.filter import Filter
+from lightagentd.events.history import History
+from lightagentd.events.model import Event
+from lightagentd.events.store.search import Slice
+from lightagentd.events.subscriptions import Overflow, Subscription, Subscriptions
 
-if TYPE_CHECKING:
-    from lightagentd.events.history import History
-    from lightagentd.events.model import Event
+_SLICE = 128
+_SLICE_BYTES = 256 << 10
+"""What a follower holds of the store at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """Events that a follower did not get: `count` of those from `first_seq` on. What is from `from_seq` on
+    follows. They are counted whether or not they would have fitted its filter.
+    """
+
+    count: int
+    first_seq: int
+    from_seq: int
 
 
 class Feed:
-    """Follows one history. `notify` is called in any thread after a commit."""
+    """Follows what `subscriptions` tells of. The daemon has one."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._changed = asyncio.Event()
-        self._closed = False
-        self._followers = 0
-
-    def notify(self) -> None:
-        """Wake the followers, if there are any: something was stored."""
-        if not self._followers:
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows any more
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+        self.followers = 0
 
     def close(self) -> None:
-        """End every `follow`."""
-        self._closed = True
-        self._wake()
+        """End every `follow`, after what is stored."""
+        self._subscriptions.close()
 
     async def follow(
-        self, history: History, wanted: Filter, from_seq: int, last_seq: int | None = None
-    ) -> AsyncGenerator[Event, None]:
+        self,
+        history: History,
+        wanted: Filter,
+        from_seq: int,
+        last_seq: int | None = None,
+        *,
+        max_lag: int = 0,
+    ) -> AsyncGenerator[Event | Missed, None]:
         """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
-        the feed is closed.
+        the feed is closed. With `max_lag`, whoever is more than so many events behind goes on half as many
+        before the newest.
         """
-        self._followers += 1
+        follower = _Follower(history, wanted, from_seq, last_seq, max_lag)
+        self.followers += 1
         try:
-            async for event in self._read(history, wanted, from_seq, last_seq):
-                yield event
+            with self._subscribe(wanted) as live:
+                while True:
+                    ended = live.closed or last_seq is not None
+                    follower.position = max(follower.position, live.resume())
+                    async for item in follower.stored():
+                        yield item
+                    if ended:
+                        return
+                    async for item in follower.live(live):
+                        yield item
         finally:
-            self._followers -= 1
+            self.followers -= 1
 
-    async def _read(
-        self, history: History, wanted: Filter, position: int, last_seq: int | None
-    ) -> AsyncGenerator[Event, None]:
-        while True:
-            changed = self._changed
-            found = history.range(position, BATCH)
-            for event in found:
-                if last_seq is not None and event.seq > last_seq:
+    def _subscribe(self, wanted: Filter) -> Subscription:
+        topics = wanted.topics()
+        prefix = topics[0] if len(topics) == 1 else ""
+        return self._subscriptions.subscribe(
+            session=wanted.session, prefix=prefix, fits=wanted.wants, overflow=Overflow.MARK
+        )
+
+
+class _Follower:
+    """Where one follower is; `position` is the first number that it has not seen."""
+
+    def __init__(
+        self, history: History, wanted: Filter, from_seq: int, last_seq: int | None, max_lag: int
+    ) -> None:
+        self.position = max(1, from_seq)
+        self._history, self._wanted, self._last_seq, self._max_lag = history, wanted, last_seq, max_lag
+        self._told_seq = 0
+        """It was told of what retention removed up to here."""
+
+    async def stored(self) -> AsyncGenerator[Event | Missed, None]:
+        """What is stored, until the end."""
+        while self._last_seq is None or self.position <= self._last_seq:
+            if (late := self._late()) is not None:
+                yield late
+            head_seq = self._history.head_seq
+            missed, found = await asyncio.to_thread(self._read)
+            if missed is not None:
+                self._told_seq = missed.from_seq - 1
+                yield missed
+            waiting = deque(event for event, _ in found.events)
+            del found.events[:]
+            while waiting:
+                event = waiting.popleft()
+                if self._last_seq is not None and event.seq > self._last_seq:
                     return
-                position = event.seq + 1
-                if wanted.wants(event):
-                    yield event
-            if found:
-                await asyncio.sleep(0)
-            elif self._closed or last_seq is not None:
-                return
+                if (late := self._late(event.seq)) is not None:
+                    yield late
+                    break
+                self.position = event.seq + 1
+                yield event
             else:
-                await changed.wait()
+                self.position = max(self.position, found.next_seq or head_seq + 1)
+                if not found.next_seq:
+                    return
+
+    async def live(self, subscription: Subscription) -> AsyncGenerator[Event | Missed, None]:
+        """What comes, until the store is to be read again."""
+        while True:
+            await subscription.wait()
+            event = subscription.take()
+            if event is None or subscription.closed:
+                return
+            if event.seq < self.position:
+                continue
+            if (late := self._late(event.seq)) is not None:
+                yield late
+                continue
+            self.position = event.seq + 1
+            yield event
+
+    def _late(self, seq: int = 0) -> Missed | None:
+        """What is passed over because it is too late for it, from the position or a later number on."""
+        first_seq = max(self.position, seq)
+        head_seq = self._history.head_seq
+        if not self._max_lag or head_seq - first_seq < self._max_lag:
+            return None
+        self.position = head_seq + 1 - (self._max_lag + 1) // 2
+        return Missed(count=self.position - first_seq, first_seq=first_seq, from_seq=self.position)
+
+    def _read(self) -> tuple[Missed | None, Slice]:
+        """A part of what is stored, and what is not any more. In a thread."""
+        self.position = max(self.position, self._history.first_seq(self._wanted))
+        first_seq = max(self.position, self._told_seq + 1)
+        missed = None
+        anchor_seq, _ = self._history.environment.anchor()
+        if first_seq <= anchor_seq:
+            kept = self._history.count(first_seq, anchor_seq)
+            removed = anchor_seq + 1 - first_seq - kept
+            missed = Missed(count=removed, first_seq=first_seq, from_seq=anchor_seq + 1)
+        found = self._history.slice(self._wanted, self.position, limit=_SLICE, limit_bytes=_SLICE_BYTES)
+        return missed, found

@@ -4,14 +4,16 @@
 way share the next one (group commit), so that many sessions pay for one fsync(2). An append returns
 when its events are on disk, or raises StorageError, and then none of it is stored. An append that cannot
 be encoded fails alone; its neighbours are stored. Nothing stored is ever changed, but that `erase` takes the
-data of a deleted session's events away.
+data of a deleted session's events away, and `prune` old events.
+
+After an error of the disk the history goes on as soon as the disk does: LMDB itself gives a file up when it
+could not write its root, so the writer opens it again then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import queue
 import threading
@@ -23,11 +25,15 @@ from typing import Any
 
 import lmdb
 
-from lightagentd.errors import StorageError
-from lightagentd.events.layout import EVENTS, Environment, index_keys, index_prefix, seq_key
+from lightagentd.errors import LightagentError, StorageError
+from lightagentd.events.kinds.kind import named
 from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
 from lightagentd.events.queries import Queries
 from lightagentd.events.redaction import Redactor
+from lightagentd.events.store import clock, records
+from lightagentd.events.store.exchange import finish_exchange
+from lightagentd.events.store.layout import Environment
+from lightagentd.events.store.migrations import Progress, migrate
 
 _log = logging.getLogger(__name__)
 
@@ -48,13 +54,26 @@ class Change:
         return self
 
 
+Prepare = Callable[[Any, int], Sequence[NewEvent]]
+"""What is done in the transaction before an append's events are stored: gets the transaction and the number
+of the next event, and gives the events to store. It may be called again, in another transaction.
+"""
+
+
 @dataclass(frozen=True)
 class _Append:
     events: Sequence[NewEvent]
     changes: Sequence[Change]
     done: asyncio.Future[list[Event]]
-    erased: str = ""
-    """The session whose events lose their data before these are stored."""
+    prepare: Prepare | None = None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Something that only the writer may do, between two transactions."""
+
+    function: Callable[[], None]
+    done: asyncio.Future[None]
 
 
 class History(Queries):
@@ -66,31 +85,58 @@ class History(Queries):
         *,
         redactor: Redactor | None = None,
         on_commit: Callable[[list[Event]], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
+        """`progress` is told, in any thread, what takes long while it starts."""
         self._path = path
+        self._progress = progress
         self.redactor = redactor or Redactor()
         self._on_commit = on_commit
-        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Append | _Work | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._head = (0, GENESIS)
+        self._erased: set[str] = set()
+        """Sessions whose data were erased since `watch_erasures`."""
         self.disk_low = False
         """True while the reserve on disk could not be allocated."""
+        self.problem = ""
+        """Why the last events could not be stored, as a sentence; empty again once some are."""
 
     async def start(self) -> None:
         """Open the environment and start the writer. Raises StorageError, HistoryDamaged."""
         self._loop = asyncio.get_running_loop()
-        self.environment = await asyncio.to_thread(Environment, self._path)
-        try:
-            last = self.last()
-        except BaseException:
-            self.environment.close()
-            raise
-        if last is not None:
-            self._head = (last.seq, last.hash)
+        self.environment = await asyncio.to_thread(self._open)
         self.disk_low = not self.environment.reserve()
         self._thread = threading.Thread(target=self._write_loop, name="history", daemon=True)
         self._thread.start()
+        if owed := self.environment.owed():
+            try:
+                await self._put((), (), partial(self._owed, owed))
+            except BaseException:
+                await self.close()
+                raise
+
+    def _open(self) -> Environment:
+        finish_exchange(self._path)
+        environment = Environment(self._path)
+        self.environment = environment
+        try:
+            migrate(environment, self._progress)
+            self._head = self._stored_head()
+        except BaseException:
+            environment.close()
+            raise
+        return environment
+
+    def _stored_head(self) -> tuple[int, str]:
+        """Number and hash of the newest stored event; those of the anchor when there is none behind it."""
+        last, anchor = self.last(), self.environment.anchor()
+        return (last.seq, last.hash) if last is not None and last.seq > anchor[0] else anchor
+
+    def _owed(self, owed: Sequence[tuple[str, str, dict[str, Any]]], txn: Any, _: int) -> list[NewEvent]:
+        self.environment.settle(txn)
+        return [named(topic, kind, data) for topic, kind, data in owed]
 
     async def close(self) -> None:
         """Store what was appended before, then close the file."""
@@ -104,6 +150,11 @@ class History(Queries):
     def head_seq(self) -> int:
         """The number of the newest durable event, 0 when there is none."""
         return self._head[0]
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the newest durable event; those of the anchor when there is none."""
+        return self._head
 
     def append(self, *events: NewEvent, changes: Sequence[Change] = ()) -> asyncio.Future[list[Event]]:
         """Queue events and the state that they change, as one transaction.
@@ -122,37 +173,69 @@ class History(Queries):
         number of events that had data. Pages of the file that held it are free then, and are written over as
         the history grows. As `append` in all else.
         """
-        return self._put([tombstone], changes, session)
+
+        def prepare(txn: Any, _: int) -> list[NewEvent]:
+            counted = {"erased_events": records.erase(self.environment, txn, session)}
+            self._erased.add(session)
+            return [replace(tombstone, data={**tombstone.data, **counted})]
+
+        return self._put((), changes, prepare)
+
+    def appending(self, prepare: Prepare) -> asyncio.Future[list[Event]]:
+        """As `append`, of the events that `prepare` gives in the transaction itself."""
+        return self._put((), (), prepare)
+
+    def exclusively(self, function: Callable[[], None]) -> asyncio.Future[None]:
+        """Have the writer's thread do something while it writes nothing else, such as exchanging the file."""
+        if self._thread is None or self._loop is None:
+            raise StorageError("The history is closed.")
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(_Work(function, done))
+        return done
+
+    def watch_erasures(self) -> set[str]:
+        """The sessions whose data are erased from now on; it grows until this is called again."""
+        self._erased = set()
+        return self._erased
 
     def _put(
-        self, events: Sequence[NewEvent], changes: Sequence[Change], erased: str = ""
+        self, events: Sequence[NewEvent], changes: Sequence[Change], prepare: Prepare | None = None
     ) -> asyncio.Future[list[Event]]:
         if self._thread is None or self._loop is None:
             raise StorageError("The history is closed.")
         done: asyncio.Future[list[Event]] = self._loop.create_future()
-        self._queue.put(_Append(events, [each.settled() for each in changes], done, erased))
+        self._queue.put(_Append(events, [each.settled() for each in changes], done, prepare))
         return done
 
     def _write_loop(self) -> None:
-        stopping = False
-        while not stopping:
+        while (item := self._queue.get()) is not None:
             batch: list[_Append] = []
-            item = self._queue.get()
-            while item is not None and len(batch) < MAX_BATCH:
+            while isinstance(item, _Append):
                 batch.append(item)
+                if len(batch) == MAX_BATCH:
+                    break
                 try:
                     item = self._queue.get_nowait()
                 except queue.Empty:
                     break
-            else:
-                if item is None:
-                    stopping = True
-                else:
-                    batch.append(item)
             if batch:
                 self._commit(batch)
+            if isinstance(item, _Work):
+                self._do(item)
+            elif item is None:
+                return
+
+    def _do(self, work: _Work) -> None:
+        try:
+            work.function()
+        except Exception as err:  # noqa: BLE001 - goes to whoever asked; the thread must live for the others
+            self._tell(partial(_fail_work, work, err))
+        else:
+            self._tell(partial(_resolve_work, work))
 
     def _commit(self, batch: list[_Append]) -> None:
+        if self.environment.read_only:  # it could not be opened to write after the last error
+            self._mend()
         try:
             stored = self._store(batch)
         except Exception as err:  # noqa: BLE001 - goes to whoever appended; the thread must live for the others
@@ -162,8 +245,12 @@ class History(Queries):
                     self._commit([one])
                 return
             _log.error("history: %d appends could not be stored: %s", len(batch), err)
+            if on_disk:
+                self.problem = f"The history in {self._path} could not be written: {err}."
+                self._mend()
             self._tell(partial(_fail, batch, err, on_disk=on_disk))
             return
+        self.problem = ""
         committed = [event for events in stored for event in events]
         if self._on_commit is not None:
             self._on_commit(committed)
@@ -180,47 +267,44 @@ class History(Queries):
             self.disk_low = not self.environment.reserve()
             return stored
 
+    def _mend(self) -> None:
+        """After an error of the disk: see that the next append can succeed, if the disk lets it."""
+        try:
+            try:
+                with self.environment.env.begin(write=True) as txn:
+                    txn.abort()
+            except lmdb.Error:  # LMDB gave the file up, or it is not open to write
+                self.environment.reopen()
+            self._head = self._stored_head()
+            self.disk_low = not self.environment.reserve()
+        except (LightagentError, lmdb.Error, OSError) as err:
+            _log.error("history: the file cannot be opened again: %s", err)
+
     def _transaction(self, batch: list[_Append]) -> tuple[list[list[Event]], tuple[int, str]]:
         seq, prev = self._head
-        db = self.environment.db
+        environment = self.environment
         stored: list[list[Event]] = []
-        with self.environment.env.begin(write=True) as txn:
+        with environment.env.begin(write=True) as txn:
+            times = clock.load(environment, txn)
+            puts = records.Puts(environment, txn)
             for item in batch:
                 events: list[Event] = []
                 wanted = item.events
-                if item.erased:
-                    counted = {"erased_events": self._erase(txn, item.erased)}
-                    wanted = [replace(new, data={**new.data, **counted}) for new in item.events]
+                if item.prepare is not None:
+                    puts.flush()
+                    wanted = item.prepare(txn, seq + 1)
                 for new in wanted:
                     seq += 1
                     record, event = encode(new, seq, prev, self.redactor)
                     prev = event.hash
-                    txn.put(seq_key(seq), record, db=db[EVENTS], append=True)
-                    topic = event.topic.encode()
-                    for name, key in index_keys(event):
-                        txn.put(key, topic, db=db[name])
+                    puts.add(record, event)
                     events.append(event)
                 for change in item.changes:
                     self._apply(txn, change)
                 stored.append(events)
+            puts.flush()
+            clock.note(environment, txn, times, (event.time_us for events in stored for event in events))
         return stored, (seq, prev)
-
-    def _erase(self, txn: Any, session: str) -> int:
-        """Take the second line of each of a session's records away; says of how many."""
-        db, prefix = self.environment.db, index_prefix(session)
-        with txn.cursor(db["by_session"]) as cursor:
-            keys: list[bytes] = []
-            placed = cursor.set_range(prefix)
-            while placed and cursor.key().startswith(prefix):
-                keys.append(cursor.key()[-8:])
-                placed = cursor.next()
-        count = 0
-        for key in keys:
-            line, _, data = txn.get(key, db=db[EVENTS]).partition(b"\n")
-            if data and json.loads(line)["session"] == session:
-                txn.put(key, line + b"\n", db=db[EVENTS])
-                count += 1
-        return count
 
     def _apply(self, txn: Any, change: Change) -> None:
         db = self.environment.db[change.state]
@@ -238,6 +322,16 @@ class History(Queries):
             self._loop.call_soon_threadsafe(callback)
 
 
+def _resolve_work(work: _Work) -> None:
+    if not work.done.done():
+        work.done.set_result(None)
+
+
+def _fail_work(work: _Work, err: Exception) -> None:
+    if not work.done.done():
+        work.done.set_exception(err)
+
+
 def _resolve(batch: list[_Append], stored: list[list[Event]]) -> None:
     for item, events in zip(batch, stored, strict=True):
         if not item.done.done():
@@ -248,6 +342,9 @@ def _fail(batch: list[_Append], err: Exception, *, on_disk: bool) -> None:
     advice = "Look at the disk that holds the daemon's state folder." if on_disk else ""
     for item in batch:
         if not item.done.done():
+            if isinstance(err, StorageError):
+                item.done.set_exception(err)
+                continue
             failure = StorageError(f"The history could not store an event: {err}", suggestion=advice)
             failure.__cause__ = err
             item.done.set_exception(failure)

@@ -6,49 +6,29 @@ opens beside it or without it. Every read is one short transaction.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lightagentd.errors import HistoryDamaged, MessageTooLarge, NotFound
-from lightagentd.events.layout import BATCH, BATCH_BYTES, EVENTS, Environment, bounded, index_prefix, seq_key
-from lightagentd.events.model import Event, decode
-from lightagentd.events.verification import Verification, verify
+from lightagentd.errors import MessageTooLarge, NotFound
+from lightagentd.events.audit.verification import Verification, verify
+from lightagentd.events.filter import Filter
+from lightagentd.events.model import Event
+from lightagentd.events.store import clock, states
+from lightagentd.events.store.layout import (
+    BATCH,
+    BATCH_BYTES,
+    EVENTS,
+    Environment,
+    bounded,
+    index_prefix,
+    seq_key,
+)
+from lightagentd.events.store.search import LAST_SEQ, Slice, decode_stored, read_slice
 
-_LAST_SEQ = (1 << 64) - 1
 _STEPS = 20_000
 """Keys of an index that are looked at in one transaction, about 10 ms."""
-_CLOCK_SKEW_US = 3_600_000_000
-"""How far the clock may have been set back for a search back in time not to end too early."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which events a reader wants; empty fields mean all. `topic` is an exact topic or a prefix of it."""
-
-    agent: str = ""
-    session: str = ""
-    topic: str = ""
-    trace: str = ""
-    since_us: int = 0
-    viewer: int | None = None
-    """When set, events of sessions that another uid owns are left out."""
-    agents: frozenset[str] | None = None
-    """When set, events about other agents are left out."""
-
-    def wants(self, event: Event) -> bool:
-        return (
-            (not self.agent or event.agent == self.agent)
-            and (not self.session or event.session == self.session)
-            and (not self.topic or event.topic == self.topic or event.topic.startswith(self.topic + "."))
-            and (not self.trace or event.trace_id == self.trace)
-            and event.time_us >= self.since_us
-            and (self.viewer is None or event.owner is None or event.owner == self.viewer)
-            and (self.agents is None or not event.agent or event.agent in self.agents)
-        )
 
 
 class Queries:
@@ -83,7 +63,8 @@ class Queries:
 
     def select(self, wanted: Filter, *, from_seq: int = 1, limit: int = 100) -> list[Event]:
         """The first `limit` events from a number on that fit, oldest first."""
-        return list(islice(filter(wanted.wants, self._candidates(wanted, from_seq, limit)), limit))
+        found = self._all(wanted, from_seq, limit, backwards=False)
+        return [event for event, _ in islice(found, limit)]
 
     def newest(self, wanted: Filter, limit: int = 100, *, most_bytes: int = 0) -> list[Event]:
         """The newest `limit` events that fit, oldest of them first.
@@ -92,63 +73,52 @@ class Queries:
         """
         found: list[Event] = []
         size_bytes = 0
-        for event, event_bytes in self._backwards(wanted):
-            if wanted.wants(event):
-                size_bytes += event_bytes
-                _check_bytes("The events", size_bytes, most_bytes)
-                found.append(event)
-                if len(found) >= limit:
-                    break
+        for event, event_bytes in islice(self._all(wanted, LAST_SEQ, limit, backwards=True), limit):
+            size_bytes += event_bytes
+            check_bytes("The events", size_bytes, most_bytes)
+            found.append(event)
         found.reverse()
         return found
 
-    def _index(self, wanted: Filter) -> tuple[str, str] | None:
-        """The narrowest index for a filter and the value to look for; topics are prefixes and have none."""
-        for name, value in (
-            ("by_trace", wanted.trace),
-            ("by_session", wanted.session),
-            ("by_agent", wanted.agent),
-        ):
-            if value:
-                return name, value
-        return None
+    def slice(
+        self,
+        wanted: Filter,
+        from_seq: int,
+        *,
+        limit: int = BATCH,
+        limit_bytes: int = BATCH_BYTES,
+        backwards: bool = False,
+    ) -> Slice:
+        """Some of the events from a number on that fit, upwards or backwards, in a bounded time."""
+        return read_slice(
+            self.environment, wanted, from_seq, limit=limit, limit_bytes=limit_bytes, backwards=backwards
+        )
 
-    def _candidates(self, wanted: Filter, from_seq: int, limit: int) -> Iterator[Event]:
-        index = self._index(wanted)
+    def first_seq(self, wanted: Filter) -> int:
+        """The first number that an event can have by its time; 0 where any can."""
+        with self.environment.reading() as txn:
+            return clock.bounds(self.environment, txn, wanted.since_us, 0)[0]
+
+    def count(self, first_seq: int, last_seq: int) -> int:
+        """How many events are stored of those with these numbers."""
+        count, position = 0, first_seq
+        while position <= last_seq:
+            with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
+                found = cursor.set_range(seq_key(position))
+                keys = list(islice(cursor.iternext(values=False), _STEPS)) if found else []
+            count += sum(int.from_bytes(key) <= last_seq for key in keys)
+            position = int.from_bytes(keys[-1]) + 1 if keys else last_seq + 1
+        return count
+
+    def _all(
+        self, wanted: Filter, position: int, limit: int, *, backwards: bool
+    ) -> Iterator[tuple[Event, int]]:
+        """Each event that fits with the size of its record; `limit` is how many are probably asked for."""
         batch = min(BATCH, max(16, limit))
-        while True:
-            if index is not None:
-                found = self._by_index(*index, from_seq=from_seq, limit=batch)
-            else:
-                found = self.range(from_seq, batch)
-            if not found:
-                return
-            yield from found
-            from_seq = found[-1].seq + 1
-
-    def _backwards(self, wanted: Filter) -> Iterator[tuple[Event, int]]:
-        """Each event with the size of its record."""
-        index = self._index(wanted)
-        db = self.environment.db[index[0] if index else EVENTS]
-        prefix = index_prefix(index[1]) if index else b""
-        upper = prefix + b"\xff" * 8
-        while True:
-            with self.environment.reading() as txn, txn.cursor(db) as cursor:
-                placed = cursor.set_range(upper)
-                placed = cursor.prev() if placed else cursor.last()
-                rows = self._batch(txn, cursor, prefix, placed, cursor.prev, BATCH)
-            events = [(decode_stored(record), len(record)) for _, record in rows]
-            yield from events
-            if not events or events[-1][0].time_us < wanted.since_us - _CLOCK_SKEW_US:
-                return
-            upper = rows[-1][0]
-
-    def _by_index(self, name: str, value: str, *, from_seq: int, limit: int) -> list[Event]:
-        prefix = index_prefix(value)
-        with self.environment.reading() as txn, txn.cursor(self.environment.db[name]) as cursor:
-            placed = cursor.set_range(prefix + seq_key(from_seq))
-            rows = self._batch(txn, cursor, prefix, placed, cursor.next, limit)
-        return [decode_stored(record) for _, record in rows]
+        while position:
+            found = self.slice(wanted, position, limit=batch, backwards=backwards)
+            yield from found.events
+            position = found.next_seq
 
     def _batch(
         self, txn: Any, cursor: Any, prefix: bytes, placed: bool, move: Callable[[], bool], limit: int
@@ -189,7 +159,7 @@ class Queries:
             upper = rows[-1][0]
 
     def messages(
-        self, session: str, from_seq: int = 0, *, to_seq: int = _LAST_SEQ, most_bytes: int = 0
+        self, session: str, from_seq: int = 0, *, to_seq: int = LAST_SEQ, most_bytes: int = 0
     ) -> list[Event]:
         """The `agent.message` events of a session from a number on, oldest first: its conversation.
 
@@ -201,7 +171,7 @@ class Queries:
         while position and position <= last:
             records, position = self._some_messages(index_prefix(session), position, last)
             size_bytes += sum(map(len, records))
-            _check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
+            check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
             found += map(decode_stored, records)
         return [event for event in found if event.session == session and event.data is not None]
 
@@ -239,7 +209,7 @@ class Queries:
                 if cursor.value() == b"agent.message":
                     record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
                     size_bytes += len(record or b"")
-                    _check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
+                    check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
                     event = decode_stored(record) if record is not None else None
                     if event is not None and event.session == session and event.data is not None:
                         found.append(event)
@@ -262,7 +232,7 @@ class Queries:
             while placed and cursor.key().startswith(start):
                 found.append((cursor.key(), cursor.value()))
                 placed = cursor.next()
-        return {key.decode(): json.loads(value) for key, value in found}
+        return dict(states.entry(name, key, value) for key, value in found)
 
     def state_of(self, name: str, key: str) -> dict[str, Any]:
         """One state by its key. Raises NotFound."""
@@ -272,30 +242,20 @@ class Queries:
                 found = txn.get(key.encode(), db=self.environment.db[name])
         if found is None:
             raise NotFound(f"There is no {name} entry {key!r}.")
-        value: dict[str, Any] = json.loads(found)
-        return value
+        return states.entry(name, key.encode(), found)[1]
 
     def verify(self) -> Verification:
         """Walk the whole chain and name the first record that was altered, dropped, swapped or inserted."""
         return verify(self.environment)
 
 
-def _check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
+def check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
+    """Raises MessageTooLarge; `most_bytes` 0 allows any size."""
     if most_bytes and size_bytes > most_bytes:
         raise MessageTooLarge(
             f"{what} have more than {most_bytes >> 20} MiB.",
             suggestion="Ask for fewer of them at once, or fork a part of the session.",
         )
-
-
-def decode_stored(record: bytes) -> Event:
-    """`decode`, for bytes that must be good because this program stored them. Raises HistoryDamaged."""
-    try:
-        return decode(record)
-    except ValueError as err:
-        raise HistoryDamaged(
-            f"A stored event cannot be read: {err}", suggestion="Run: lactl audit verify"
-        ) from err
 
 
 class StoredHistory(Queries):
@@ -306,3 +266,6 @@ class StoredHistory(Queries):
 
     def close(self) -> None:
         self.environment.close()
+
+
+__all__ = ["Filter", "Queries", "StoredHistory", "decode_stored"]

@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.layout import seq_key
+from lightagentd.events.store.layout import seq_key
 
 
 def note(number: int = 0, topic: str = "agent.message", **data: Any) -> NewEvent:
@@ -46,3 +46,15 @@ def alter(folder: Path, seq: int, change: Callable[[bytes, bytes], bytes]) -> No
     with raw_events(folder) as txn:
         line, _, data = txn.get(seq_key(seq)).partition(b"\n")
         txn.put(seq_key(seq), change(line, data))
+
+
+@contextlib.contextmanager
+def raw_meta(folder: Path) -> Iterator[Any]:
+    """A write transaction on what is stored of the store itself, past the daemon."""
+    environment = lmdb.open(str(folder), max_dbs=32, sync=False)
+    try:
+        database = environment.open_db(b"meta")
+        with environment.begin(write=True, db=database) as txn:
+            yield txn
+    finally:
+        environment.close()

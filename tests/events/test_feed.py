@@ -6,26 +6,35 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lightagentd.events.feed import Feed
-from lightagentd.events.history import History
-from lightagentd.events.layout import BATCH
-from lightagentd.events.model import within
+from lightagentd.events.feed import Feed, Missed
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.model import Event, within
 from lightagentd.events.queries import Filter
+from lightagentd.events.store import records
+from lightagentd.events.store.layout import BATCH
+from lightagentd.events.store.search import Slice
+from lightagentd.events.subscriptions import LIMIT, Subscriptions
 from tests.events.stored import note, opened
 
 
 @pytest.fixture
-async def feed() -> Feed:
-    return Feed(asyncio.get_running_loop())
+async def subscriptions() -> Subscriptions:
+    return Subscriptions(asyncio.get_running_loop())
 
 
 @pytest.fixture
-async def history(tmp_path: Path, feed: Feed) -> AsyncIterator[History]:
-    """A history whose commits wake the feed, as in the daemon."""
-    async with opened(tmp_path / "history", on_commit=lambda events: feed.notify()) as history:
+async def feed(subscriptions: Subscriptions) -> Feed:
+    return Feed(subscriptions)
+
+
+@pytest.fixture
+async def history(tmp_path: Path, subscriptions: Subscriptions) -> AsyncIterator[History]:
+    """A history whose commits are published, as in the daemon."""
+    async with opened(tmp_path / "history", on_commit=subscriptions.publish) as history:
         yield history
 
 
@@ -36,6 +45,7 @@ async def seen(
     found = []
     async with contextlib.aclosing(feed.follow(history, wanted, first, last)) as events:
         async for event in events:
+            assert isinstance(event, Event)
             found.append(event.seq)
             for _ in range(slow):
                 await asyncio.sleep(0)
@@ -73,7 +83,9 @@ async def test_a_follower_that_waits_is_woken_by_each_commit(feed: Feed, history
             await asyncio.sleep(0)
             assert not waiting.done()
             await history.append(note(number))
-            assert (await waiting).seq == number + 1
+            event = await waiting
+            assert isinstance(event, Event)
+            assert event.seq == number + 1
 
 
 async def test_a_follower_gets_only_what_its_filter_wants(feed: Feed, history: History) -> None:
@@ -112,8 +124,103 @@ async def test_a_follower_can_leave_while_it_waits(feed: Feed, history: History)
     await history.append(note(1))
 
 
-def test_a_commit_after_the_loop_has_ended_wakes_nobody_and_is_no_error() -> None:
-    loop = asyncio.new_event_loop()
-    feed = Feed(loop)
-    loop.close()
-    feed.notify()
+async def test_a_follower_that_is_overrun_reads_the_store_and_misses_nothing(
+    feed: Feed, history: History, subscriptions: Subscriptions
+) -> None:
+    async with contextlib.aclosing(feed.follow(history, Filter(), 1)) as events:
+        await history.append(note(1))
+        assert await anext(events)
+        for number in range(3):
+            await history.append(*(note(number) for number in range(LIMIT)))
+        assert subscriptions.dropped
+        found = [await anext(events) for _ in range(3 * LIMIT)]
+        await history.append(note(1))
+        found.append(await anext(events))
+    assert [event.seq for event in found if isinstance(event, Event)] == list(range(2, 3 * LIMIT + 3))
+
+
+async def test_a_follower_reads_no_store_for_what_comes_while_it_listens(
+    feed: Feed, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    read = history.slice
+
+    def counted(*args: Any, **options: Any) -> Slice:
+        reads.append(args)
+        return read(*args, **options)
+
+    monkeypatch.setattr(history, "slice", counted)
+    async with contextlib.aclosing(feed.follow(history, Filter(), 1)) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        while not reads:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await history.append(note(1))
+            await waiting
+            waiting = asyncio.ensure_future(anext(events))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert len(reads) == 1
+
+
+async def test_who_may_not_be_late_is_told_what_it_missed_and_goes_on_near_the_end(
+    feed: Feed, history: History
+) -> None:
+    await history.append(*(note(number) for number in range(1000)))
+    async with contextlib.aclosing(feed.follow(history, Filter(), 11, max_lag=100)) as events:
+        assert await anext(events) == Missed(count=940, first_seq=11, from_seq=951)
+        first = await anext(events)
+        assert isinstance(first, Event)
+        assert first.seq == 951
+        await history.append(*(note(number) for number in range(100)))
+        assert await anext(events) == Missed(count=99, first_seq=952, from_seq=1051)
+        rest = [await anext(events) for _ in range(50)]
+    assert [event.seq for event in rest if isinstance(event, Event)] == list(range(1051, 1101))
+
+
+async def test_who_is_not_late_misses_nothing(feed: Feed, history: History) -> None:
+    async with contextlib.aclosing(feed.follow(history, Filter(), 1, max_lag=2)) as events:
+        for number in range(20):
+            await history.append(note(number))
+            event = await anext(events)
+            assert isinstance(event, Event)
+            assert event.seq == number + 1
+
+
+async def test_what_was_removed_is_told_once_and_what_was_kept_is_given(feed: Feed, history: History) -> None:
+    with within(session="ses_1"):
+        await history.append(*(note(number) for number in range(20)))
+    kept, hash_of_10 = (4, 7), history.range(10, 1)[0].hash
+
+    def prune() -> None:
+        with history.environment.env.begin(write=True) as txn:
+            for event in history.range(1, 10):
+                if event.seq not in kept:
+                    records.remove(history.environment, txn, event)
+            history.environment.set_anchor(txn, 10, hash_of_10)
+
+    await history.exclusively(prune)
+    for first_seq, count, given in ((1, 8, [4, 7]), (5, 5, [7]), (10, 1, [])):
+        async with contextlib.aclosing(feed.follow(history, Filter(), first_seq, 20)) as events:
+            missed, *rest = [item async for item in events]
+        assert missed == Missed(count=count, first_seq=first_seq, from_seq=11)
+        assert [event.seq for event in rest if isinstance(event, Event)] == [*given, *range(11, 21)]
+    assert await seen(feed, history, Filter(), first=11, last=20) == list(range(11, 21))
+
+
+async def test_what_is_removed_before_a_time_that_was_asked_for_is_nothing_missed(
+    feed: Feed, history: History
+) -> None:
+    await history.append(
+        *(NewEvent(topic="test.x", type="y", data={}, time_us=n * 1000) for n in range(1, 21))
+    )
+    hash_of_10 = history.range(10, 1)[0].hash
+
+    def prune() -> None:
+        with history.environment.env.begin(write=True) as txn:
+            for event in history.range(1, 10):
+                records.remove(history.environment, txn, event)
+            history.environment.set_anchor(txn, 10, hash_of_10)
+
+    await history.exclusively(prune)
+    assert await seen(feed, history, Filter(since_us=12_000), last=20) == list(range(12, 21))

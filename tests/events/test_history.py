@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,17 +20,17 @@ import lmdb
 import pytest
 
 from lightagentd.errors import HistoryDamaged, NotFound, StorageError
-from lightagentd.events import layout
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import GENESIS, within
 from lightagentd.events.queries import Filter, StoredHistory
+from lightagentd.events.store import layout
 from tests.conftest import REPOSITORY
 from tests.events.stored import note, opened, raw_events
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from lightagentd.events import layout
+from lightagentd.events.store import layout
 from lightagentd.events.history import Change, History, NewEvent
 
 layout.INITIAL_MAP_BYTES = 1 << 20
@@ -40,7 +43,7 @@ async def write(history, name):
         events = await history.append(
             NewEvent(topic="agent.message", type="message", data=data),
             NewEvent(topic="session.turn", type="started", data=data),
-            changes=[Change(state="turns", key=name, value={"n": number})],
+            changes=[Change(state="undo", key=name, value={"n": number})],
         )
         print(name, number, events[0].seq, events[1].seq, flush=True)
 
@@ -159,20 +162,20 @@ async def test_a_caller_that_stops_waiting_loses_nothing(tmp_path: Path) -> None
 
 async def test_state_is_stored_replaced_and_deleted_with_its_event(tmp_path: Path) -> None:
     async with opened(tmp_path / "history") as history:
-        await history.append(note(), changes=[Change(state="sessions", key="ses_1", value={"a": 1})])
+        await history.append(note(), changes=[Change(state="watches", key="ses_1", value={"a": 1})])
         await history.append(
             note(),
             changes=[
-                Change(state="sessions", key="ses_1", value={"a": 2}),
-                Change(state="turns", key="trace_1", value={"b": "ü"}),
+                Change(state="watches", key="ses_1", value={"a": 2}),
+                Change(state="undo", key="trace_1", value={"b": "ü"}),
             ],
         )
-        assert history.state("sessions") == {"ses_1": {"a": 2}}
-        assert history.state_of("turns", "trace_1") == {"b": "ü"}
-        await history.append(note(), changes=[Change(state="sessions", key="ses_1", value=None)])
-        assert history.state("sessions") == {}
+        assert history.state("watches") == {"ses_1": {"a": 2}}
+        assert history.state_of("undo", "trace_1") == {"b": "ü"}
+        await history.append(note(), changes=[Change(state="watches", key="ses_1", value=None)])
+        assert history.state("watches") == {}
         with pytest.raises(NotFound, match="ses_1"):
-            history.state_of("sessions", "ses_1")
+            history.state_of("watches", "ses_1")
 
 
 async def test_closing_stores_what_was_appended_and_refuses_more(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def check_after_kill(folder: Path, acknowledged: dict[int, tuple[str, int]], see
     try:
         events = {event.seq: event for event in stored.select(Filter(), limit=10**6)}
         verification = stored.verify()
-        state = stored.state("turns")
+        state = stored.state("undo")
     finally:
         stored.close()
     assert verification.ok, f"{verification} (seed {seed})"
@@ -354,11 +357,11 @@ async def test_a_newer_schema_is_refused_and_the_folder_can_be_opened_again(tmp_
             txn.put(b"schema_version", version)
         environment.close()
 
-    set_version(b"2")
+    set_version(b"99")
     for _ in range(2):
-        with pytest.raises(StorageError, match="schema version 2"):
+        with pytest.raises(StorageError, match="schema version 99"):
             await History(tmp_path / "history").start()
-    set_version(b"1")
+    set_version(str(layout.SCHEMA_VERSION).encode())
     async with opened(tmp_path / "history"):
         pass
 
@@ -435,6 +438,11 @@ def of_session(session: str, number: int, topic: str = "agent.message") -> NewEv
         return note(number, topic)
 
 
+def deleted(session: str, number: int) -> NewEvent:
+    with within(session=session):
+        return replace(note(number, "session.deleted"), type="deleted")
+
+
 async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Path) -> None:
     async with opened(tmp_path / "history") as history:
         long_ids = "s" * 300
@@ -444,7 +452,7 @@ async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Pa
         before = history.range()
         change = Change(state="sessions", key="gone", value=None)
         await history.append(changes=[replace(change, value={"a": 1})])
-        [tombstone] = await history.erase("gone", of_session("gone", 99), changes=[change])
+        [tombstone] = await history.erase("gone", deleted("gone", 99), changes=[change])
         assert tombstone.data == {"n": 99, "erased_events": 8}
         after = history.range()
         assert [(one.seq, one.hash, one.data_sha256) for one in after[:-1]] == [
@@ -454,9 +462,9 @@ async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Pa
         assert [one for one in after if one.session != "gone"] == [
             one for one in before if one.session != "gone"
         ]
-        assert history.messages("gone") == [tombstone]
+        assert history.messages("gone") == []
         assert history.state("sessions") == {}
-        [again] = await history.erase(long_ids + "1", of_session(long_ids + "1", 100))
+        [again] = await history.erase(long_ids + "1", deleted(long_ids + "1", 100))
         assert (again.data or {})["erased_events"] == 7
         assert len(history.messages(long_ids + "2")) == 7
         assert history.verify().ok
@@ -495,3 +503,73 @@ async def test_the_newest_messages_are_those_at_the_end(tmp_path: Path) -> None:
             assert found == history.messages("b")[-limit:]
         assert history.newest_messages("ab", 2) == history.messages("ab")[-2:]
         assert history.newest_messages("none", 2) == history.newest_messages("", 2) == []
+
+
+# Errors of the disk
+
+
+def break_root(folder: Path) -> None:
+    """Have the next write of a root page fail, and those alone: LMDB has a descriptor for them (O_DSYNC)."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if entry.readlink() != folder / "data.mdb":
+                continue
+            [flags] = re.findall(r"flags:\s+(\d+)", Path(f"/proc/self/fdinfo/{entry.name}").read_text())
+            if int(flags, 8) & os.O_DSYNC:
+                readable = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                os.dup2(readable, int(entry.name), inheritable=False)
+                os.close(readable)
+                return
+    raise AssertionError("LMDB has no descriptor for its root pages")
+
+
+async def test_a_file_that_lmdb_gave_up_is_opened_again(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        await history.append(note(1), changes=[Change(state="undo", key="a", value={"n": 1})])
+        for number in (2, 3):
+            break_root(tmp_path / "history")
+            with pytest.raises(StorageError, match="could not store"):
+                await history.append(note(100), changes=[Change(state="undo", key="a", value={"n": 100})])
+            assert "could not be written" in history.problem
+            assert numbers(history.range()) == list(range(1, number))
+            await history.append(note(number))
+            assert not history.problem
+        assert history.state("undo") == {"a": {"n": 1}}
+        assert history.verify().ok
+    async with opened(tmp_path / "history") as history:
+        assert numbers(history.range()) == [1, 2, 3]
+
+
+async def test_a_file_that_cannot_be_opened_again_is_read_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "history"
+
+    def refuse(_: layout.Environment) -> None:
+        raise PermissionError(13, "no")
+
+    async with opened(folder) as history:
+        await history.append(note(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(layout.Environment, "_allocate_lock_file", refuse)
+            break_root(folder)
+            for _ in range(2):
+                with pytest.raises(StorageError):
+                    await history.append(note(2))
+                assert numbers(history.range()) == [1]
+        await history.append(note(2))
+        assert numbers(history.range()) == [1, 2]
+        assert history.verify().ok
+
+
+async def test_a_number_that_is_taken_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
+    """Nobody else writes the store of a running daemon; if somebody does, that must not be silent."""
+    async with opened(tmp_path / "history") as history:
+        await history.append(note(1), note(2))
+        history._head = (1, history.range()[0].hash)
+        with pytest.raises(HistoryDamaged, match="has an event 2 already"):
+            await history.append(note(3))
+        assert numbers(history.range()) == [1, 2]
+        history._head = history._stored_head()
+        await history.append(note(3))
+        assert history.verify().ok

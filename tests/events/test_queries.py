@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import HistoryDamaged, MessageTooLarge
-from lightagentd.events import layout, queries
+from lightagentd.events import queries
 from lightagentd.events.history import Event, NewEvent
-from lightagentd.events.layout import BATCH, seq_key
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter, StoredHistory
+from lightagentd.events.store import layout
+from lightagentd.events.store.layout import BATCH, seq_key
 from tests.events.stored import alter, note, opened, raw_events
 
 TOPICS = ("agent.message", "agent.messages", "tool.bash", "tool.bash.event", "toolbox.x")

@@ -1,0 +1,311 @@
+"""Writes the history's file anew without its free pages, while it is used or while no daemon runs.
+
+Beside a running daemon: another process copies the store (this module, with `python -m`), which
+takes as long as the disk does and can be killed; what was stored meanwhile is brought after it; and the
+writer, between two transactions, brings the rest, compares, and exchanges the folders (`exchange`). A crash
+at any point leaves the old store or the new one, each whole, and `exchange.finish_exchange` clears up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import lmdb
+
+from lightagentd import state_lock
+from lightagentd.errors import Conflict, HistoryDamaged, LightagentError, StorageError
+from lightagentd.events.kinds.history import HistoryCompacted
+from lightagentd.events.model import decode
+from lightagentd.events.store import records
+from lightagentd.events.store.exchange import being_made, exchange, finish_exchange, made
+from lightagentd.events.store.layout import (
+    EVENTS,
+    INDEXES,
+    META,
+    RESERVE_BYTES,
+    SCHEMA_VERSION,
+    Environment,
+    as_storage_error,
+    bounded,
+    field_prefix,
+    index_prefix,
+    indexed_fields,
+    seq_key,
+)
+from lightagentd.events.store.renaming import sync_folder
+
+if TYPE_CHECKING:
+    from lightagentd.events.history import History
+
+_log = logging.getLogger(__name__)
+
+Copy = Callable[[Path, Path], Awaitable[None]]
+"""Has another process do what `copy_store` does. Raises StorageError."""
+_T = TypeVar("_T")
+_BATCH = 1000
+_CLOSE = 200
+"""With so few events left to bring, the writer brings them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What a compaction came to."""
+
+    bytes_before: int
+    bytes_after: int
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a store as it is at one moment, without its free pages, into a folder that is there and empty.
+
+    Raises StorageError, HistoryDamaged.
+    """
+    environment = Environment(source, read_only=True)
+    try:
+        if environment.version < SCHEMA_VERSION:
+            raise Conflict(
+                f"The history in {source} has schema version {environment.version}.",
+                suggestion="Start the daemon once, which brings it to the present one.",
+            )
+        environment.env.copy(os.fspath(target), compact=True)
+        fd = os.open(target / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fchmod(fd, 0o600)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_folder(target)
+    except (lmdb.Error, OSError) as err:
+        raise as_storage_error(source, err) from err
+    finally:
+        environment.close()
+
+
+def _prepare(environment: Environment) -> Path:
+    """The empty folder for the copy. Raises StorageError when the disk has no room for it."""
+    path = environment.path
+    needed = environment.live_bytes() + 2 * RESERVE_BYTES
+    try:
+        disk = os.statvfs(path)
+        room = disk.f_bavail * disk.f_frsize
+        if room < needed:
+            raise StorageError(
+                f"The disk that holds {path} has {room >> 20} MiB left, and the copy needs"
+                f" {needed >> 20} MiB.",
+                suggestion="Make room, or remove old events first: lactl history prune",
+            )
+        target = being_made(path)
+        for left in (target, made(path)):
+            if left.exists():
+                shutil.rmtree(left)
+        target.mkdir(mode=0o700)
+    except OSError as err:
+        raise as_storage_error(path, err) from err
+    return target
+
+
+def compact_stopped(path: Path) -> Compacted:
+    """Compact a store that nobody has open, and owe it the event. Whoever calls holds the daemon's lock.
+
+    Raises StorageError, HistoryDamaged, Conflict.
+    """
+    finish_exchange(path)
+    source = Environment(path, read_only=True)
+    try:
+        bytes_before = source.used_bytes()
+        target = _prepare(source)
+    finally:
+        source.close()
+    try:
+        copy_store(path, target)
+        copy = Environment(target)
+        try:
+            done = Compacted(bytes_before=bytes_before, bytes_after=copy.used_bytes())
+            with copy.env.begin(write=True) as txn:
+                copy.owe(txn, HistoryCompacted.topic, HistoryCompacted.type, asdict(done))
+        finally:
+            copy.close()
+        _exchange_and_remove(path)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return done
+
+
+def compact_state(state: str) -> Iterator[dict[str, int]]:
+    """`compact_stopped` in a state folder without a daemon, for `stored.run_as_owner`. Raises Conflict."""
+    fd = state_lock.hold(Path(state))
+    try:
+        yield asdict(compact_stopped(Path(state) / "history"))
+    finally:
+        os.close(fd)
+
+
+def _exchange_and_remove(path: Path) -> None:
+    try:
+        being_made(path).rename(made(path))
+        sync_folder(path.parent)
+        exchange(path)
+        shutil.rmtree(made(path))
+    except OSError as err:
+        raise as_storage_error(path, err) from err
+
+
+async def compact(history: History, copy: Copy) -> Compacted:
+    """Compact the history of this process, which is used meanwhile. One at a time, and no `prune` beside it.
+
+    Raises StorageError, HistoryDamaged; then it is as it was.
+    """
+    live, path = history.environment, history.environment.path
+    bytes_before = live.used_bytes()
+    erased = history.watch_erasures()
+    target = await _to_its_end(asyncio.to_thread(_prepare, live))
+    try:
+        await copy(path, target)
+        new = await _to_its_end(asyncio.to_thread(Environment, target))
+        try:
+            await _to_its_end(asyncio.to_thread(_follow, live, new))
+            bytes_after = new.used_bytes()
+            await _to_its_end(history.exclusively(partial(_finish, live, new, erased)))
+        finally:
+            new.close()
+    except BaseException:
+        await _to_its_end(asyncio.to_thread(shutil.rmtree, target, ignore_errors=True))
+        raise
+    await _to_its_end(asyncio.to_thread(shutil.rmtree, made(path), ignore_errors=True))
+    done = Compacted(bytes_before=bytes_before, bytes_after=bytes_after)
+    await history.append(HistoryCompacted(**asdict(done)).event())
+    return done
+
+
+async def _to_its_end(work: Awaitable[_T]) -> _T:
+    """Wait for what a thread does, also when the caller is cancelled: it uses what the caller closes then."""
+    future = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+def _follow(live: Environment, new: Environment) -> None:
+    """Bring what was stored since the copy was made, as far as that comes to an end by itself."""
+    while _bring(live, new) > _CLOSE:
+        pass
+
+
+def _bring(live: Environment, new: Environment) -> int:
+    """Bring one batch of the events that the copy lacks; says how many that were."""
+    with new.reading() as txn, txn.cursor(new.db[EVENTS]) as cursor:
+        last = int.from_bytes(cursor.key()) if cursor.last() else 0
+    with live.reading() as txn, txn.cursor(live.db[EVENTS]) as cursor:
+        found = cursor.set_range(seq_key(last + 1))
+        rows = list(bounded(islice(cursor, _BATCH))) if found else []
+    events = [(record, decode(record)) for _, record in rows]
+
+    def put(txn: Any) -> None:
+        puts = records.Puts(new, txn)
+        for record, event in events:
+            puts.add(record, event)
+        puts.flush()
+
+    _written(new, put)
+    return len(rows)
+
+
+def _written(environment: Environment, write: Callable[[Any], None]) -> None:
+    """One transaction, with a map that is large enough for it."""
+    while True:
+        try:
+            with environment.env.begin(write=True) as txn:
+                write(txn)
+            return
+        except lmdb.MapFullError:
+            environment.grow()
+
+
+def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
+    """In the writer's thread: bring the rest, compare, and put the copy in the place of the store."""
+    path = live.path
+    try:
+        while _bring(live, new):
+            pass
+        with live.reading() as source:
+            _written(new, partial(_bring_changes, live, source, new, erased))
+        _compare(live, new)
+        new.close()
+        being_made(path).rename(made(path))
+        sync_folder(path.parent)
+        try:
+            live.reopen(partial(exchange, path))
+        except StorageError:  # it cannot be opened after all: back to the one that could
+            live.reopen(partial(exchange, path))
+            raise
+    except (lmdb.Error, OSError) as err:
+        raise as_storage_error(path, err) from err
+    live.reserve()
+
+
+def _bring_changes(live: Environment, source: Any, new: Environment, erased: set[str], txn: Any) -> None:
+    """All that is not events: the states as they are now, and what was erased since the copy was made."""
+    for name, database in live.db.items():
+        if name == EVENTS or name in INDEXES:
+            continue
+        txn.drop(new.db[name], delete=False)
+        with source.cursor(database) as rows, txn.cursor(new.db[name]) as cursor:
+            cursor.putmulti(iter(rows), append=True)
+    for session in erased:
+        prefix = index_prefix(session)
+        with txn.cursor(new.db["by_session"]) as cursor:
+            found = cursor.set_range(prefix)
+            keys = []
+            while found and cursor.key().startswith(prefix):
+                keys.append(cursor.key()[-8:])
+                found = cursor.next()
+        for key in keys:
+            before, now = txn.get(key, db=new.db[EVENTS]), source.get(key, db=live.db[EVENTS])
+            if before == now or now is None:
+                continue
+            for field, value in indexed_fields(decode(before)):
+                if field in ("tool", "effect", "decision"):
+                    txn.delete(field_prefix(field, value) + key, db=new.db["by_field"])
+            txn.put(key, now, db=new.db[EVENTS])
+
+
+def _compare(live: Environment, new: Environment) -> None:
+    """Raises HistoryDamaged when the copy does not have what the store has."""
+    different = [name for name in live.db if live.entries(name) != new.entries(name)]
+    with live.reading() as mine, new.reading() as copied:
+        with mine.cursor(live.db[EVENTS]) as one, copied.cursor(new.db[EVENTS]) as other:
+            same_end = one.last() == other.last() and one.item() == other.item()
+        same_meta = list(mine.cursor(live.db[META])) == list(copied.cursor(new.db[META]))
+    if different or not same_end or not same_meta:
+        raise HistoryDamaged(
+            f"The copy of the history in {live.path} is not what was copied"
+            f" ({', '.join(different) or 'its newest event'}), so it is not used.",
+            suggestion="Run: lactl audit verify",
+        )
+
+
+def main() -> int:
+    """The process that copies: the two folders are its arguments; what went wrong is its standard error."""
+    try:
+        copy_store(Path(sys.argv[1]), Path(sys.argv[2]))
+    except LightagentError as err:
+        sys.stderr.write(f"{err.message}\n")
+        return err.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Puts a store that was made beside the history in its place, as one step that a crash cannot halve.
+
+The folder of an LMDB environment is exchanged as a whole: its lock file says which of the two root pages of
+the data file is valid, so the data of one store must never lie beside the lock file of another that somebody
+may have open.
+
+In the state folder: `history.compacting` is being made and good for nothing; `history.compacted` is whole.
+Where the file system can exchange two names (renameat2(2), RENAME_EXCHANGE), `history.compacted` is the old
+store a moment later, and is removed. Where it cannot, the old store first becomes `history.replaced`; a start
+that finds that and no `history` finishes the exchange.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from lightagentd.errors import StorageError
+from lightagentd.events.store import renaming
+from lightagentd.events.store.renaming import sync_folder
+
+
+def being_made(history: Path) -> Path:
+    """Where a store is made that is to take the place of another."""
+    return history.with_name(f"{history.name}.compacting")
+
+
+def made(history: Path) -> Path:
+    """Where it lies once it is whole."""
+    return history.with_name(f"{history.name}.compacted")
+
+
+def replaced(history: Path) -> Path:
+    """Where the old one lies between two steps."""
+    return history.with_name(f"{history.name}.replaced")
+
+
+def exchange(history: Path) -> None:
+    """Put the whole store in `made` in the place of the one in `history`, which goes to `made`.
+
+    Nobody of this process may have either open. Raises OSError, and then both are where they were.
+    """
+    new, old = made(history), replaced(history)
+    try:
+        exchanged = renaming.exchange(new, history)
+    except (ImportError, MemoryError):  # ctypes where no memory may be made executable
+        exchanged = False
+    if not exchanged:
+        history.rename(old)
+        try:
+            new.rename(history)
+        except OSError:
+            old.rename(history)
+            raise
+        old.rename(new)
+    sync_folder(history.parent)
+
+
+def finish_exchange(history: Path) -> None:
+    """At a start: bring to its end, or undo, what a crash left of an exchange. Raises StorageError."""
+    try:
+        old = replaced(history)
+        if not history.exists() and old.exists():
+            if made(history).exists():
+                made(history).rename(history)
+            else:
+                old.rename(history)
+            sync_folder(history.parent)
+        for left in (old, made(history), being_made(history)):
+            if history.exists() and left.exists():
+                shutil.rmtree(left)
+    except OSError as err:
+        raise StorageError(
+            f"What is left of a compaction of {history} cannot be removed: {err.strerror or err}.",
+            suggestion="Look at the disk and its mount.",
+        ) from err

@@ -1,0 +1,101 @@
+"""Records in a write transaction: an event goes in, loses its data, or goes, always with its index entries.
+
+The transaction belongs to the caller, who is the one writer of the store (`history`) or has it for himself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightagentd.errors import HistoryDamaged
+from lightagentd.events.model import Event, decode
+from lightagentd.events.store.layout import (
+    EVENTS,
+    INDEXES,
+    Environment,
+    field_prefix,
+    index_keys,
+    index_prefix,
+    indexed_fields,
+    seq_key,
+)
+
+
+class Puts:
+    """Events that are stored behind all others, with `flush`: each database gets its entries in their order,
+    which takes LMDB half the time.
+    """
+
+    def __init__(self, environment: Environment, txn: Any) -> None:
+        self._environment = environment
+        self._txn = txn
+        self._records: list[tuple[bytes, bytes]] = []
+        self._entries: dict[str, list[tuple[bytes, bytes]]] = {name: [] for name in INDEXES}
+
+    def add(self, record: bytes, event: Event) -> None:
+        self._records.append((seq_key(event.seq), record))
+        topic = event.topic.encode()
+        for name, key in index_keys(event):
+            self._entries[name].append((key, topic))
+
+    def flush(self) -> None:
+        """Have what was added in the transaction, before anything else looks at it.
+
+        Raises HistoryDamaged when it is not behind all others.
+        """
+        if not self._records:
+            return
+        with self._txn.cursor(self._environment.db[EVENTS]) as cursor:
+            _, added = cursor.putmulti(self._records, append=True)
+        if added != len(self._records):
+            first = int.from_bytes(self._records[0][0], "big")
+            raise HistoryDamaged(
+                f"The history has an event {first} already, or one behind it.",
+                suggestion="Restart the daemon, and run: lactl audit verify",
+            )
+        self._records = []
+        for name, entries in self._entries.items():
+            entries.sort()
+            with self._txn.cursor(self._environment.db[name]) as cursor:
+                cursor.putmulti(entries)
+            entries.clear()
+
+
+def remove(environment: Environment, txn: Any, event: Event) -> None:
+    """Take an event away, header and all."""
+    db = environment.db
+    txn.delete(seq_key(event.seq), db=db[EVENTS])
+    for name, key in index_keys(event):
+        txn.delete(key, db=db[name])
+
+
+def index_fields(environment: Environment, txn: Any, event: Event) -> None:
+    """Make an event's entries in `by_field`, of which it may have some already."""
+    topic, seq = event.topic.encode(), seq_key(event.seq)
+    for field, value in indexed_fields(event):
+        txn.put(field_prefix(field, value) + seq, topic, db=environment.db["by_field"])
+
+
+def erase(environment: Environment, txn: Any, session: str) -> int:
+    """Take the data of each of a session's events away, and what the indexes know of it; says of how many."""
+    db, prefix = environment.db, index_prefix(session)
+    with txn.cursor(db["by_session"]) as cursor:
+        keys: list[bytes] = []
+        placed = cursor.set_range(prefix)
+        while placed and cursor.key().startswith(prefix):
+            keys.append(cursor.key()[-8:])
+            placed = cursor.next()
+    count = 0
+    for key in keys:
+        record = txn.get(key, db=db[EVENTS])
+        line, _, data = (record or b"").partition(b"\n")
+        if not data or json.loads(line)["session"] != session:
+            continue
+        event = decode(record)
+        for field, value in indexed_fields(event):
+            if field in ("tool", "effect", "decision"):
+                txn.delete(field_prefix(field, value) + key, db=db["by_field"])
+        txn.put(key, line + b"\n", db=db[EVENTS])
+        count += 1
+    return count

@@ -1,0 +1,353 @@
+"""Removes the oldest events from the store, and leaves behind what can still be verified.
+
+A pass is one transaction, short enough not to keep the writer from others (`PASS_EVENTS`, `PASS_S`): it takes
+whole records of the oldest part of the chain away, appends an event `pruned` that says so, and moves the
+anchor, behind which the chain begins from then on (`Environment.anchor`). What somebody still needs stays
+where it is, below the anchor, and is listed in `pruned` with its hash: messages of sessions that exist,
+events of turns that have not ended, what `lactl undo` takes back, and what other kept events are verified
+with. When it is not needed any more a `sweep` takes it away, with a `pruned` that replaces the one which
+listed it; the state `prunings` says which is the newest for each part.
+
+What is removed is verified before: nothing that was tampered with disappears without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from lightagentd.errors import HistoryDamaged
+from lightagentd.events.kinds.history import HistoryPruned
+from lightagentd.events.model import Event, NewEvent, decode, dump_json
+from lightagentd.events.store import records
+from lightagentd.events.store.layout import EVENTS, Environment, bounded, field_prefix, index_prefix, seq_key
+
+PASS_EVENTS = 1000
+"""Events that one pass looks at, at the most."""
+PASS_S = 0.005
+"""After so long a pass ends with what it has."""
+NEWEST = 100
+"""So many of the newest events are never removed."""
+UNDO_DAYS = 30
+"""So long the changes of files stay that can be taken back."""
+_AHEAD_US = 3_600_000_000
+"""An event that is further in the future was stored while the clock was wrong."""
+_DAY_US = 86_400_000_000
+_TRACE = re.compile(rb"trace_[0-9a-f]{16}")
+_PRUNED = (HistoryPruned.topic, HistoryPruned.type)
+_STATE = "prunings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Which events may go: those up to `to_seq`, and with `before_us` only those that are older."""
+
+    reason: str
+    to_seq: int
+    before_us: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the chain that was pruned: `by` is the number of the `pruned` that counts for it."""
+
+    first_seq: int
+    last_seq: int
+    by: int
+    others: bool
+    """Whether it keeps anything but messages, which may be needed no more without a session's deletion."""
+
+
+class _Needs:
+    """Who needs which event, as it is in one transaction."""
+
+    def __init__(self, environment: Environment, txn: Any) -> None:
+        self._environment = environment
+        self._txn = txn
+        self._undo_us = time.time_ns() // 1000 - UNDO_DAYS * _DAY_US
+        self._traces = set(self._unfinished())
+        self._key_seq = self._newest_key()
+
+    def _unfinished(self) -> Iterator[str]:
+        """The turns that have not ended, and those of plans, whose next task may begin only now."""
+        with self._txn.cursor(self._environment.db["turns"]) as cursor:
+            yield from (key.decode() for key in cursor.iternext(values=False))
+        with self._txn.cursor(self._environment.db["plans"]) as cursor:
+            for value in cursor.iternext(keys=False):
+                if b'"completed"' not in value:
+                    yield from (trace.decode() for trace in _TRACE.findall(value))
+
+    def _newest_key(self) -> int:
+        """The number of the event that names the key which signs now."""
+        prefix = field_prefix("type", "key")
+        with self._txn.cursor(self._environment.db["by_field"]) as cursor:
+            found = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
+            while found and cursor.key().startswith(prefix):
+                if cursor.value() == b"daemon.checkpoint":
+                    return int.from_bytes(cursor.key()[-8:], "big")
+                found = cursor.prev()
+        return 0
+
+    def keeps(self, event: Event) -> bool:
+        """Whether an event has to stay."""
+        topic, data = event.topic, event.data
+        if topic == "agent.message" and event.session:
+            return self._stored("sessions", event.session) is not None or event.trace_id in self._traces
+        if event.trace_id and event.trace_id in self._traces:
+            return True
+        if topic == "tool.file":
+            metadata = (data or {}).get("metadata")
+            kept = isinstance(metadata, dict) and metadata.get("previous_kept")
+            return bool(kept) and event.time_us > self._undo_us
+        if topic == "session.deleted":  # it says why data of the session's events are missing
+            return self._has_older(event)
+        if (topic, event.type) == _PRUNED:
+            return bool(data and data.get("kept")) and self._counts(event)
+        return event.seq == self._key_seq
+
+    def _stored(self, state: str, key: str) -> bytes | None:
+        found: bytes | None = self._txn.get(key.encode(), db=self._environment.db[state])
+        return found
+
+    def _has_older(self, event: Event) -> bool:
+        prefix = index_prefix(event.session)
+        with self._txn.cursor(self._environment.db["by_session"]) as cursor:
+            found = cursor.set_range(prefix) and cursor.key().startswith(prefix)
+            return bool(found and cursor.key()[-8:] < seq_key(event.seq))
+
+    def _counts(self, event: Event) -> bool:
+        """Whether a `pruned` is the newest about its part of the chain."""
+        assert event.data is not None
+        found = self._stored(_STATE, _part_key(int(event.data["first_seq"])))
+        if found is None:
+            return any(
+                self._txn.get(seq_key(int(seq)), db=self._environment.db[EVENTS])
+                for seq, _ in event.data["kept"]
+            )
+        return int(json.loads(found)["by"]) <= event.seq
+
+
+def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> list[NewEvent]:
+    """One pass, in a transaction of the writer's: the event to append, or none when there is nothing to do.
+
+    Raises HistoryDamaged when what would go is not what was stored; nothing is removed then.
+    """
+    anchor, anchor_hash = environment.anchor_in(txn)
+    needs = _Needs(environment, txn)
+    examined, more = _slice(environment, txn, anchor, anchor_hash, bounds)
+    while examined and not more and needs.keeps(examined[-1]):
+        examined.pop()  # nothing goes behind it, so to pass it would be for nothing
+    if not examined:
+        return []
+    kept = []
+    for event in examined:
+        if needs.keeps(event):  # what others need may have gone just now
+            kept.append(event)
+        else:
+            records.remove(environment, txn, event)
+    last = examined[-1]
+    environment.set_anchor(txn, last.seq, last.hash)
+    part = Part(
+        first_seq=anchor + 1,
+        last_seq=last.seq,
+        by=next_seq,
+        others=any(event.topic != "agent.message" for event in kept),
+    )
+    _note(environment, txn, part, kept=bool(kept))
+    return [
+        HistoryPruned(
+            first_seq=part.first_seq,
+            last_seq=part.last_seq,
+            last_hash=last.hash,
+            removed=len(examined) - len(kept),
+            kept=[(event.seq, event.hash) for event in kept],
+            reason=bounds.reason,
+        ).event()
+    ]
+
+
+def _slice(
+    environment: Environment, txn: Any, anchor: int, anchor_hash: str, bounds: Bounds
+) -> tuple[list[Event], bool]:
+    """Events behind the anchor that may go, each verified, and whether there may be more behind them."""
+    now_us = time.time_ns() // 1000
+    end = time.monotonic() + PASS_S
+    found: list[Event] = []
+    doubtful: list[Event] = []
+    expected, prev = anchor + 1, anchor_hash
+    with txn.cursor(environment.db[EVENTS]) as cursor:
+        rows = bounded(islice(cursor, PASS_EVENTS)) if cursor.set_range(seq_key(expected)) else iter(())
+        for key, record in rows:
+            event = _checked(record)
+            if key != seq_key(expected) or event.seq != expected or event.prev != prev:
+                raise _tampered(expected, "it does not follow the event before it")
+            if event.seq > bounds.to_seq:
+                return found, False
+            expected, prev = expected + 1, event.hash
+            if bounds.before_us and event.time_us > now_us + _AHEAD_US:
+                doubtful.append(event)  # it goes only with an older one behind it
+                continue
+            if bounds.before_us and event.time_us >= bounds.before_us:
+                return found, False
+            found += [*doubtful, event]
+            doubtful = []
+            if time.monotonic() > end:
+                break
+    return found, bool(found)
+
+
+def _checked(record: bytes, header_hash: str = "") -> Event:
+    """The event in a record, if its data are what its header says, and its header what is known of it.
+
+    Raises HistoryDamaged.
+    """
+    line, _, data = record.partition(b"\n")
+    try:
+        event = decode(record)
+    except ValueError as err:
+        raise HistoryDamaged(
+            f"A stored event cannot be read, so that retention stops before it: {err}", suggestion=_VERIFY
+        ) from err
+    if data and hashlib.sha256(data).hexdigest() != event.data_sha256:
+        raise _tampered(event.seq, "its data do not have the hash that its header names")
+    if header_hash and hashlib.sha256(line).hexdigest() != header_hash:
+        raise _tampered(event.seq, "it is not the one that was kept")
+    return event
+
+
+_VERIFY = "Nothing was removed. Run: lactl audit verify"
+
+
+def _tampered(seq: int, why: str) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"The event {seq} was altered, so that retention stops before it: {why}.", suggestion=_VERIFY
+    )
+
+
+def _part_key(first_seq: int) -> str:
+    return f"{first_seq:020d}"
+
+
+def _note(environment: Environment, txn: Any, part: Part, *, kept: bool) -> None:
+    """Store which `pruned` counts for a part of the chain; a part of which nothing is left needs none."""
+    key, db = _part_key(part.first_seq).encode(), environment.db[_STATE]
+    if kept:
+        value = {"last_seq": part.last_seq, "by": part.by, "others": part.others}
+        txn.put(key, dump_json(value), db=db)
+    else:
+        txn.delete(key, db=db)
+
+
+def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
+    """The parts of the chain of which something was kept, from the state `prunings`."""
+    return [
+        Part(
+            first_seq=int(key),
+            last_seq=int(each["last_seq"]),
+            by=int(each["by"]),
+            others=bool(each["others"]),
+        )
+        for key, each in state.items()
+    ]
+
+
+def sweep(environment: Environment, part: Part, txn: Any, next_seq: int) -> list[NewEvent]:
+    """One pass over what was kept of a part: what nobody needs any more goes. As `prune` in all else."""
+    needs = _Needs(environment, txn)
+    end = time.monotonic() + PASS_S
+    kept: list[tuple[int, str]] = []
+    others, removed = False, 0
+    for event in _kept_of(environment, txn, part):
+        if time.monotonic() > end or needs.keeps(event):
+            kept.append((event.seq, event.hash))
+            others = others or event.topic != "agent.message"
+        else:
+            records.remove(environment, txn, event)
+            removed += 1
+    if not removed:
+        return []
+    now = Part(first_seq=part.first_seq, last_seq=part.last_seq, by=next_seq, others=others)
+    _note(environment, txn, now, kept=bool(kept))
+    return [
+        HistoryPruned(
+            first_seq=part.first_seq,
+            last_seq=part.last_seq,
+            last_hash="",
+            removed=removed,
+            kept=kept,
+            reason="sessions",
+        ).event()
+    ]
+
+
+def needs_sweep(environment: Environment, part: Part) -> bool:
+    """Whether a `sweep` would remove something. Raises StorageError, HistoryDamaged."""
+    with environment.reading() as txn:
+        needs = _Needs(environment, txn)
+        return not all(needs.keeps(event) for event in _kept_of(environment, txn, part))
+
+
+def last_deletion(environment: Environment) -> int:
+    """The number of the newest event that says that a session was deleted; 0 when there is none."""
+    prefix = index_prefix("session.deleted")
+    with environment.reading() as txn, txn.cursor(environment.db["by_topic"]) as cursor:
+        found = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
+        return int.from_bytes(cursor.key()[-8:]) if found and cursor.key().startswith(prefix) else 0
+
+
+def _kept_of(environment: Environment, txn: Any, part: Part) -> Iterator[Event]:
+    """The events that were kept of a part, each verified. Raises HistoryDamaged."""
+    record = txn.get(seq_key(part.by), db=environment.db[EVENTS])
+    said = _checked(record) if record is not None else None
+    if said is None or (said.topic, said.type) != _PRUNED or said.data is None:
+        raise _tampered(part.by, "it should say what retention kept")
+    for seq, header_hash in said.data["kept"]:
+        record = txn.get(seq_key(int(seq)), db=environment.db[EVENTS])
+        if record is None:
+            raise _tampered(int(seq), "retention kept it, and it is missing")
+        yield _checked(record, str(header_hash))
+
+
+@dataclass(kw_only=True)
+class Forecast:
+    """What passes would do: how many events would go, and the bytes of their records."""
+
+    removed: int = 0
+    kept: int = 0
+    size_bytes: int = 0
+    last_seq: int = 0
+
+
+def forecast(environment: Environment, bounds: Bounds, *, enough_bytes: int = 0) -> Forecast:
+    """What `prune` would remove until nothing is left to remove, or until that is `enough_bytes`.
+
+    Reads in short transactions; for a thread. Raises StorageError, HistoryDamaged.
+    """
+    found = Forecast()
+    position, prev = environment.anchor()
+    while not enough_bytes or found.size_bytes < enough_bytes:
+        with environment.reading() as txn:
+            needs = _Needs(environment, txn)
+            examined, _ = _slice(environment, txn, position, prev, bounds)
+            for event in examined:
+                if needs.keeps(event):
+                    found.kept += 1
+                else:
+                    found.removed += 1
+                    record = txn.get(seq_key(event.seq), db=environment.db[EVENTS])
+                    found.size_bytes += len(record) + _INDEX_BYTES
+                    found.last_seq = event.seq
+        if not examined:
+            break
+        position, prev = examined[-1].seq, examined[-1].hash
+    return found
+
+
+_INDEX_BYTES = 500
+"""What the entries of an event in the indexes take, about."""

@@ -1,0 +1,314 @@
+"""Keeps the history within its limits: retention by age, size and session, and compaction of the file.
+
+The daemon owns one `Upkeep`. It looks some time after the start and then every hour, and whenever an
+administrator asks. Everything happens in short transactions with pauses between them, so that nobody waits
+long for the writer. The order: sessions that nobody used for too long; what was kept for sessions and turns
+that are gone; what is too old; and when the history is still too large the oldest events, and then the
+sessions that are idle longest. No session goes that has an open turn, a plan at work, a watch, or is waiting
+for a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightagentd import api
+from lightagentd.agents.sessions.deletion import Deletion
+from lightagentd.errors import (
+    Conflict,
+    LightagentError,
+    NotFound,
+    SessionNotFound,
+    ShuttingDown,
+    StorageError,
+)
+from lightagentd.events.store import compacting, retention
+from lightagentd.events.store.retention import Bounds, Part
+from lightagentd.worker import process
+
+if TYPE_CHECKING:
+    from lightagentd.agents.agent import Agent
+    from lightagentd.agents.sessions.session import Session
+    from lightagentd.daemon import Daemon
+
+_log = logging.getLogger(__name__)
+
+FIRST_S = 60.0
+"""How long after the start the first look is: a start has enough to do."""
+PERIOD_S = 3600.0
+PAUSE_S = 0.02
+"""Between two transactions; each takes about half of that."""
+GOAL = 0.9
+"""The part of the size limit that is left when the history was larger than the limit."""
+IDLE_S = 3600.0
+"""A session that was used since is not deleted, however large the history is."""
+COMPACT_BYTES = 256 << 20
+"""A file that is larger than this, and more than half empty, is compacted by itself."""
+_COPY_LIMIT_S = 3600.0
+_DAY_US = 86_400_000_000
+
+
+class Upkeep:
+    """Start with `start()`, end with `close()`."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._settings = daemon.config.history
+        self._working = asyncio.Lock()
+        """Held by whoever prunes or compacts: one at a time."""
+        self._task: asyncio.Task[None] | None = None
+        self._last_deletion = -1
+        """The newest deletion of a session whose kept events were looked through."""
+        self.problem = ""
+        """Why the last look came to no end, as a sentence."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._look_now_and_then(), name="upkeep")
+
+    async def close(self) -> None:
+        """End what goes on, between two transactions."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def _look_now_and_then(self) -> None:
+        await asyncio.sleep(FIRST_S)
+        while True:
+            try:
+                async with self._working:
+                    await self._prune()
+                self.problem = ""
+            except LightagentError as err:
+                _log.error("upkeep of the history: %s", err.message)
+                self.problem = err.message
+            await asyncio.sleep(PERIOD_S)
+
+    async def prune(self) -> api.Pruned:
+        """Apply the limits now. Raises Conflict when that goes on already, StorageError, HistoryDamaged."""
+        async with self._alone():
+            return await self._prune()
+
+    async def compact(self) -> api.Compacted:
+        """Write the file anew without its free pages. Raises Conflict, StorageError, HistoryDamaged."""
+        async with self._alone():
+            return await self._compact()
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        if self._working.locked():
+            raise Conflict(
+                "The history is pruned or compacted just now.", suggestion="Try again when that is done."
+            )
+        async with self._working:
+            yield
+
+    async def forecast(self) -> api.Pruned:
+        """What `prune` would do now, about: it changes nothing. Raises StorageError, HistoryDamaged."""
+        history = self._daemon.history
+        age = await asyncio.to_thread(self._forecast_age)
+        sessions = [session for _, session in self._idle(self._idle_limit_us())]
+        removed, freed = age.removed, age.size_bytes
+        over = await self._over()
+        if over > freed:
+            bounds = self._bounds("size")
+            find = partial(retention.forecast, history.environment, bounds, enough_bytes=over)
+            size = await asyncio.to_thread(find)
+            removed, freed = max(removed, size.removed), max(freed, size.size_bytes)
+        return api.Pruned(
+            removed=removed,
+            sessions=[session.id for session in sessions],
+            freed_bytes=freed,
+            live_bytes=await self._live(),
+            first_seq=history.environment.anchor()[0] + 1,
+            compacted=False,
+            dry_run=True,
+        )
+
+    def _forecast_age(self) -> retention.Forecast:
+        bounds = self._age_bounds()
+        if bounds is None:
+            return retention.Forecast()
+        return retention.forecast(self._daemon.history.environment, bounds)
+
+    async def _prune(self) -> api.Pruned:
+        environment = self._daemon.history.environment
+        before = await self._live()
+        await asyncio.to_thread(environment.forget_dead_readers)
+        sessions = [
+            session.id
+            for agent, session in self._idle(self._idle_limit_us())
+            if await self._delete(agent, session, self._idle_reason(session))
+        ]
+        removed = await self._sweep()
+        if (bounds := self._age_bounds()) is not None:
+            removed += await self._passes(bounds, 0)
+        if await self._over():
+            of_size, gone = await self._to_size()
+            removed, sessions = removed + of_size, sessions + gone
+        compacted = await self._compact_if_worth_it()
+        live = await self._live()
+        return api.Pruned(
+            removed=removed,
+            sessions=sessions,
+            freed_bytes=max(0, before - live),
+            live_bytes=live,
+            first_seq=environment.anchor()[0] + 1,
+            compacted=compacted,
+            dry_run=False,
+        )
+
+    def _bounds(self, reason: str, before_us: int = 0) -> Bounds:
+        last = max(0, self._daemon.history.head_seq - retention.NEWEST)
+        return Bounds(reason=reason, to_seq=last, before_us=before_us)
+
+    def _age_bounds(self) -> Bounds | None:
+        if not self._settings.max_age_days:
+            return None
+        before_us = time.time_ns() // 1000 - round(self._settings.max_age_days * _DAY_US)
+        return self._bounds("age", max(1, before_us))
+
+    def _idle_limit_us(self) -> int:
+        """Sessions that were used last before this time go; 0 when none does for that."""
+        days = self._settings.session_max_idle_days
+        return time.time_ns() // 1000 - round(days * _DAY_US) if days else 0
+
+    def _idle_reason(self, session: Session) -> str:
+        days = (time.time_ns() // 1000 - session.record.updated_us) // _DAY_US
+        return f"Nobody used it for {days} days."
+
+    async def _live(self) -> int:
+        return await asyncio.to_thread(self._daemon.history.environment.live_bytes)
+
+    async def _over(self) -> int:
+        """How many bytes the history is to lose, because it is too large; 0 when it is not."""
+        live, most = await self._live(), self._settings.max_bytes
+        return max(0, live - round(most * GOAL)) if most and live > most else 0
+
+    async def _passes(self, bounds: Bounds, goal_bytes: int) -> int:
+        """Remove what may go, or until the history is no larger than `goal_bytes`. Gives the count."""
+        history, removed = self._daemon.history, 0
+        while True:
+            events = await history.appending(partial(retention.prune, history.environment, bounds))
+            if not events:
+                return removed
+            removed += int((events[0].data or {})["removed"])
+            if goal_bytes and await self._live() <= goal_bytes:
+                return removed
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Raises ShuttingDown."""
+        await asyncio.sleep(PAUSE_S)
+        if self._daemon.draining:
+            raise ShuttingDown("The daemon is stopping; the history is pruned further after its next start.")
+
+    async def _sweep(self) -> int:
+        """Remove what was kept for sessions and turns that are gone. Gives the count."""
+        environment, history, removed = self._daemon.history.environment, self._daemon.history, 0
+        deletion = await asyncio.to_thread(retention.last_deletion, environment)
+        for part in retention.parts(await asyncio.to_thread(history.state, "prunings")):
+            if not part.others and deletion == self._last_deletion:
+                continue
+            removed += await self._sweep_part(part)
+        self._last_deletion = deletion
+        return removed
+
+    async def _sweep_part(self, part: Part) -> int:
+        history, removed = self._daemon.history, 0
+        now: Part | None = part
+        while now is not None and await asyncio.to_thread(retention.needs_sweep, history.environment, now):
+            events = await history.appending(partial(retention.sweep, history.environment, now))
+            if not events:
+                break
+            removed += int((events[0].data or {})["removed"])
+            now = await asyncio.to_thread(self._part, part.first_seq)
+            await self._pause()
+        return removed
+
+    def _part(self, first_seq: int) -> Part | None:
+        key = f"{first_seq:020d}"
+        with contextlib.suppress(NotFound):
+            return retention.parts({key: self._daemon.history.state_of("prunings", key)})[0]
+        return None
+
+    async def _to_size(self) -> tuple[int, list[str]]:
+        """Remove events, and then sessions, until the history has its size."""
+        goal = round(self._settings.max_bytes * GOAL)
+        removed = await self._passes(self._bounds("size"), goal)
+        gone: list[str] = []
+        while await self._live() > goal:
+            idle = self._idle(time.time_ns() // 1000 - round(IDLE_S * 1e6))
+            if not idle or not await self._delete(*idle[0], "The history is too large."):
+                break
+            gone.append(idle[0][1].id)
+            removed += await self._sweep() + await self._passes(self._bounds("size"), goal)
+        return removed, gone
+
+    def _idle(self, before_us: int) -> list[tuple[Agent, Session]]:
+        """The sessions that nobody used since, and that nothing goes on in; idle longest first."""
+        registry = self._daemon.registry
+        busy = {str(turn["session"]) for turn in self._daemon.history.state("turns").values()}
+        busy |= {record.session for record in registry.watches.records.values()}
+        found = [
+            (agent, session)
+            for agent in registry.agents.values()
+            for session in agent.sessions.values()
+            if session.record.updated_us < before_us
+            and session.id not in busy
+            and session.at_rest
+            and not session.deleted
+            and not session.queue
+        ]
+        return sorted(found, key=lambda one: one[1].record.updated_us)
+
+    async def _delete(self, agent: Agent, session: Session, why: str) -> bool:
+        """Delete a session as its owner would; False when something began in it meanwhile."""
+        if session.deleted or not session.at_rest or session.queue:
+            return False
+        registry = self._daemon.registry
+        deletion = Deletion(
+            self._daemon.history, registry.approvals, registry.inputs, registry.watches, registry.ledger
+        )
+        try:
+            await deletion.delete(agent, session, by=os.getuid(), reason=why)
+        except SessionNotFound:  # its owner was faster
+            return False
+        await self._pause()
+        return True
+
+    async def _compact_if_worth_it(self) -> bool:
+        environment = self._daemon.history.environment
+        used, live = await asyncio.to_thread(environment.used_bytes), await self._live()
+        if used <= COMPACT_BYTES or live * 2 > used:
+            return False
+        try:
+            await self._compact()
+        except StorageError as err:  # there may be no room for it now; the free pages are used all the same
+            _log.warning("the history is not compacted: %s", err.message)
+            return False
+        return True
+
+    async def _compact(self) -> api.Compacted:
+        done = await compacting.compact(self._daemon.history, _copy)
+        return api.Compacted(bytes_before=done.bytes_before, bytes_after=done.bytes_after)
+
+
+async def _copy(source: Path, target: Path) -> None:
+    """`compacting.copy_store` in a process of its own, which a damaged file can crash without harm."""
+    argv = [sys.executable, "-m", "lightagentd.events.store.compacting", os.fspath(source), os.fspath(target)]
+    done = await process.run(argv, timeout_s=_COPY_LIMIT_S, cwd=Path("/"))
+    if done.status != 0:
+        said = done.stderr.text().strip() or done.signal or f"exit status {done.status}"
+        raise StorageError(
+            f"The history in {source} could not be copied: {said}", suggestion="Run: lactl audit verify"
+        )

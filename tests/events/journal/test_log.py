@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.events.journal_log import JournalHandler
+from lightagentd.events.journal.log import JournalHandler
 
-from .test_journald import Journal
+from .test_sink import Journal
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_journal_that_is_stuck_or_gone_holds_nobody_up_and_gets_what_comes_lat
 
 PROGRAM = """\
 import logging, os
-from lightagentd.events import journal_log
+from lightagentd.events.journal import log as journal_log
 info = os.fstat(2)
 if not os.environ.get("JOURNAL_STREAM"):
     os.environ["JOURNAL_STREAM"] = f"{info.st_dev}:{info.st_ino}"

@@ -2,8 +2,10 @@
 
 What journald does not take is counted, and the history has it. When journald takes entries again, one that
 has no event behind it says from which to which number the journal lacks events, so that an auditor knows
-where to look; what cannot be said before the daemon ends is kept in a file for the next start. The events
-themselves are not kept for a second attempt: a journal that is slow for long must not eat memory.
+where to look; what cannot be said before the daemon ends is kept in a file for the next start. Events that
+wait when the daemon is killed are such a gap, too: a mark says up to where all were sent (`journal_mark`);
+the one that was being sent then may be there and be counted as missing. The events themselves are not kept
+for a second attempt: a journal that is slow for long must not eat memory.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lightagentd.events.journal_entry import GAP, gap_fields, journal_fields, message_id
-from lightagentd.events.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.journal.entry import GAP, gap_fields, journal_fields, message_id
+from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.model import Event
 from lightagentd.systemd import BOOTED
 
@@ -50,13 +53,23 @@ class JournaldSink:
     """Owns the sending thread and its socket. `send` never blocks; `dropped` counts what did not get through.
 
     With `content`, the entries hold what the events hold: prompts, output, messages. In `gap_file` a gap
-    waits that could not be told before the end.
+    waits that could not be told before the end, in `mark_file` the number of the last event that was sent.
     """
 
-    def __init__(self, path: Path = SOCKET, *, content: bool = False, gap_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path = SOCKET,
+        *,
+        content: bool = False,
+        gap_file: Path | None = None,
+        mark_file: Path | None = None,
+    ) -> None:
         self._path = path
         self._content = content
         self._gap_file = gap_file
+        self._mark = JournalMark(mark_file)
+        self._last_seq = 0
+        """The last event that was given to `send`."""
         self._lock = threading.Lock()
         self._dropped = 0
         self._gap: _Gap | None = None
@@ -99,15 +112,28 @@ class JournaldSink:
         """Start the thread."""
         if (kept := self._kept_gap()) is not None:
             self._gap = kept.joined(self._gap)
+        self._mark.open()
         self._thread = threading.Thread(target=self._run, name="journald", daemon=True)
         self._thread.start()
 
     def send(self, event: Event) -> None:
         """Queue an event. To be called by one thread only, the history's."""
+        if not self._last_seq:
+            self._note_unsent(event.seq)
+        self._last_seq = event.seq
         try:
             self._queue.put_nowait(event)
         except queue.Full:
             self._miss(event)
+
+    def _note_unsent(self, first_seq: int) -> None:
+        """What an earlier run stored and did not send, before the first event of this one."""
+        sent = self._mark.seq
+        if sent is None:
+            self._mark.seq = first_seq - 1
+        elif sent < first_seq - 1:
+            with self._lock:
+                self._gap = _Gap(sent + 1, first_seq - 1, first_seq - 1 - sent).joined(self._gap)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, for a limited time."""
@@ -122,8 +148,11 @@ class JournaldSink:
                     self._miss(event)
                 _log.warning("journald is stuck: %d events are in the history alone", len(left))
                 self._queue.put(None)
-            self._thread = None
-            self._keep_gap()
+            stuck, self._thread = self._thread.is_alive(), None
+            if self._keep_gap() and self._last_seq:
+                self._mark.seq = self._last_seq
+            if not stuck:
+                self._mark.close()
 
     def _drain(self) -> list[Event]:
         """What the stuck thread holds, and what waits for it."""
@@ -149,10 +178,10 @@ class JournaldSink:
             _log.warning("what the journal lacks since the last run is not known: %s", err)
             return None
 
-    def _keep_gap(self) -> None:
-        """Leave the gap that is still to be told for the next start, or nothing."""
+    def _keep_gap(self) -> bool:
+        """Leave the gap that is still to be told for the next start, or nothing; False when that failed."""
         if self._gap_file is None:
-            return
+            return True
         try:
             gap = self._telling.joined(self._gap) if self._telling else self._gap
             if gap is None:
@@ -161,6 +190,8 @@ class JournaldSink:
                 self._gap_file.write_text(json.dumps(asdict(gap)))
         except OSError as err:
             _log.warning("what the journal lacks cannot be kept for the next start: %s", err)
+            return False
+        return True
 
     def _run(self) -> None:
         journal = JournalSocket(self._path)
@@ -194,6 +225,8 @@ class JournaldSink:
             self._note(str(err))
         else:
             self._refused = ""
+            if self._gap is None and self._thread is not None:
+                self._mark.seq = event.seq
 
     def _tell_gap(self, journal: JournalSocket) -> bool:
         """Whether journald has taken the entry about the events that it lacks."""

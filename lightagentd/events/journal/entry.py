@@ -16,10 +16,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from lightagentd.events.model import Event, dump_json
+from lightagentd.events.model import FROM_TOOL, Event, dump_json
 
-FROM_TOOL = "tool"
-"""The source of an event that a tool emitted."""
 GAP = ("daemon.journal", "gap")
 """Names the MESSAGE_ID of the entry that says which events the journal lacks; it is no event itself."""
 
@@ -43,6 +41,10 @@ _PRIORITIES = {
     ("input.lapsed", "lapsed"): _WARNING,
     ("budget.exceeded", "exceeded"): _NOTICE,
     ("daemon.agent", "failed"): _ERROR,
+    ("daemon.checkpoint", "broken"): _ERROR,
+    ("daemon.history", "set_aside"): _ERROR,
+    ("daemon.history", "salvaged"): _NOTICE,
+    ("daemon.history", "recovered"): _WARNING,
     ("daemon.state", "commands_missing"): _NOTICE,
     ("daemon.state", "panic"): _WARNING,
     ("daemon.state", "panic_ended"): _WARNING,
@@ -55,6 +57,14 @@ _PRIORITIES = {
 _TOLD_IN_CONVERSATION = frozenset({"human", "memory", "plan"})
 """Built-in tools whose arguments are content of the conversation, unlike commands and paths."""
 _CALL_FIELDS = ("tool", "action", "effect", "decision", "duration_ms", "result")
+_CHECKPOINT_FIELDS = {
+    "LIGHTAGENT_CHECKPOINT_SEQ": "seq",
+    "LIGHTAGENT_CHECKPOINT_HASH": "hash",
+    "LIGHTAGENT_CHECKPOINT_KEY": "fingerprint",
+    "LIGHTAGENT_CHECKPOINT_PUBLIC_KEY": "public_key",
+    "LIGHTAGENT_CHECKPOINT_SIGNATURE": "signature",
+}
+"""What an auditor needs who has the journal alone, and where it is in the data of a checkpoint."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal or a reader could take for something else, and half characters."""
 
@@ -80,12 +90,14 @@ def journal_fields(event: Event, *, content: bool = False) -> dict[str, str]:
         "LIGHTAGENT_TYPE": event.type,
         "LIGHTAGENT_AGENT": event.agent,
         "LIGHTAGENT_SESSION": event.session,
-        "LIGHTAGENT_CALLER_UID": _caller(event, data if own else {}),
+        "LIGHTAGENT_CALLER_UID": "" if event.caller is None else str(event.caller),
         "LIGHTAGENT_REQUEST_ID": event.request_id,
         "LIGHTAGENT_TRACE_ID": event.trace_id,
     }
     if own:
         fields |= {f"LIGHTAGENT_{name.upper()}": str(data[name]) for name in _CALL_FIELDS if name in data}
+        if event.topic == "daemon.checkpoint":
+            fields |= {name: str(data[key]) for name, key in _CHECKPOINT_FIELDS.items() if key in data}
         if event.topic == "agent.error":
             fields["LIGHTAGENT_RESULT"] = str(data.get("code", event.type))
         if _shows_args(data):
@@ -128,12 +140,6 @@ def _priority(event: Event, data: Mapping[str, Any]) -> str:
     return _PRIORITIES.get(kind, _INFO)
 
 
-def _caller(event: Event, data: Mapping[str, Any]) -> str:
-    """The uid on whose word it happened: who answered or commanded, else the owner of the session."""
-    uid = next((data[name] for name in ("by", "answered_by") if isinstance(data.get(name), int)), event.owner)
-    return "" if uid is None else str(uid)
-
-
 def plain(text: str, keep: str = "") -> str:
     """Text without what steers a terminal, in one line unless newlines are to be kept: journalctl(1) would
     hide a field that has such characters.
@@ -164,9 +170,18 @@ def _sentence(event: Event, data: Mapping[str, Any]) -> str:
         return f"{who}plan: task {data.get('task', '')} {data.get('state', '')}"
     if event.topic.startswith("input."):
         return f"{who}input {data.get('input', '')}: {event.type}"
+    if event.topic == "daemon.checkpoint" and "fingerprint" in data:
+        return _sentence_of_checkpoint(event, data)
     if event.topic.startswith(("agent.error", "budget.", "daemon.", "policy.")):
         return who + f"{event.type}: {data.get('message', '')}".rstrip(": ")
     return f"{who}{event.topic} {event.type}"
+
+
+def _sentence_of_checkpoint(event: Event, data: Mapping[str, Any]) -> str:
+    key = str(data["fingerprint"])[:16]
+    if event.type == "key":
+        return f"key: {key} signs the history from now on"
+    return f"signed: the history up to event {data.get('seq', '?')}, with the key {key}"
 
 
 def _shows_args(data: Mapping[str, Any]) -> bool:

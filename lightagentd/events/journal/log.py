@@ -12,8 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from lightagentd.events.journal_entry import plain
-from lightagentd.events.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.context import current_context
+from lightagentd.events.journal.entry import plain
+from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
+from lightagentd.events.redaction.logs import RedactingFilter
 
 _PRIORITIES = ((logging.CRITICAL, "2"), (logging.ERROR, "3"), (logging.WARNING, "4"), (logging.INFO, "6"))
 """Levels of logging, and what they are in syslog(3)."""
@@ -36,6 +38,7 @@ class JournalHandler(logging.Handler):
                     "CODE_FILE": record.pathname,
                     "CODE_LINE": str(record.lineno),
                     "CODE_FUNC": record.funcName or "",
+                    **_whose(),
                 }
             )
         except OSError:
@@ -48,6 +51,19 @@ class JournalHandler(logging.Handler):
         super().close()
 
 
+def _whose() -> dict[str, str]:
+    """On whose behalf it was said, in the fields that events have, too."""
+    own = current_context()
+    fields = {
+        "LIGHTAGENT_AGENT": own.agent,
+        "LIGHTAGENT_SESSION": own.session,
+        "LIGHTAGENT_CALLER_UID": "" if own.caller is None else str(own.caller),
+        "LIGHTAGENT_REQUEST_ID": own.request_id,
+        "LIGHTAGENT_TRACE_ID": own.trace_id,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
 def handler() -> logging.Handler:
     """For this process: the journal where standard error is journald's (systemd.exec(5), JOURNAL_STREAM),
     else standard error.
@@ -58,6 +74,7 @@ def handler() -> logging.Handler:
     else:
         found = logging.StreamHandler()
         found.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    found.addFilter(RedactingFilter())
     return found
 
 

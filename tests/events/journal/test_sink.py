@@ -6,20 +6,24 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightagentd.daemon import Daemon
-from lightagentd.events import journald
-from lightagentd.events.journal_socket import JournalSocket
-from lightagentd.events.journald import JournaldSink, journal_fields, message_id
+from lightagentd.events.journal import sink as journald
+from lightagentd.events.journal.journal_socket import JournalSocket
+from lightagentd.events.journal.mark import JournalMark
+from lightagentd.events.journal.sink import JournaldSink, journal_fields, message_id
+from lightagentd.events.kinds.agent import Prompted
 from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
 from lightagentd.events.redaction import Redactor
 from lightagentd.paths import Paths
@@ -41,8 +45,8 @@ SECRET_TEXT = "the content of somebody's conversation"
 def stored(
     topic: str, event_type: str, data: dict[str, Any], *, source: str = "agent", seq: int = 7
 ) -> Event:
-    """An event as the history gives it to the sink."""
-    with within(agent="ops", session="ses_1", owner=1000, request_id="req_1", trace_id="trace_1"):
+    """An event as the history gives it to the sink, on the word of the uid 1000."""
+    with within(agent="ops", session="ses_1", owner=0, caller=1000, request_id="req_1", trace_id="trace_1"):
         new = NewEvent(topic=topic, type=event_type, data=data, source=source)
     return encode(new, seq, GENESIS, Redactor())[1]
 
@@ -243,12 +247,13 @@ def test_a_tool_cannot_raise_an_alarm_in_the_name_of_the_daemon() -> None:
     assert (found["PRIORITY"], found["LIGHTAGENT_CALLER_UID"]) == ("6", "1000")
 
 
-def test_the_caller_is_who_answered_or_commanded_and_else_the_owner() -> None:
-    granted = stored("approval.granted", "granted", {**CALL, "approval": "apr_1", "answered_by": 0})
-    assert journal_fields(granted)["LIGHTAGENT_CALLER_UID"] == "0"
+def test_the_caller_is_the_one_on_whose_word_it_happened_and_not_the_owner() -> None:
+    granted = stored("approval.granted", "granted", {**CALL, "approval": "apr_1", "answered_by": 1000})
+    assert journal_fields(granted)["LIGHTAGENT_CALLER_UID"] == "1000"
     assert journal_fields(granted)["MESSAGE"].startswith("ops: granted approval apr_1: systemd.restart")
-    assert journal_fields(stored("daemon.state", "panic", {"by": 5}))["LIGHTAGENT_CALLER_UID"] == "5"
-    assert journal_fields(stored("agent.prompt", "prompt", {}))["LIGHTAGENT_CALLER_UID"] == "1000"
+    own = replace(granted, caller=None)
+    assert "LIGHTAGENT_CALLER_UID" not in journal_fields(own)
+    assert journal_fields(replace(granted, caller=0))["LIGHTAGENT_CALLER_UID"] == "0"
 
 
 def test_a_turn_that_failed_has_the_error_as_its_result() -> None:
@@ -516,6 +521,116 @@ def test_a_damaged_file_of_a_gap_stops_nothing(journal: Journal, tmp_path: Path,
     sink.close(20)
 
 
+def test_what_a_killed_daemon_had_not_sent_is_told_after_the_next_start(
+    journal: Journal, tmp_path: Path
+) -> None:
+    mark, copy = tmp_path / "sent", tmp_path / "copy"
+    killed = JournaldSink(journal.path, mark_file=mark)
+    killed.start()
+    for seq in (1, 2, 3):
+        killed.send(stored("agent.prompt", "prompt", {}, seq=seq))
+        assert journal.receive()["LIGHTAGENT_SEQ"] == str(seq)
+    until(lambda: JournalMark.kept(mark) == 3)
+    shutil.copy(mark, copy)  # as a process that is killed leaves it
+    killed.close(20)
+    second = JournaldSink(journal.path, mark_file=copy)
+    second.start()
+    second.send(stored("agent.prompt", "prompt", {}, seq=9))
+    assert missing(journal.receive()) == ("4", "8", "5")
+    assert journal.receive()["LIGHTAGENT_SEQ"] == "9"
+    second.close(20)
+    third = JournaldSink(journal.path, mark_file=copy)
+    third.start()
+    third.send(stored("agent.prompt", "prompt", {}, seq=10))
+    assert journal.receive()["LIGHTAGENT_SEQ"] == "10"
+    third.close(20)
+
+
+def test_a_gap_that_was_not_told_before_a_kill_is_told_after_the_next_start(
+    journal: Journal, tmp_path: Path
+) -> None:
+    mark, copy = tmp_path / "sent", tmp_path / "copy"
+    killed = JournaldSink(journal.path, mark_file=mark)
+    killed.start()
+    killed.send(stored("agent.prompt", "prompt", {}, seq=1))
+    journal.receive()
+    until(lambda: JournalMark.kept(mark) == 1)
+    journal.close()
+    for seq in (2, 3):
+        killed.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    until(lambda: killed.dropped == 2)
+    shutil.copy(mark, copy)
+    killed.close(20)
+    back = Journal(journal.path)
+    second = JournaldSink(journal.path, mark_file=copy)
+    second.start()
+    second.send(stored("agent.prompt", "prompt", {}, seq=4))
+    assert missing(back.receive()) == ("2", "3", "2")
+    assert back.receive()["LIGHTAGENT_SEQ"] == "4"
+    second.close(20)
+    back.close()
+
+
+def test_the_mark_stays_where_it_is_while_a_gap_is_to_be_told(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journald, "QUEUE_LIMIT", 2)
+    monkeypatch.setattr(journald, "RETRY_S", 0.02)
+    sink = JournaldSink(journal.path, mark_file=tmp_path / "sent")
+    for seq in (1, 2, 3, 4):
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    assert sink.dropped == 2
+    sink.start()
+    assert [journal.receive()["LIGHTAGENT_SEQ"] for _ in range(2)] == ["1", "2"]
+    assert missing(journal.receive()) == ("3", "4", "2")
+    assert JournalMark.kept(tmp_path / "sent") is None
+    sink.send(stored("agent.prompt", "prompt", {}, seq=5))
+    assert journal.receive()["LIGHTAGENT_SEQ"] == "5"
+    until(lambda: JournalMark.kept(tmp_path / "sent") == 5)
+    sink.close(20)
+
+
+@pytest.mark.parametrize("first_seq", [1, 500])
+def test_nothing_is_said_where_it_is_not_known_what_was_sent(
+    journal: Journal, tmp_path: Path, first_seq: int
+) -> None:
+    sink = JournaldSink(journal.path, mark_file=tmp_path / "sent")
+    sink.start()
+    sink.send(stored("agent.prompt", "prompt", {}, seq=first_seq))
+    assert journal.receive()["LIGHTAGENT_SEQ"] == str(first_seq)
+    sink.close(20)
+    assert JournalMark.kept(tmp_path / "sent") == first_seq
+
+
+def test_a_history_that_was_put_back_is_no_gap(journal: Journal, tmp_path: Path) -> None:
+    for seq in (500, 30, 31):
+        sink = JournaldSink(journal.path, mark_file=tmp_path / "sent")
+        sink.start()
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+        assert journal.receive()["LIGHTAGENT_SEQ"] == str(seq)
+        sink.close(20)
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "short", "junk"])
+def test_a_damaged_mark_stops_nothing(journal: Journal, tmp_path: Path, how: str) -> None:
+    mark = tmp_path / "sent"
+    if how == "folder":
+        mark.mkdir()
+    elif how == "link":
+        mark.symlink_to(tmp_path / "elsewhere")
+    else:
+        mark.write_bytes(b"\x01" if how == "short" else b"\xff" * 20)
+    sink = JournaldSink(journal.path, mark_file=mark)
+    sink.start()
+    for seq in (8, 9):
+        sink.send(stored("agent.prompt", "prompt", {}, seq=seq))
+    taken = [journal.receive()]
+    while taken[-1].get("LIGHTAGENT_SEQ") != "9":
+        taken.append(journal.receive())
+    sink.close(20)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_journald_is_there_when_only_its_socket_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,7 +650,7 @@ async def test_a_daemon_without_its_journal_says_so_and_the_history_has_everythi
     monkeypatch.setattr(JournaldSink.__init__, "__defaults__", (journal.path,))
     async with Daemon(paths) as daemon:
         journal.close()
-        await daemon.history.append(NewEvent(topic="agent.prompt", type="prompt", data={}))
+        await daemon.history.append(Prompted(text="check disk").event())
         await asyncio.to_thread(until, lambda: daemon.journal and daemon.journal.dropped)
         assert [one for one in daemon.problems() if "journald takes no events" in one]
         assert daemon.history.head_seq > 1

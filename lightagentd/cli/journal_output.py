@@ -1,0 +1,86 @@
+"""What journalctl(1) prints of the journal, for whoever compares it with the history."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from lightagentd.cli.output import warn
+from lightagentd.cli.when import Start
+from lightagentd.errors import InvalidArgument
+
+_SYNC_S = 10.0
+_PATH = "/usr/bin:/bin"
+
+
+class JournalOutput:
+    """What is to be read of the journal; as a context, journalctl while it runs. `fd` is its output."""
+
+    def __init__(self, wanted: bool, files: tuple[Path, ...], since: Start) -> None:
+        self.program = shutil.which("journalctl", path=_PATH) if wanted else None
+        self.missing = wanted and self.program is None
+        self._files = files
+        self._since = since
+        self._process: subprocess.Popen[bytes] | None = None
+        self.fd: int | None = None
+
+    def __enter__(self) -> JournalOutput:
+        if self.program is None:
+            return self
+        from lightagentd.events.audit.journal_audit import FIELDS, TRUSTED_FIELDS
+
+        for path in self._files:
+            if not path.is_file():
+                raise InvalidArgument(f"There is no file {path}.", field="journal_file")
+        environment = {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
+        if os.geteuid() == 0 and not self._files:
+            # What journald has taken, but not written yet. It is of no use to wait for one that is stuck.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [self.program, "--sync"],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    env=environment,
+                    timeout=_SYNC_S,
+                    check=False,
+                )
+        names = [f"LIGHTAGENT_{name}" for name in FIELDS]
+        argv = [self.program, "--quiet", "--no-pager", "--output=json"]
+        argv += [f"--output-fields={','.join([*names, *TRUSTED_FIELDS])}"]
+        argv += [f"--file={path}" for path in self._files]
+        if self._since.time_us:
+            argv.append(f"--since=@{self._since.time_us // 1_000_000}")
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/" if not self._files else None,
+        )
+        assert self._process.stdout is not None
+        self.fd = self._process.stdout.fileno()
+        return self
+
+    def warn(self) -> None:
+        """Tell when not all of it was there to be compared; to be called once its end was read."""
+        if self.missing:
+            warn("There is no journalctl here, so the journal was not compared.")
+        if self._process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if status := self._process.wait(_SYNC_S):
+                warn(
+                    f"journalctl failed with status {status}: not all of the journal may have been compared.",
+                    "See what it says: journalctl -u lightagentd",
+                )
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,1 @@
+"""What shows tampering: signed checkpoints, verification, the comparison with the journal."""

@@ -1,0 +1,190 @@
+"""Whether the checkpoints of a walk are the daemon's, and fit the events that they cover.
+
+Each start of the daemon stores its key and a checkpoint of what it found, before all else (`checkpoints`). So
+whoever writes the chain anew without the key can neither leave the old checkpoints in, which do not fit, nor
+leave them out, where a start is among what he wrote.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from lightagentd.events.audit.bad_record import BadRecord, hash_of, record_of, text_in
+from lightagentd.events.audit.signing import fingerprint, short, signed_by
+from lightagentd.events.model import Event, decode
+from lightagentd.events.store.layout import EVENTS, Environment, index_prefix, seq_key
+
+TOPIC = "daemon.checkpoint"
+_LOOKED_AT = 64
+"""So many checkpoints before an event are tried for one with a good signature."""
+
+
+class CheckpointCheck:
+    """Hears of each checkpoint and start. `keys` are trusted public keys by fingerprint; None for those that
+    the history names.
+    """
+
+    def __init__(self, environment: Environment, keys: Mapping[str, bytes] | None) -> None:
+        self._environment = environment
+        self._trusted = keys
+        self._known: dict[str, bytes] = dict(keys or {})
+        self.good = 0
+        """How many have a good signature."""
+        self.newest_key = ""
+        self.trusted = False
+        """Whether the newest key is one that is trusted."""
+        self.covered_seq = 0
+        """The last event that a checkpoint covers with a trusted key; with any key where none is trusted."""
+        self.keys_seen: list[tuple[int, str]] = []
+        """From which event on which key signs."""
+        self._foreign = (0, "")
+        """The first event after the newest trusted checkpoint with another key, and that key."""
+        self._owed = 0
+        """What a checkpoint after the newest `key` has to cover."""
+        self._key_seq = 0
+        self._key_of_start = False
+
+    def learn(self, first: int) -> None:
+        """Know the keys that are named before the first event: retention keeps the newest one's."""
+        for event in self._checkpoints_before(first):
+            if (public := _public_in(event)) is not None:
+                self._known.setdefault(fingerprint(public), public)
+
+    def hear(self, event: Event, prev: str) -> None:
+        """Take a checkpoint, whose `prev` is the hash of the event before it. Raises BadRecord."""
+        if event.type == "key":
+            self._key(event)
+        elif event.type == "signed":
+            self._signed(event, prev)
+        elif event.type == "broken":
+            found = text_in(event.data or {}, "message")[:400]
+            raise BadRecord(event.seq, f"the daemon found when it started (event {event.seq}): {found}")
+
+    def start(self, event: Event) -> None:
+        """The daemon started. Raises BadRecord when it did not sign what it found."""
+        self._check_owed()
+        if self._key_seq and not self._key_of_start:
+            raise BadRecord(
+                event.seq,
+                f"the start at event {event.seq} signed nothing, so the daemon did not write it; the last "
+                f"event that was signed is {self.covered_seq}",
+            )
+        self._key_of_start = False
+
+    def finish(self) -> None:
+        """The walk is over. Raises BadRecord."""
+        self._check_owed()
+        if self._trusted is not None and self._foreign[0]:
+            seq, key = self._foreign
+            raise BadRecord(
+                seq, f"from event {seq} on it is signed with a key that is not trusted: {short(key)}"
+            )
+
+    def _key(self, event: Event) -> None:
+        self._check_owed()
+        key, public = text_in(event.data or {}, "fingerprint"), _public_in(event)
+        if public is None or fingerprint(public) != key:
+            raise BadRecord(event.seq, f"event {event.seq} was forged: it names a key that is none")
+        if not self.keys_seen or self.keys_seen[-1][1] != key:
+            self.keys_seen.append((event.seq, key))
+        self._known[key] = public
+        self._note_foreign(event.seq, key)
+        self._key_seq, self._key_of_start = event.seq, True
+        self._owed = event.seq - 1 if event.seq - 1 > self._environment.anchor()[0] else 0
+
+    def _signed(self, event: Event, prev: str) -> None:
+        data, at = event.data or {}, f"the checkpoint at event {event.seq}"
+        covered, key, wanted = data.get("seq"), text_in(data, "fingerprint"), text_in(data, "hash")
+        if type(covered) is not int or not 0 < covered < event.seq:
+            raise BadRecord(event.seq, f"{at} was forged: it covers no event")
+        found = prev if covered == event.seq - 1 else self.hash_of(covered)
+        if found and found != wanted:
+            raise BadRecord(
+                covered,
+                f"event {covered} is not the one that {at} covers: the history was written anew from some "
+                f"event after {self.covered_seq} on",
+            )
+        if key not in self._known:
+            self._note_foreign(event.seq, key)
+            if not self._key_seq:
+                return  # retention has removed what named it; a later checkpoint covers this one
+            raise BadRecord(event.seq, f"{at} was forged: no event names its key {short(key)}")
+        if not signed_by(self._known[key], covered, wanted, text_in(data, "signature")):
+            raise BadRecord(event.seq, f"{at} was forged: its signature is wrong")
+        self._note_foreign(event.seq, key)
+        self.good += 1
+        self.newest_key = key
+        self.trusted = self._trusted is not None and key in self._trusted
+        if self._trusted is None or self.trusted:
+            self.covered_seq = max(self.covered_seq, covered)
+            self._foreign = (0, "")
+        if covered >= self._owed:
+            self._owed = 0
+
+    def _note_foreign(self, seq: int, key: str) -> None:
+        if self._trusted is not None and key not in self._trusted and not self._foreign[0]:
+            self._foreign = (seq, key)
+
+    def _check_owed(self) -> None:
+        if self._owed:
+            seq = self._key_seq
+            raise BadRecord(
+                seq,
+                f"the start at event {seq} signed nothing of what it found, so the daemon did not write it",
+            )
+
+    def hash_of(self, seq: int) -> str:
+        """The hash of an event; that of the anchor, too, and empty for one that is not there."""
+        anchor_seq, anchor_hash = self._environment.anchor()
+        if seq == anchor_seq:
+            return anchor_hash
+        record = record_of(self._environment, seq)
+        return "" if record is None else hash_of(record)
+
+    def signed_before(self, seq: int) -> tuple[int, str] | None:
+        """Number and hash that the newest good checkpoint before an event covers, where the stored record has
+        that hash, too; None when there is none nearby. What it needs to know of keys is heard by this.
+        """
+        events = self._checkpoints_before(seq)
+        named = {fingerprint(public): public for event in events if (public := _public_in(event)) is not None}
+        trusted = named if self._trusted is None else self._trusted
+        for event in events:
+            data = event.data or {}
+            key, covered, wanted = text_in(data, "fingerprint"), data.get("seq"), text_in(data, "hash")
+            if event.type != "signed" or type(covered) is not int or key not in trusted:
+                continue
+            good = signed_by(trusted[key], covered, wanted, text_in(data, "signature"))
+            if good and self.hash_of(covered) == wanted:
+                self._known |= named
+                self.newest_key, self.trusted, self.covered_seq = key, True, covered
+                return covered, wanted
+        return None
+
+    def _checkpoints_before(self, seq: int) -> list[Event]:
+        """Those next before an event, newest first."""
+        prefix = index_prefix(TOPIC)
+        records: list[bytes] = []
+        with (
+            self._environment.reading() as txn,
+            txn.cursor(self._environment.db["by_topic"]) as cursor,
+        ):
+            placed = cursor.prev() if cursor.set_range(prefix + seq_key(seq)) else cursor.last()
+            while placed and cursor.key().startswith(prefix) and len(records) < _LOOKED_AT:
+                record = txn.get(cursor.key()[-8:], db=self._environment.db[EVENTS])
+                if record is not None:
+                    records.append(record)
+                placed = cursor.prev()
+        try:
+            return [decode(record) for record in records]
+        except ValueError:
+            return []
+
+
+def _public_in(event: Event) -> bytes | None:
+    """The 32 bytes of the key that an event names."""
+    try:
+        raw = base64.b64decode(text_in(event.data or {}, "public_key"), validate=True)
+    except ValueError:
+        return None
+    return raw if len(raw) == 32 else None

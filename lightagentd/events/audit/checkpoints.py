@@ -1,0 +1,249 @@
+"""Signs the history's head now and then, so that nobody without the key can write it anew unnoticed.
+
+`Checkpoints` belongs to the daemon. A checkpoint is an event `daemon.checkpoint`, and so in the journal,
+too; it covers everything up to the event that was the newest. One is made when `checkpoint_events` events
+are not covered, `checkpoint_s` seconds after the first of them, at each start and at the stop; its own
+event alone is no reason for another, so a daemon that does nothing makes none. What could not be stored is
+tried again later.
+
+A start stores two events before all others: the key (`CheckpointKey`), and a checkpoint of what it found.
+So a stretch of history with a start and without a checkpoint was not written by the daemon. Number and
+hash of the newest checkpoint's own event, signed, are kept in `<state>/audit/head.json`: with them the
+next start and `lactl audit verify` see that the file of the history was cut or exchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
+from lightagentd.events.audit.bad_record import hash_of, record_of
+from lightagentd.events.audit.signing import SigningKey, short, signed_by, write_whole
+from lightagentd.events.context import own_task
+from lightagentd.events.history import History
+from lightagentd.events.kinds.history import CheckpointBroken, CheckpointKey, CheckpointSigned
+from lightagentd.events.model import Event, NewEvent, decode
+
+_log = logging.getLogger(__name__)
+
+TOPIC = "daemon.checkpoint"
+HEAD_FILE = "head.json"
+_EXPLAINS = {("daemon.history", "installed"), ("daemon.history", "set_aside")}
+"""By topic and type: events after which the history is not the one that was signed, and says why."""
+_LOOKED_BACK = 16
+"""Among so many of the newest events at a start an event that explains is looked for."""
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptHead:
+    """What was signed last, as it is kept beside the history."""
+
+    seq: int
+    hash: str
+    fingerprint: str
+    signature: str
+
+    @staticmethod
+    def read(path: Path) -> KeptHead | None:
+        """None when there is none. Raises ValueError for a file that holds something else, OSError."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return None
+        try:
+            found = KeptHead(**json.loads(content))
+        except (TypeError, RecursionError) as err:
+            raise ValueError(f"{path} does not hold a checkpoint") from err
+        texts = (found.hash, found.fingerprint, found.signature)
+        if type(found.seq) is not int or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{path} does not hold a checkpoint")
+        return found
+
+
+class Checkpoints:
+    """Makes checkpoints of one history from `start` to `close`."""
+
+    def __init__(
+        self, history: History, key: SigningKey, folder: Path, *, every_events: int, every_s: float
+    ) -> None:
+        self.key = key
+        self._history = history
+        self._head_file = folder / HEAD_FILE
+        self._every_events = every_events
+        self._every_s = every_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._uncovered = 0
+        """How many events no checkpoint covers."""
+        self._wake = asyncio.Event()
+        self._full = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._broken = ""
+
+    def problem(self) -> str:
+        """What is wrong, as a sentence; empty when all is well."""
+        return self._broken
+
+    async def start(self) -> None:
+        """Store the key and a checkpoint of what is there, before anything else is. Raises StorageError."""
+        self._loop = asyncio.get_running_loop()
+        events = [self._key_event()]
+        if (broken := await asyncio.to_thread(self._compared)) is not None:
+            self._broken = f"{broken.message} What to do: lactl audit verify"
+            _log.error("%s", broken.message)
+            events.append(broken.event())
+        signed = self._signed()
+        if signed is not None:
+            events.append(signed.event())
+        stored = await self._history.append(*events)
+        await self._keep(stored[-1])
+        self._task = own_task(self._run(), name="checkpoints")
+
+    async def close(self) -> None:
+        """Make a last checkpoint, if there are events that none covers; the history is open still."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.wait([task])
+        if self._uncovered:
+            with contextlib.suppress(LightagentError):  # the next start signs what it finds
+                await self.sign()
+
+    def committed(self, events: Sequence[Event]) -> None:
+        """In the history's thread: events are on disk. It wakes the loop twice for a checkpoint, at most."""
+        count = sum(event.topic != TOPIC for event in events)
+        if not count or self._loop is None:
+            return
+        with self._lock:
+            before, self._uncovered = self._uncovered, self._uncovered + count
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the next start signs what it finds
+            if not before:
+                self._loop.call_soon_threadsafe(self._wake.set)
+            if before < self._every_events <= self._uncovered:
+                self._loop.call_soon_threadsafe(self._full.set)
+
+    async def sign(self) -> None:
+        """Make a checkpoint now. Raises StorageError."""
+        with self._lock:  # what is committed from here on is for the next one, even where this one covers it
+            self._uncovered = 0
+            self._wake.clear()
+            self._full.clear()
+        signed = self._signed()
+        if signed is not None:
+            [stored] = await self._history.append(signed.event())
+            await self._keep(stored)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._full.wait()
+            try:
+                await self.sign()
+            except StorageError as err:
+                _log.warning("no checkpoint of the history could be stored: %s", err)
+                await asyncio.sleep(min(self._every_s, 60.0))
+                self._wake.set()
+
+    def _signed(self) -> CheckpointSigned | None:
+        seq, event_hash = self._history.head
+        if not seq:
+            return None
+        return CheckpointSigned(
+            seq=seq,
+            hash=event_hash,
+            fingerprint=self.key.fingerprint,
+            signature=self.key.sign(seq, event_hash),
+        )
+
+    def _key_event(self) -> NewEvent:
+        return CheckpointKey(
+            fingerprint=self.key.fingerprint, public_key=self.key.public_text, made=self.key.made
+        ).event()
+
+    async def _keep(self, newest: Event) -> None:
+        """Sign the event of the checkpoint, too, which nothing in the history covers yet, and keep that."""
+        head = KeptHead(
+            seq=newest.seq,
+            hash=newest.hash,
+            fingerprint=self.key.fingerprint,
+            signature=self.key.sign(newest.seq, newest.hash),
+        )
+        content = json.dumps(asdict(head)).encode() + b"\n"
+        try:
+            await asyncio.to_thread(write_whole, self._head_file, content)
+        except OSError as err:
+            _log.warning("the newest checkpoint could not be kept in %s: %s", self._head_file, err)
+
+    def _compared(self) -> CheckpointBroken | None:
+        """What is wrong with the history, by the head that was kept. It reads the store: for a thread."""
+        try:
+            kept = KeptHead.read(self._head_file)
+        except (OSError, ValueError) as err:
+            return CheckpointBroken(
+                message=f"What was signed last is not known: {err}.", signed_seq=0, signed_hash=""
+            )
+        if kept is None:
+            return self._without_head()
+        ours = kept.fingerprint == self.key.fingerprint
+        if ours and not signed_by(self.key.public, kept.seq, kept.hash, kept.signature):
+            return CheckpointBroken(
+                message=f"{self._head_file} was altered: its signature is wrong.",
+                signed_seq=kept.seq,
+                signed_hash=kept.hash,
+            )
+        found = self._hash_of(kept.seq)
+        removed = not found and kept.seq < self._history.environment.anchor()[0]  # by retention
+        if found == kept.hash or removed or self._is_explained():
+            return None
+        how = f"ends at event {self._history.head_seq}" if not found else f"has another event {kept.seq}"
+        return CheckpointBroken(
+            message=f"The history is not the one that was signed last, up to event {kept.seq}: it {how}.",
+            signed_seq=kept.seq,
+            signed_hash=kept.hash,
+        )
+
+    def _without_head(self) -> CheckpointBroken | None:
+        """Where nothing is kept there may be no checkpoint with this key, either."""
+        try:
+            signed = self._history.find_in_topic(
+                TOPIC, lambda event: (event.data or {}).get("fingerprint") == self.key.fingerprint
+            )
+        except HistoryDamaged:
+            return None  # the verification of the newest events says so
+        if signed is None or self._is_explained():
+            return None
+        return CheckpointBroken(
+            message=f"{self._head_file}, which says what was signed last, is gone. The history has a "
+            f"checkpoint with the key {short(self.key.fingerprint)} at event {signed.seq}.",
+            signed_seq=0,
+            signed_hash="",
+        )
+
+    def _hash_of(self, seq: int) -> str:
+        anchor_seq, anchor_hash = self._history.environment.anchor()
+        if seq == anchor_seq:
+            return anchor_hash
+        record = record_of(self._history.environment, seq)
+        return hash_of(record) if record is not None else ""
+
+    def _is_explained(self) -> bool:
+        head_seq = self._history.head_seq
+        for seq in range(max(1, head_seq - _LOOKED_BACK + 1), head_seq + 1):
+            record = record_of(self._history.environment, seq)
+            with contextlib.suppress(ValueError):  # damaged: it explains nothing, and the start must go on
+                event = decode(record or b"")
+                if (event.topic, event.type) in _EXPLAINS:
+                    return True
+        return False

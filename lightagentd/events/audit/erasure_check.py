@@ -1,0 +1,136 @@
+"""Whether missing data is missing for a reason: a later deletion of the session says that it took it away.
+
+The deletion (`session.deleted`) says of how many events it took the data. Where all of them are still there,
+the numbers must agree. For each session that was deleted a few numbers are held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lightagentd.events.audit.bad_record import BadRecord
+from lightagentd.events.model import Event
+
+TOPIC = "session.deleted"
+
+
+@dataclass
+class _Session:
+    """What is known about the missing data of one session."""
+
+    open: int = 0
+    """Events without data for which the walk has seen no deletion yet."""
+    first_open: int = 0
+    first: int = 0
+    explained: int = 0
+    said: int = 0
+    """How many events the deletions say."""
+    known: bool = True
+    """Whether each deletion still says it: a later one may have taken its data, too."""
+    tombstone: int = 0
+    """The newest deletion."""
+    kept: list[int] = field(default_factory=list)
+    """Events without data before the anchor."""
+
+
+class ErasureCheck:
+    """Hears of each event without data and of each deletion, and says at the end whether they fit."""
+
+    def __init__(self, newest: int) -> None:
+        """`newest` is the newest event now: what is deleted after it may have been read before."""
+        self._newest = newest
+        self._sessions: dict[str, _Session] = {}
+        self.erased = 0
+        """How many events have no data for a good reason."""
+
+    def without_data(self, seq: int, session: str) -> None:
+        """An event of the chain has no data. Raises BadRecord when nothing can explain that."""
+        found = self._of(seq, session)
+        found.first_open = found.first_open or seq
+        found.first = found.first or seq
+        found.open += 1
+
+    def kept_without_data(self, seq: int, session: str) -> None:
+        """As `without_data`, of an event before the anchor; these come after those of the chain."""
+        self._of(seq, session).kept.append(seq)
+
+    def forget_kept(self) -> None:
+        """The events before the anchor are looked at anew."""
+        for found in self._sessions.values():
+            found.kept.clear()
+
+    def deletion(self, event: Event) -> None:
+        """A session was deleted; when the deletion's own data is missing, too, that was heard before."""
+        found = self._of(event.seq, event.session)
+        own = 1 if event.data is None else 0
+        found.explained += found.open - own
+        found.open, found.first_open = own, event.seq if own else 0
+        self._said(found, event)
+
+    def kept_deletion(self, event: Event) -> None:
+        """As `deletion`, of an event before the anchor."""
+        found = self._of(event.seq, event.session)
+        if event.seq > found.tombstone or not found.tombstone:
+            self._said(found, event)
+        else:
+            found.known = False  # it may have been counted in an earlier look
+
+    def settle(self, *, whole: bool) -> None:
+        """Whether a deletion explains each event without data; in a `whole` history the numbers must agree.
+
+        Raises BadRecord for the first that does not fit.
+        """
+        self.erased = 0
+        bad: list[BadRecord] = []
+        for session, found in self._sessions.items():
+            explained = found.explained + len(found.kept)
+            self.erased += explained
+            lost = [seq for seq in found.kept if seq > found.tombstone]
+            if found.open:
+                lost.append(found.first_open)
+            counted = found.known and found.tombstone <= self._newest
+            if lost:
+                bad.append(_lost(min(lost), session))
+            elif found.known and explained > found.said:
+                bad.append(_too_many(min([*found.kept, found.first or found.tombstone]), session, found))
+            elif whole and counted and explained < found.said:
+                bad.append(_too_few(session, found))
+        if bad:
+            raise min(bad, key=lambda one: one.seq)
+
+    def _of(self, seq: int, session: str) -> _Session:
+        if not session:
+            raise BadRecord(
+                seq, f"event {seq} was altered: its data is missing, and it belongs to no session"
+            )
+        return self._sessions.setdefault(session, _Session())
+
+    def _said(self, found: _Session, event: Event) -> None:
+        count = (event.data or {}).get("erased_events")
+        if type(count) is int:
+            found.said += count
+        else:
+            found.known = False
+        found.tombstone = max(found.tombstone, event.seq)
+
+
+def _lost(seq: int, session: str) -> BadRecord:
+    return BadRecord(
+        seq, f"event {seq} was altered: its data is missing, and {session[:60]} was not deleted after it"
+    )
+
+
+def _too_many(seq: int, session: str, found: _Session) -> BadRecord:
+    return BadRecord(
+        seq,
+        f"event {seq} or a later one of {session[:60]} was altered: the session's deletion took the data of "
+        f"{found.said} events away, and {found.explained + len(found.kept)} have none",
+    )
+
+
+def _too_few(session: str, found: _Session) -> BadRecord:
+    return BadRecord(
+        found.tombstone,
+        f"the deletion at event {found.tombstone} took the data of {found.said} events of {session[:60]} "
+        f"away, and only {found.explained + len(found.kept)} have none",
+    )

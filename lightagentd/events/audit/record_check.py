@@ -1,0 +1,69 @@
+"""A close look at one record that does not begin and end as its neighbours want it: what is wrong with it?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from lightagentd.events.audit.bad_record import BadRecord, record_of
+from lightagentd.events.store.layout import Environment, seq_key
+
+
+def checked(
+    environment: Environment,
+    key: bytes,
+    line: bytes,
+    data: bytes,
+    seq: int,
+    links: tuple[str, str],
+    first: int,
+) -> dict[str, Any]:
+    """The header of the record that must be number `seq`, where `links` are the hashes of the two before it.
+
+    Raises BadRecord.
+    """
+    if key != seq_key(seq):
+        if len(key) != 8 or key < seq_key(seq):
+            raise BadRecord(
+                seq, f"a record with the foreign key {key[:20].hex()} was inserted before event {seq}"
+            )
+        raise BadRecord(seq, f"event {seq} is missing: the next stored one is {int.from_bytes(key, 'big')}")
+    header = header_of(line, seq)
+    if header["seq"] != seq or type(header["seq"]) is not int:
+        if seq > first and header["seq"] == seq - 1 and header["prev"] == links[1]:
+            raise BadRecord(
+                seq - 1, f"a record was inserted as event {seq - 1}: that event now lies at {seq}"
+            )
+        raise BadRecord(seq, f"the record at {seq} says that it is event {str(header['seq'])[:40]}")
+    if header["prev"] != links[0]:
+        if seq == first or _next_names(environment, seq) not in (None, hashlib.sha256(line).hexdigest()):
+            raise BadRecord(seq, f"event {seq} was altered: it does not follow the event before it")
+        raise BadRecord(seq - 1, f"event {seq - 1} was altered or replaced: event {seq} does not follow it")
+    if data and hashlib.sha256(data).hexdigest() != header["data_sha256"]:
+        raise BadRecord(
+            seq, f"event {seq} was altered: its data does not have the hash that its header names"
+        )
+    return header
+
+
+def header_of(line: bytes, seq: int) -> dict[str, Any]:
+    """The header in a record's first line. Raises BadRecord."""
+    try:
+        header = json.loads(line)
+        if {"seq", "prev", "data_sha256"} <= header.keys():
+            return dict(header)
+    except (ValueError, AttributeError, TypeError, RecursionError) as err:
+        raise BadRecord(seq, f"the record at {seq} is not an event: {err}") from err
+    raise BadRecord(seq, f"the record at {seq} is not an event: its header is not complete")
+
+
+def _next_names(environment: Environment, seq: int) -> str | None:
+    """The hash that the record after number `seq` names as the one before it, if there is such a record."""
+    record = record_of(environment, seq + 1)
+    if record is None:
+        return None
+    try:
+        return str(header_of(record.partition(b"\n")[0], seq + 1)["prev"])
+    except BadRecord:
+        return None

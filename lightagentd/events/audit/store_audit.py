@@ -1,0 +1,190 @@
+"""What `lactl audit verify` does with the rights of the store's owner (`stored.run_as_owner`): it walks the
+chain, and compares it with what was kept beside it, and with the journal, which comes through a descriptor.
+
+What is trusted: the public keys that are given, else the one that the daemon left in `<state>/audit`, and
+the hash of the newest event that it signed, which it keeps there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightagentd.errors import NotFound
+from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
+from lightagentd.events.audit.journal_audit import JournalAudit, Run, compare
+from lightagentd.events.audit.signing import PUBLIC_FILE, public_keys, short, signed_by
+from lightagentd.events.audit.verification import Terms, Verification, verify
+from lightagentd.events.store.layout import Environment
+
+_PROGRESS_S = 0.2
+_EXPLAINS = {("daemon.history", "installed"), ("daemon.history", "set_aside")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTerms:
+    """What whoever audits wants."""
+
+    keys: Mapping[str, bytes]
+    """Public keys that he trusts, by fingerprint; when empty, the daemon's own."""
+    expected: Mapping[int, str]
+    """Hashes of events by number that he kept."""
+    since_seq: int = 0
+    since_us: int = 0
+    indexes: bool = False
+
+
+def audit_store(state: str, terms: AuditTerms, journal_fd: int | None) -> Iterator[dict[str, Any]]:
+    """Yields `{"at": number}` now and then, and at the end `{"chain": {…}, "journal": {…} or None}`, which
+    are a `Verification` and a `JournalAudit`. Without a descriptor the journal is not compared.
+
+    Raises NotFound, StorageError, HistoryDamaged.
+    """
+    if not Path(state, "history", "data.mdb").exists():
+        raise NotFound(f"There is no history in {state}.", suggestion="Name the daemon's: --state-dir DIR")
+    found: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            found.put(_audited(Path(state), terms, journal_fd, lambda seq: found.put({"at": seq})))
+        except BaseException as err:  # noqa: BLE001 - it is raised in the thread that waits
+            found.put(err)
+
+    threading.Thread(target=work, daemon=True).start()
+    told_s = time.monotonic()
+    while True:
+        item = found.get()
+        if isinstance(item, BaseException):
+            raise item
+        if "at" not in item:
+            yield item
+            return
+        if time.monotonic() - told_s > _PROGRESS_S:
+            told_s = time.monotonic()
+            yield item
+
+
+def _audited(
+    state: Path, terms: AuditTerms, journal_fd: int | None, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    chain = _chain(state, terms, progress)
+    journal = None
+    if journal_fd is not None:
+        environment = Environment(state / "history", read_only=True)
+        try:
+            with os.fdopen(journal_fd, "rb") as lines:
+                journal = compare(
+                    environment,
+                    lines,
+                    uid=state.stat().st_uid,
+                    since_seq=chain.first_seq if terms.since_seq or terms.since_us else 0,
+                    since_us=terms.since_us,
+                    progress=progress,
+                )
+        finally:
+            environment.close()
+        chain = _with_journal(chain, journal)
+    return {"chain": asdict(chain), "journal": None if journal is None else asdict(journal)}
+
+
+def _chain(state: Path, terms: AuditTerms, progress: Callable[[int], None]) -> Verification:
+    history = state / "history"
+    while True:
+        place = history.stat().st_ino
+        kept = _kept_head(state / "audit" / HEAD_FILE)  # before the store: that only grows
+        environment = Environment(history, read_only=True)
+        try:
+            found = _verified(environment, state, terms, kept, progress)
+        finally:
+            environment.close()
+        if found.ok or place == history.stat().st_ino:
+            return found
+        # The daemon has exchanged the file to compact it; what was walked is an old one.
+
+
+def _verified(
+    environment: Environment,
+    state: Path,
+    terms: AuditTerms,
+    kept: KeptHead | str | None,
+    progress: Callable[[int], None],
+) -> Verification:
+    keys = terms.keys or _own_keys(state / "audit" / PUBLIC_FILE)
+    expected, notes = dict(terms.expected), []
+    explained = any((topic, kind) in _EXPLAINS for topic, kind, _ in environment.owed())
+    if isinstance(kept, str):
+        notes.append(kept)
+    elif kept is not None and explained:
+        notes.append("another history was put in place, which the daemon has yet to record when it starts")
+    elif kept is not None:
+        if kept.fingerprint in (keys or {}) and not _is_signed(kept, (keys or {})[kept.fingerprint]):
+            notes.append(f"{HEAD_FILE}, which says what was signed last, was altered")
+        else:
+            expected.setdefault(kept.seq, kept.hash)
+    found = verify(
+        environment,
+        Terms(
+            keys=keys,
+            expected=expected,
+            since_seq=terms.since_seq,
+            since_us=terms.since_us,
+            indexes=terms.indexes,
+            progress=progress,
+        ),
+    )
+    if kept is None and found.checkpoints:
+        notes.append(f"{HEAD_FILE}, which says what was signed last, is not there")
+    if found.ok and terms.keys and not found.trusted:
+        return replace(
+            found,
+            ok=False,
+            first_bad_seq=found.first_seq,
+            reason=f"nothing in it is signed with the key {', '.join(short(key) for key in terms.keys)}",
+        )
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _is_signed(kept: KeptHead, public: bytes) -> bool:
+    return signed_by(public, kept.seq, kept.hash, kept.signature)
+
+
+def _kept_head(path: Path) -> KeptHead | str | None:
+    """What was signed last, or why that is not known."""
+    try:
+        return KeptHead.read(path)
+    except (OSError, ValueError) as err:
+        return f"what was signed last is not known: {err}"
+
+
+def _own_keys(path: Path) -> dict[str, bytes] | None:
+    try:
+        return public_keys([path])
+    except FileNotFoundError:
+        return None
+
+
+def _with_journal(chain: Verification, journal: JournalAudit) -> Verification:
+    """What the chain's verification comes to, with what the journal says of it."""
+    if not journal.runs:
+        return chain
+    run = journal.runs[0]
+    if not chain.ok and chain.first_bad_seq <= run.first_seq:
+        return chain
+    return replace(chain, ok=False, first_bad_seq=run.first_seq, reason=_told(run, chain.head_seq))
+
+
+def _told(run: Run, head_seq: int) -> str:
+    which = f"event {run.first_seq}"
+    if run.last_seq > run.first_seq:
+        which = f"event {run.first_seq}, as all up to {run.last_seq},"
+    if run.why == "different":
+        return f"{which} is another one in the journal, so the history was written anew or exchanged"
+    if run.first_seq > head_seq:
+        return f"{which} is in the journal, and the history ends with {head_seq}: its end was cut off"
+    return f"{which} is in the journal, and missing in the history"

@@ -1,0 +1,379 @@
+"""The verification of the chain: which stored record is the first that is not what it was.
+
+Each record's header names the hash of the header before it and of its own data (see `model`). A record is
+read as bytes, so that the hashes are those of what lies on disk. The walk begins behind the anchor, before
+which retention may have left some events (`kept_check`), or later, at a checkpoint, where a caller wants
+that. What is as the daemon writes it is compared as bytes, without reading the JSON; what is not is looked
+at closely, to say what is wrong with it.
+
+Records that were cut off at the end, and a chain that was written anew from some record to its end, show
+by the signed checkpoints in it, by the `expected` hashes that a caller kept elsewhere, and in the journal
+(`journal_audit`). What cannot be seen at all: events after the newest signature and the newest kept hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from lightagentd.errors import InvalidArgument
+from lightagentd.events.audit.bad_record import BadRecord, decoded, hash_of, record_of
+from lightagentd.events.audit.checkpoint_check import TOPIC as CHECKPOINT
+from lightagentd.events.audit.checkpoint_check import CheckpointCheck
+from lightagentd.events.audit.erasure_check import TOPIC as DELETED
+from lightagentd.events.audit.erasure_check import ErasureCheck
+from lightagentd.events.audit.index_check import IndexCheck
+from lightagentd.events.audit.kept_check import KeptCheck
+from lightagentd.events.audit.record_check import checked
+from lightagentd.events.audit.signing import short
+from lightagentd.events.model import FROM_TOOL, GENESIS, Event
+from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded, seq_key
+
+_TAIL = -len('"data_sha256":"","prev":""}') - 2 * len(GENESIS)
+"""Where a header's last two fields begin, from its end."""
+_OURS, _DELETED = b'"topic":"daemon.', b'"topic":"session.deleted"'
+_TOPIC_WITHIN = 90
+"""A header's topic begins before this: after `seq` and `time`."""
+_MOST_NOTES = 20
+_TRIES = 3
+_KNOWN = re.compile("([0-9]{1,18}):([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What `verify` found: `ok`, or the first record that is not what it was."""
+
+    ok: bool
+    events: int
+    """How many events were verified."""
+    first_bad_seq: int = 0
+    reason: str = ""
+    head_hash: str = GENESIS
+    head_seq: int = 0
+    """The number of the newest event, or of the last one before the first bad one."""
+    first_seq: int = 0
+    """Where the walk began."""
+    began: str = "start"
+    """How the event before the first one is known: `start` (there is none), `anchor` (retention removed it),
+    `checkpoint` (it is signed), or `word` (it was taken at its word)."""
+    kept: int = 0
+    """How many events from before the anchor were verified, too."""
+    erased: int = 0
+    """How many events have no data any more, as the deletions of their sessions say."""
+    checkpoints: int = 0
+    """How many checkpoints have a good signature."""
+    key: str = ""
+    """The fingerprint of the key of the newest one."""
+    trusted: bool = False
+    """That key is one that the caller trusts."""
+    covered_seq: int = 0
+    """The last event that such a checkpoint covers."""
+    index_entries: int = 0
+    """How many entries of indexes were looked at, where the caller wanted that."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and worth knowing, such as a new key or a backup that was put in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a caller of `verify` wants, beyond the chain itself."""
+
+    keys: Mapping[str, bytes] | None = None
+    """Public keys that are trusted, by fingerprint; None for whichever the history names."""
+    expected: Mapping[int, str] | None = None
+    """Hashes of events by number, that were kept elsewhere."""
+    since_seq: int = 0
+    since_us: int = 0
+    """Begin at this event, or at the first one that is not older: at the newest checkpoint before it."""
+    indexes: bool = False
+    """Whether every entry of every index is looked at."""
+    progress: Callable[[int], None] | None = None
+    """Called with the number of an event now and then."""
+
+
+def known_event(text: str) -> tuple[int, str]:
+    """Number and hash of an event that somebody kept, from `SEQ:HASH`. Raises InvalidArgument."""
+    found = _KNOWN.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(
+            f"{text[:100]!r} is no event's number and hash.",
+            suggestion="Both are in what lactl audit verify prints as the head: 512:9f86d0…, with 64 digits.",
+            field="expect",
+        )
+    return int(found[1]), found[2]
+
+
+def verify(environment: Environment, terms: Terms | None = None) -> Verification:
+    """Walk the chain and name the first record that was altered, dropped, swapped, inserted or cut off.
+
+    Events that are appended meanwhile are verified too, and retention may go on. Raises StorageError when the
+    store cannot be read.
+    """
+    walk = _Walk(environment, terms or Terms())
+    try:
+        walk.run()
+        walk.finish()
+    except BadRecord as bad:
+        others = [one for one in (walk.kept_bad(), walk.unexpected) if one is not None]
+        bad = min([bad, *others], key=lambda one: one.seq)
+        return replace(walk.found(), ok=False, first_bad_seq=bad.seq, reason=bad.reason)
+    return walk.found()
+
+
+def verify_tail(environment: Environment, count: int) -> Verification:
+    """As `verify`, but of the newest `count` events alone; the record before them is taken at its word.
+
+    Raises StorageError.
+    """
+    with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
+        newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+    walk = _Walk(environment, Terms(), tail=max(1, newest - count + 1))
+    try:
+        walk.run(newest)
+        walk.erasures.settle(whole=False)
+    except BadRecord as bad:
+        return replace(walk.found(), ok=False, first_bad_seq=bad.seq, reason=bad.reason)
+    return walk.found()
+
+
+class _Walk:
+    """One way through the records. `seq` and `prev` are number and hash of the last good one."""
+
+    def __init__(self, environment: Environment, terms: Terms, *, tail: int = 0) -> None:
+        """With `tail` it begins there, whatever is before."""
+        self.environment = environment
+        self.terms = terms
+        self.checkpoints = CheckpointCheck(environment, terms.keys)
+        with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
+            newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+        self.erasures = ErasureCheck(newest)
+        self.kept = KeptCheck(environment, self.erasures)
+        self.notes: list[str] = []
+        self.unexpected: BadRecord | None = None
+        """The first event that does not have the hash that is expected of it."""
+        self.first, self.prev, self.began = self._beginning(tail)
+        self.checkpoints.learn(self.first)
+        self.seq = self.first - 1
+        self._before = b""
+        """The hash before `prev`."""
+        self._expected = sorted((terms.expected or {}).items(), reverse=True)
+        self._indexes = IndexCheck(environment) if terms.indexes else None
+
+    def _beginning(self, tail: int) -> tuple[int, bytes, str]:
+        """The first event to be walked, the hash that it must name, and how that is known."""
+        anchor_seq, anchor_hash = self.environment.anchor()
+        since = tail or max(self.terms.since_seq, _first_since(self.environment, self.terms.since_us))
+        if since <= anchor_seq + 1:
+            return anchor_seq + 1, anchor_hash.encode(), "anchor" if anchor_seq else "start"
+        checkpoint = None if tail else self.checkpoints.signed_before(since)
+        if checkpoint is not None and checkpoint[0] > anchor_seq:
+            return checkpoint[0] + 1, checkpoint[1].encode(), "checkpoint"
+        record = record_of(self.environment, since - 1)
+        return since, hash_of(record or b"").encode(), "word"
+
+    def found(self) -> Verification:
+        checkpoints = self.checkpoints
+        return Verification(
+            ok=True,
+            events=max(0, self.seq - self.first + 1),
+            head_seq=self.seq,
+            head_hash=self.prev.decode(),
+            first_seq=self.first,
+            began=self.began,
+            kept=self.kept.kept,
+            erased=self.erasures.erased,
+            checkpoints=checkpoints.good,
+            key=checkpoints.newest_key,
+            trusted=checkpoints.trusted and self.terms.keys is not None,
+            covered_seq=checkpoints.covered_seq,
+            index_entries=self._indexes.entries if self._indexes else 0,
+            notes=tuple([*_of_keys(checkpoints.keys_seen), *self.notes][:_MOST_NOTES]),
+        )
+
+    def run(self, last: int | None = None) -> None:
+        """Walk to the end, or to an event. Raises BadRecord."""
+        while True:
+            try:
+                self._run(last)
+            except BadRecord:
+                anchor_seq, anchor_hash = self.environment.anchor()
+                if anchor_seq <= self.seq:
+                    raise
+                # Retention removed what was to be read next: the chain goes on behind the new anchor.
+                self.seq, self.prev, self._before = anchor_seq, anchor_hash.encode(), b""
+            else:
+                return
+
+    def finish(self) -> None:
+        """What can be said only at the end. Raises BadRecord."""
+        before: BadRecord | None = None
+        while True:
+            try:
+                self._finish()
+                break
+            except BadRecord as bad:
+                # What was removed meanwhile is explained by an event that was stored with it: hear that, too.
+                self.run()
+                if before is not None and (before.seq, before.reason) == (bad.seq, bad.reason):
+                    raise
+                before = bad
+        if self.unexpected is not None:
+            raise self.unexpected
+        if self._expected:
+            raise BadRecord(self.seq + 1, _cut_off(self.seq, self._expected[0][0]))
+
+    def _finish(self) -> None:
+        if self.began in ("start", "anchor"):
+            self.kept.check()
+        self.erasures.settle(whole=self.began == "start" and not self.environment.anchor()[0])
+        self.checkpoints.finish()
+        if self._indexes is not None:
+            self._indexes.finish()
+
+    def kept_bad(self) -> BadRecord | None:
+        """The first bad one of the events before the anchor, where the chain itself is broken. As the walk
+        cannot hear what explains it, something is bad only when it is so twice.
+        """
+        before = 0
+        for _ in range(_TRIES):
+            try:
+                self.kept.check_listed()
+            except BadRecord as bad:
+                if bad.seq == before:
+                    return bad
+                before = bad.seq
+            else:
+                break
+        return None
+
+    def _run(self, last: int | None) -> None:
+        self._check_expected_before()
+        # Foreign keys that sort before the first one, too, where the walk begins at the beginning.
+        key = seq_key(self.seq + 1) if self.seq else b"\0"
+        while last is None or self.seq < last:
+            with (
+                self.environment.reading() as txn,
+                txn.cursor(self.environment.db[EVENTS]) as cursor,
+            ):
+                rows = list(bounded(islice(cursor, BATCH))) if cursor.set_range(key) else []
+                if self._indexes is not None:
+                    self._indexes.look_for(txn, rows)
+                differ = not rows and last is None and self._times_differ(txn)
+            if differ:
+                IndexCheck(self.environment).find_first()
+            if not rows:
+                return
+            self._check(rows if last is None else rows[: last - self.seq])
+            key = rows[-1][0] + b"\0"
+            if self.terms.progress is not None:
+                self.terms.progress(self.seq)
+
+    def _check(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Raises BadRecord."""
+        sha256, seq, prev, before = hashlib.sha256, self.seq, self.prev, self._before
+        expected = self._expected[-1][0] if self._expected else -1
+        for key, record in rows:
+            line, _, data = record.partition(b"\n")
+            tail = b'"data_sha256":"%s","prev":"%s"}' % (sha256(data).hexdigest().encode(), prev)
+            # As the daemon writes it; whatever differs is looked at closely.
+            if (
+                key != (seq + 1).to_bytes(8, "big")
+                or not line.startswith(b'{"seq":%d,' % (seq + 1))
+                or line[_TAIL:] != tail
+            ):
+                self.seq, self.prev, self._before = seq, prev, before
+                self._look_closely(key, line, data)
+            seq += 1
+            before, prev = prev, sha256(line).hexdigest().encode()
+            if line.find(_OURS, 0, _TOPIC_WITHIN) > 0 or line.find(_DELETED, 0, _TOPIC_WITHIN) > 0:
+                self.seq, self.prev, self._before = seq, prev, before
+                self._hear(decoded(seq, record))
+            if seq == expected:
+                self._compare_expected(prev)
+                expected = self._expected[-1][0] if self._expected else -1
+        self.seq, self.prev, self._before = seq, prev, before
+
+    def _look_closely(self, key: bytes, line: bytes, data: bytes) -> None:
+        """Raises BadRecord, unless the record is good although not as the daemon writes it, or erased."""
+        seq, links = self.seq + 1, (self.prev.decode(), self._before.decode())
+        header = checked(self.environment, key, line, data, seq, links, self.first)
+        if not data:
+            self.erasures.without_data(seq, str(header.get("session", "")))
+
+    def _hear(self, event: Event) -> None:
+        """Take what the history says about itself. Raises BadRecord."""
+        if event.source == FROM_TOOL:
+            return
+        if event.topic == DELETED:
+            self.erasures.deletion(event)
+        elif event.data is None:
+            return  # no deletion explains that, and it was heard
+        elif event.topic == CHECKPOINT:
+            self.checkpoints.hear(event, self._before.decode())
+        elif (event.topic, event.type) == ("daemon.state", "starting"):
+            self.checkpoints.start(event)
+        elif event.topic == "daemon.history":
+            self._hear_of_history(event, event.data)
+
+    def _hear_of_history(self, event: Event, data: dict[str, Any]) -> None:
+        if event.type == "pruned":
+            self.kept.pruned(event)
+        elif event.type == "set_aside":
+            self.kept.began_behind(data.get("last_seq"), data.get("last_hash"))
+            self.notes.append(
+                f"at event {event.seq} a damaged history was set aside ({data.get('path', '?')}); this one "
+                f"went on after event {data.get('last_seq', '?')}"
+            )
+        elif event.type == "installed":
+            self.kept.began_behind(data.get("seq"), data.get("hash"))
+            self.notes.append(
+                f"before event {event.seq} the uid {data.get('by', '?')} put another history in place "
+                f"({data.get('how', '?')}), which ended with event {data.get('seq', '?')}"
+            )
+
+    def _compare_expected(self, found: bytes) -> None:
+        seq, wanted = self._expected.pop()
+        if found.decode() != wanted and self.unexpected is None:
+            # What the history itself shows to be wrong says more, and may be before it.
+            why = f"event {seq} is not the one that was there: its hash was {wanted}"
+            self.unexpected = BadRecord(seq, why)
+
+    def _check_expected_before(self) -> None:
+        """Compare what is expected of events before the next one, as far as they are there."""
+        while self._expected and self._expected[-1][0] <= self.seq:
+            seq = self._expected[-1][0]
+            found = self.checkpoints.hash_of(seq)
+            if found or seq > self.environment.anchor()[0]:
+                self._compare_expected(found.encode())
+            else:
+                self._expected.pop()
+                self.notes.append(f"event {seq} was removed by retention and cannot be compared")
+
+    def _times_differ(self, txn: Any) -> bool:
+        """Each event has one entry in `by_time`: too few or too many show without a look at each."""
+        db = self.environment.db
+        if "by_time" not in db:
+            return False
+        return bool(txn.stat(db[EVENTS])["entries"] != txn.stat(db["by_time"])["entries"])
+
+
+def _first_since(environment: Environment, since_us: int) -> int:
+    """The number of the first event that is not older, by the clock of that time; 0 for no such wish."""
+    if not since_us or "by_time" not in environment.db:
+        return 0
+    with environment.reading() as txn, txn.cursor(environment.db["by_time"]) as cursor:
+        if cursor.set_range(seq_key(since_us)) or cursor.last():
+            return int.from_bytes(cursor.key()[-8:], "big")
+        return 0
+
+
+def _of_keys(seen: list[tuple[int, str]]) -> list[str]:
+    return [f"from event {seq} on another key signs: {short(key)}" for seq, key in seen[1:]]
+
+
+def _cut_off(last: int, known: int) -> str:
+    return f"the end was cut off: the history ends with event {last}, and there was an event {known}"

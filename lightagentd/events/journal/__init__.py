@@ -1,0 +1,1 @@
+"""The journal: what an event is there, and how it gets there."""

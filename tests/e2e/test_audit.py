@@ -1,0 +1,271 @@
+"""The audit of a real system: history and journal agree, forgers are named, tampering is found.
+
+The machine is this module's own: what other tests leave in the journal, such as entries of a history that was
+purged, is just what an audit tells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightagentd.events.journal.sink import GAP, message_id
+
+from .machine import Completed, Machine
+from .product import (
+    UNIT,
+    eventually,
+    install_product,
+    lactl,
+    lactl_json,
+    lactl_json_lines,
+    new_uid,
+    start_service,
+)
+
+pytestmark = pytest.mark.e2e
+
+STATE = "/var/lib/lightagentd"
+TAMPER = """
+import hashlib, json, lmdb, sys
+seq, how = int(sys.argv[1]), sys.argv[2]
+environment = lmdb.open("/var/lib/lightagentd/history", max_dbs=40)
+events, times = environment.open_db(b"events"), environment.open_db(b"by_time")
+with environment.begin(write=True) as txn:
+    rows = list(txn.cursor(events))
+    if how == "cut":
+        for key, _ in rows[seq - 1:]:
+            txn.delete(key, db=events)
+    else:
+        prev = hashlib.sha256(rows[seq - 2][1].partition(b"\\n")[0]).hexdigest()
+        for key, record in rows[seq - 1:]:
+            line, _, data = record.partition(b"\\n")
+            header = json.loads(line)
+            if how == "byte" and header["seq"] > seq:
+                break
+            header["prev"] = prev
+            header["correlation_id"] = "forged"
+            line = json.dumps(header, separators=(",", ":")).encode()
+            txn.put(key, line + b"\\n" + data, db=events)
+            prev = hashlib.sha256(line).hexdigest()
+    if how == "cut":
+        txn.drop(times, delete=False)
+        for key, record in txn.cursor(events):
+            time_us = json.loads(record.partition(b"\\n")[0])["time"]
+            txn.put(time_us.to_bytes(8, "big") + key, b"x", db=times)
+"""
+
+
+@pytest.fixture(scope="module")
+def audited(debian_root: Path) -> Iterator[Machine]:
+    """A machine of this module's own with the daemon running."""
+    with Machine(debian_root) as booted:
+        install_product(booted)
+        start_service(booted)
+        yield booted
+
+
+def audit(machine: Machine, *options: str) -> dict[str, Any]:
+    """What root's `lactl audit verify` finds, once nothing is on its way to the journal any more."""
+    found: dict[str, Any] = {}
+
+    def settled() -> bool:
+        done = lactl(machine, "--json", "audit", "verify", *options, check=False)
+        assert done.stdout, done.explain()
+        found.clear()
+        found.update(json.loads(done.stdout))
+        return not [run for run in found["journal"]["lacking"] if run["why"] == "waiting"]
+
+    eventually(settled, "all events have reached the journal")
+    return found
+
+
+def busy(machine: Machine) -> None:
+    """Several clients at once."""
+    calls = [
+        ("prompt", "--new", "ops", "check memory"),
+        ("tools", "call", "ops", "net.list_interfaces"),
+        ("prompt", "--new", "ops", "check disk"),
+        ("tools", "call", "ops", "bash.exec", "command=id -u"),
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda call: lactl(machine, *call), calls))
+
+
+def test_history_and_journal_of_a_busy_daemon_agree_event_for_event(audited: Machine) -> None:
+    for _ in range(3):
+        busy(audited)
+    found = audit(audited)
+    journal = found["journal"]
+    assert found["ok"], found
+    assert (found["by"], found["store"]) == ("lactl", STATE)
+    assert (journal["runs"], journal["lacking"], journal["forged"], journal["rotated"]) == ([], [], 0, 0)
+    assert journal["matched"] == journal["entries"] >= found["events"] > 50
+    # And without lactl: number and hash of each entry of the unit are those of an event.
+    events = {event["seq"]: event["hash"] for event in lactl_json_lines(audited, "events")}
+    entries = audited.journal("_SYSTEMD_UNIT=lightagentd.service")
+    hashes = {
+        int(entry["LIGHTAGENT_SEQ"]): entry["LIGHTAGENT_HASH"]
+        for entry in entries
+        if "LIGHTAGENT_SEQ" in entry
+    }
+    assert {seq: hashes[seq] for seq in events} == events
+
+
+def test_checkpoints_reach_the_journal_with_their_signatures(audited: Machine) -> None:
+    audited.run(["systemctl", "restart", UNIT])
+    signed = lactl_json(audited, "audit", "checkpoints")
+    assert len(signed) >= 2
+    eventually(lambda: len(in_journal(audited)) >= len(signed), "the checkpoints are in the journal")
+    said = {entry["LIGHTAGENT_CHECKPOINT_SIGNATURE"] for entry in in_journal(audited)}
+    assert {one["signature"] for one in signed} <= said
+
+
+def in_journal(machine: Machine) -> list[dict[str, Any]]:
+    return machine.journal("--unit", UNIT, f"MESSAGE_ID={message_id('daemon.checkpoint', 'signed')}")
+
+
+def entry(seq: int, event_hash: str, **fields: str) -> str:
+    """A forged entry for logger(1), which sends what it is given by journald's own protocol."""
+    named = {
+        "MESSAGE_ID": message_id("daemon.state", "ready"),
+        "MESSAGE": "ready: serving on /run/lightagentd/control.sock",
+        "SYSLOG_IDENTIFIER": "lightagentd",
+        "_SYSTEMD_UNIT": UNIT,
+        "_UID": "0",
+        "LIGHTAGENT_SEQ": str(seq),
+        "LIGHTAGENT_HASH": event_hash,
+        "LIGHTAGENT_TOPIC": "daemon.state",
+        "LIGHTAGENT_TYPE": "ready",
+        **fields,
+    }
+    return "".join(f"{name}={value}\n" for name, value in named.items())
+
+
+def test_forged_entries_are_named_and_change_nothing(audited: Machine) -> None:
+    audited.run(["useradd", "--create-home", new_uid(), "mallory"])
+    uid = audited.account("mallory").pw_uid
+    audited.run(["logger", "--journald"], user="mallory", input=entry(3, "0" * 64))
+    audited.write(
+        "/root/forged", entry(100_000, "1" * 64, LIGHTAGENT_MISSING_FROM="1", LIGHTAGENT_MISSING_TO="99")
+    )
+    run = ["systemd-run", "--wait", "--quiet", "--unit=evil"]
+    audited.run([*run, "sh", "-c", "logger --journald < /root/forged"])
+    # The daemon's own user in another unit is another sender, too.
+    audited.write("/var/tmp/forged", entry(100_001, "2" * 64))
+    audited.run([*run, "--uid=lightagent", "sh", "-c", "logger --journald < /var/tmp/forged"])
+    found = audit(audited)
+    journal = found["journal"]
+    assert found["ok"], found
+    assert (journal["runs"], journal["lacking"]) == ([], [])
+    named = {(one["unit"], one["uid"], one["seq"]) for one in journal["forged_entries"]}
+    own = str(audited.account("lightagent").pw_uid)
+    assert {("evil.service", "0", "100000"), ("evil.service", own, "100001")} <= named
+    assert [one for one in journal["forged_entries"] if (one["uid"], one["seq"]) == (str(uid), "3")]
+    assert journal["forged"] == len(journal["forged_entries"]) >= 3
+    shown = lactl(audited, "audit", "verify")
+    assert f"{journal['forged']} journal entries were not sent by the daemon" in shown.stderr
+    assert "unit evil.service, uid 0" in shown.stderr
+
+
+def test_who_may_not_read_the_store_asks_the_daemon(audited: Machine) -> None:
+    audited.run(["useradd", "--create-home", "--groups=lightagent", new_uid(), "anna"])
+    found = json.loads(lactl(audited, "--json", "audit", "verify", user="anna").stdout)
+    assert (found["ok"], found["by"], found["journal"]) == (True, "daemon", None)
+    refused = lactl(audited, "audit", "verify", "--journal", user="anna", check=False)
+    assert (refused.status, "sudo" in refused.stderr) == (77, True)
+
+
+def test_what_a_killed_daemon_had_not_sent_is_no_secret(audited: Machine) -> None:
+    busy(audited)
+    audited.run(["systemctl", "kill", "--signal=KILL", UNIT])
+    eventually(lambda: lactl(audited, "status", check=False).status == 0, "the daemon runs again")
+    found = audit(audited)
+    assert (found["ok"], found["journal"]["runs"]) == (True, []), found
+    assert {run["why"] for run in found["journal"]["lacking"]} <= {"gap"}
+    for told in audited.journal("--unit", UNIT, f"MESSAGE_ID={message_id(*GAP)}"):
+        assert int(told["LIGHTAGENT_MISSING_FROM"]) <= int(told["LIGHTAGENT_MISSING_TO"])
+
+
+@pytest.fixture
+def stopped(audited: Machine) -> Iterator[Machine]:
+    """With the daemon stopped; history and kept head are as before at the end, and the daemon runs again."""
+    audited.run(["systemctl", "stop", UNIT, "lightagentd.socket"])
+    audited.run(["cp", "-a", STATE, "/var/tmp/state"])
+    yield audited
+    audited.run(["rm", "-rf", STATE])
+    audited.run(["cp", "-a", "/var/tmp/state", STATE])
+    audited.run(["rm", "-rf", "/var/tmp/state"])
+    start_service(audited)
+
+
+def test_root_verifies_the_store_of_a_stopped_daemon_and_leaves_nothing_there(stopped: Machine) -> None:
+    before = stopped.run(["find", STATE, "-printf", "%p %u %g %m\n"]).stdout
+    found = audit(stopped, "--indexes")
+    assert found["ok"], found
+    assert (found["trusted"], found["covered_seq"]) == (True, found["head_seq"] - 1)
+    assert found["index_entries"] > found["events"]
+    assert stopped.run(["find", STATE, "-printf", "%p %u %g %m\n"]).stdout == before
+    assert (
+        lactl(stopped, "audit", "key", "--stored").stdout
+        == stopped.run(["cat", f"{STATE}/audit/public.pem"]).stdout
+    )
+
+
+def tamper(machine: Machine, seq: int, how: str) -> Completed:
+    machine.run(["python3", "-c", TAMPER, str(seq), how])
+    machine.run(["rm", f"{STATE}/audit/head.json"])
+    return lactl(machine, "audit", "verify", check=False)
+
+
+@pytest.mark.parametrize("how", ["byte", "anew", "cut"])
+def test_the_journal_finds_what_was_altered_and_names_the_first_event(stopped: Machine, how: str) -> None:
+    head = audit(stopped)["head_seq"]
+    seq = {"byte": 20, "anew": 30, "cut": head - 3}[how]
+    done = tamper(stopped, seq, how)
+    assert done.status == 74, done.explain()
+    assert f"The history was altered at event {seq}:" in done.stderr
+    assert "history\taltered" in done.stdout
+    if how == "cut":
+        assert "its end was cut off" in done.stderr
+
+
+def test_a_history_that_was_exchanged_for_another_is_found(stopped: Machine) -> None:
+    stopped.run(["rm", "-rf", f"{STATE}/history", f"{STATE}/audit"])
+    start_service(stopped)
+    lactl(stopped, "tools", "call", "ops", "net.list_interfaces")
+    found = audit(stopped)
+    assert (found["ok"], found["first_bad_seq"]) == (False, 1)
+    assert "another one in the journal" in found["reason"]
+    stopped.run(["systemctl", "stop", UNIT])
+
+
+def test_the_key_comes_from_a_credential(audited: Machine) -> None:
+    old = lactl_json(audited, "audit", "key")["fingerprint"]
+    audited.run(["mkdir", "-p", "-m", "0700", "/etc/credstore"])
+    audited.run(
+        ["install", "-m", "0600", "/dev/stdin", "/etc/credstore/lightagentd.audit-key"],
+        input=bytes(range(32)),
+    )
+    try:
+        audited.run(["systemctl", "restart", UNIT])
+        new = lactl_json(audited, "audit", "key")
+        assert new["fingerprint"] != old
+        found = json.loads(lactl(audited, "--json", "audit", "verify", "--no-journal").stdout)
+        assert (found["ok"], found["trusted"], found["key"]) == (True, True, new["fingerprint"])
+        assert any("another key signs" in note for note in found["notes"])
+        audited.run(
+            ["install", "-m", "0600", "/dev/stdin", "/etc/credstore/lightagentd.audit-key"], input=b"short"
+        )
+        assert audited.run(["systemctl", "restart", UNIT], check=False, timeout_s=60).status != 0
+        said = audited.run(["systemctl", "show", "-P", "StatusText", UNIT]).stdout
+        assert "holds no Ed25519 key" in said
+    finally:
+        audited.run(["rm", "/etc/credstore/lightagentd.audit-key"])
+        audited.run(["systemctl", "reset-failed", UNIT], check=False)
+        start_service(audited)

@@ -1,0 +1,88 @@
+"""`--stored`: a command asks the store itself instead of the daemon, whether that runs or not.
+
+Only whoever owns the store, and root, can read it, and sees all that is in it. Nothing falls back to this by
+itself: that the daemon does not answer stays an error, which names the option.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import click
+
+from lightagentd.cli.options import Settings
+from lightagentd.client import Client
+from lightagentd.paths import default_paths
+
+SYSTEM_STATE = Path("/var/lib/lightagentd")
+
+
+class StoredClient(Client):
+    """Answers calls as the daemon does, from the store; see `control.stored` for which."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__()
+        self._state = state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """There is no connection."""
+
+    def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        return next(self.stream(method, **parameters), {})
+
+    def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
+        from lightagentd.control.stored import answer  # only here: this imports most of the daemon
+        from lightagentd.events.copies.stored import run_as_owner
+
+        said = {name: value for name, value in parameters.items() if value is not None}
+        return run_as_owner(self._state, answer, str(self._state), method, said)
+
+
+def state_folder(settings: Settings) -> Path:
+    """The state folder that is meant: what --state-dir or the environment names, else the user's own daemon's
+    when there is one, else the system's.
+    """
+    if settings.state_dir:
+        return Path(settings.state_dir).absolute()
+    own = default_paths().state
+    named = os.environ.get("LIGHTAGENT_STATE_DIR") or os.environ.get("STATE_DIRECTORY")
+    return own.absolute() if named or os.access(own, os.F_OK) else SYSTEM_STATE
+
+
+def _set_stored(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    settings = context.ensure_object(Settings)
+    settings.may_be_stored = True
+    settings.stored = settings.stored or value
+
+
+def _set_state_dir(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
+    if value:
+        context.ensure_object(Settings).state_dir = value
+
+
+def state_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option --state-dir, for commands that work on the store's files."""
+    return click.option(
+        "--state-dir",
+        metavar="DIR",
+        expose_value=False,
+        callback=_set_state_dir,
+        help="The daemon's state folder, instead of $LIGHTAGENT_STATE_DIR or the usual place.",
+    )(function)
+
+
+def stored_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options --stored and --state-dir, for commands that only ask what is stored."""
+    return click.option(
+        "--stored",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_stored,
+        help="Read the store itself; the daemon need not run. Needs the rights of its owner, or root's.",
+    )(state_dir_option(function))

@@ -1,0 +1,104 @@
+"""A file that is there whole or not at all: written beside its name, synced, then renamed.
+
+It is the caller's alone (mode 0600), never replaces another one unless that is said, and no link is followed.
+What is written so far is in FILE.partial, which goes when the command fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, StorageError
+from lightagentd.events.store.renaming import rename_new, sync_folder
+
+
+@contextlib.contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[int]:
+    """The descriptor of a file to write and read; it is there as `path` when the block ends without an error.
+
+    `force` replaces what is there. Raises Conflict, InvalidArgument, NotFound, StorageError.
+    """
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder.", suggestion="Name the file in it, too.", field="file")
+    if not force and os.path.lexists(path):
+        raise _exists(path)
+    partial = path.with_name(f"{path.name}.partial")
+    fd = _made(partial)
+    done = False
+    try:
+        yield fd
+        try:
+            os.fsync(fd)
+            if force:
+                partial.replace(path)
+            else:
+                rename_new(partial, path)
+            done = True
+            sync_folder(path.parent)
+        except FileExistsError as err:
+            raise _exists(path) from err
+        except OSError as err:
+            raise _unwritable(path, err) from err
+    finally:
+        if not done:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        os.close(fd)
+
+
+def _made(partial: Path) -> int:
+    """A new file that is locked against a second command that writes it."""
+    for _ in range(2):
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(partial, flags, 0o600)
+        except FileExistsError:
+            _remove_left(partial)
+            continue
+        except FileNotFoundError as err:
+            raise NotFound(f"There is no folder {partial.parent}.", field="file") from err
+        except OSError as err:
+            raise _unwritable(partial, err) from err
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(fd, 0o600)
+        return fd
+    raise _busy(partial)
+
+
+def _remove_left(partial: Path) -> None:
+    """Remove what a command that was killed left there. Raises Conflict when it is still being written."""
+    try:
+        fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise _busy(partial) from err
+
+
+def _busy(partial: Path) -> LightagentError:
+    return Conflict(
+        f"{partial} is there: another command may be writing it.",
+        suggestion="Wait for it, or remove that file.",
+        field="file",
+    )
+
+
+def _exists(path: Path) -> LightagentError:
+    return Conflict(
+        f"{path} exists.", suggestion="Name another file, or replace it with --force.", field="file"
+    )
+
+
+def _unwritable(path: Path, err: OSError) -> LightagentError:
+    return StorageError(
+        f"{path} cannot be written: {err.strerror}.",
+        suggestion="Check the folder and the room on its disk.",
+        field="file",
+    )

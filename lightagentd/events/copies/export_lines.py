@@ -1,0 +1,119 @@
+"""The lines of an export, read strictly: JSON as it was written, of bounded length and depth.
+
+The file is input from outside. Of JSON that programs read in different ways nothing is taken: names that an
+object has twice, NaN, numbers that are too large. The first line that is wrong is named, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Set
+from typing import Any, BinaryIO, NoReturn
+
+from lightagentd.errors import ImportInvalid
+from lightagentd.events.model import MAX_DEPTH
+
+MAX_LINE_BYTES = 64 << 20
+"""No line may be longer. An event that a tool's output makes has a few MiB at the most."""
+MAX_NUMBER = (1 << 63) - 1
+"""What a number of an event, a time or a uid may be at the most."""
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class ExportLines:
+    """The objects in the lines of a file, one by one. The file is the caller's."""
+
+    def __init__(self, file: BinaryIO, name: str, *, cut_allowed: bool) -> None:
+        """`name` is what messages call the file; with `cut_allowed` its last line may be half a line."""
+        self._file = file
+        self._name = name
+        self._cut_allowed = cut_allowed
+        self._number = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Raises ImportInvalid."""
+        while True:
+            self._number += 1
+            raw = self._file.readline(MAX_LINE_BYTES + 1)
+            if not raw:
+                return
+            if len(raw) > MAX_LINE_BYTES:
+                self.wrong(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+            if not raw.endswith(b"\n"):
+                if self._cut_allowed and self._number > 1:
+                    return
+                self.wrong("is cut off")
+            yield self._object(raw)
+
+    def wrong(self, what: str) -> NoReturn:
+        """Refuse the line that was read last. Raises ImportInvalid."""
+        raise ImportInvalid(
+            f"{self._name} cannot be imported: line {self._number} {what}.",
+            suggestion="Nothing was changed. Take a whole export as 'lactl history export' wrote it.",
+            field="file",
+        )
+
+    def check_keys(self, fields: dict[str, Any], needed: Set[str], possible: Set[str] = frozenset()) -> None:
+        """Raises ImportInvalid for a key that is missing, and for one that is unknown."""
+        if missing := sorted(needed - fields.keys()):
+            self.wrong(f"lacks {missing[0]!r}")
+        if unknown := sorted(fields.keys() - needed - possible):
+            self.wrong(f"has the unknown key {unknown[0][:60]!r}")
+
+    def _object(self, raw: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(
+                raw.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_float=_float
+            )
+        except UnicodeDecodeError as err:
+            self.wrong(f"is not UTF-8 at its byte {err.start + 1}")
+        except RecursionError:
+            self.wrong("is nested too deeply")
+        except ValueError as err:
+            self.wrong(f"is no JSON: {err}")
+        if not isinstance(found, dict):
+            self.wrong("is no JSON object")
+        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(found) > MAX_DEPTH + 1:
+            self.wrong(f"is nested deeper than {MAX_DEPTH} levels")
+        return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice[:60]!r} twice")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:60]} is too large")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested, without recursion."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        one, depth = waiting.pop()
+        if isinstance(one, dict | list):
+            deepest = max(deepest, depth)
+            waiting += [(item, depth + 1) for item in (one.values() if isinstance(one, dict) else one)]
+    return deepest
+
+
+def is_number(value: Any, *, lowest: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= MAX_NUMBER
+
+
+def is_hash(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
-import fcntl
 import grp
 import logging
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from asyncvarlink import VarlinkInterface
 
-from lightagentd import __version__, api
+from lightagentd import __version__, api, state_lock
 from lightagentd import config as configuration
 from lightagentd.agents.registry import Registry
 from lightagentd.checkup import REPORT_COMMANDS
@@ -33,16 +32,27 @@ from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
 from lightagentd.control.dbus.plane import DBusPlane
 from lightagentd.control.interfaces import INTERFACES, Errors
+from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.service import Service
 from lightagentd.errors import Conflict, LightagentError
-from lightagentd.events import journal_log
+from lightagentd.events.audit.checkpoints import Checkpoints
+from lightagentd.events.audit.signing import signing_key
+from lightagentd.events.copies import installing
 from lightagentd.events.feed import Feed
-from lightagentd.events.history import History, NewEvent
-from lightagentd.events.journald import JournaldSink
+from lightagentd.events.history import History
+from lightagentd.events.journal import log as journal_log
+from lightagentd.events.journal.sink import JournaldSink
+from lightagentd.events.kinds import daemon as kinds
+from lightagentd.events.kinds.history import HistoryInstallInterrupted
+from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import Event
+from lightagentd.events.redaction.credentials import daemon_redactor
+from lightagentd.events.redaction.logs import take_redactor
+from lightagentd.events.subscriptions import Subscriptions
 from lightagentd.panic import Panic
 from lightagentd.paths import Paths, default_paths
+from lightagentd.recovery import Recovery
 from lightagentd.systemd import (
     extending,
     feeding_watchdog,
@@ -52,6 +62,7 @@ from lightagentd.systemd import (
     notify_stopping,
     status_line,
 )
+from lightagentd.upkeep import Upkeep
 from lightagentd.varlink import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
@@ -70,6 +81,7 @@ class Daemon:
         self.draining = False
         self.started_us = 0
         self.journal: JournaldSink | None = None
+        self.checkpoints: Checkpoints | None = None
         self._server: VarlinkServer | None = None
         self._lock: int | None = None
 
@@ -86,10 +98,20 @@ class Daemon:
         self.config, _ = configuration.load(self.paths.config)
         logging.getLogger("lightagentd").setLevel(self.config.daemon.log_level.upper())
         self._make_folders()
-        self.feed = Feed(asyncio.get_running_loop())
-        self.history = History(self.paths.history, on_commit=self._committed)
+        self.subscriptions = Subscriptions(asyncio.get_running_loop())
+        self.feed = Feed(self.subscriptions)
+        redactor = daemon_redactor(self.paths.state, self.config)
+        take_redactor(redactor)
+        self.history = History(
+            self.paths.history,
+            redactor=redactor,
+            on_commit=self._committed,
+            progress=lambda text: notify(f"STATUS={text}"),
+        )
+        self.recovery = Recovery(self.paths, self.history)
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.config.worker, self.paths, self.panic)
+        self.pool.kept.redactor = redactor
         self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
         self.bus_link = BusLink(bus_of(self.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.
@@ -97,10 +119,11 @@ class Daemon:
         self.polkit = Polkit(self.bus_link) if asks_polkit else None
         group_rule = GroupRule(self.config.daemon.socket_group)
         self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
+        self.upkeep = Upkeep(self)
         self.service = Service(self)
         self.dbus = DBusPlane(self)
         self.bus_link.on_connect(self.dbus.prepare)
-        self._lock = _lock(self.paths)
+        self._lock = state_lock.hold(self.paths.state)
         try:
             listener = self._listener()
         except BaseException:
@@ -112,23 +135,33 @@ class Daemon:
                 self.journal = JournaldSink(
                     content=self.config.daemon.journal_content,
                     gap_file=self.paths.state / "journal-gap.json",
+                    mark_file=self.paths.state / "journal-sent",
                 )
                 self.journal.start()
+            interrupted = await asyncio.to_thread(installing.settle, self.paths.state)
             async with extending():
-                await self.history.start()
+                await self.recovery.open()
+            if interrupted:
+                _log.warning("%s", interrupted)
+                await self._tell(HistoryInstallInterrupted(message=interrupted))
             await self.pool.start()
-            await self._event("starting", message=f"lightagentd {__version__}")
+            await self._start_checkpoints()
+            await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
             await self.registry.start()
+            await self.recovery.report(self.registry)
             await self._report_machine()
             self._server = VarlinkServer(
                 listener,
                 self._interfaces_for,
                 product="lightagentd",
                 max_connections=min(self.config.daemon.max_connections, _room_for_connections()),
+                outgoing=varlink_cleaner(redactor),
             )
             await self.bus_link.start()
             self._server.start()
-            await self._event("ready", message=f"serving on {self.paths.socket}")
+            self.upkeep.start()
+            await self._tell(kinds.DaemonReady(message=f"serving on {self.paths.socket}"))
+            self.recovery.serve()
         except BaseException:
             listener.close()
             await self.close()
@@ -140,6 +173,7 @@ class Daemon:
         self.pool.leave()
         if self._server is not None:
             self._server.stop_listening()
+        await self.upkeep.close()
         await self.service.close_safety()
         await self.registry.close()
         self.feed.close()
@@ -152,7 +186,10 @@ class Daemon:
         await self.bus_link.close()
         await self.pool.close()
         with contextlib.suppress(LightagentError):
-            await self._event("stopped")
+            await self._tell(kinds.DaemonStopped())
+        if self.checkpoints is not None:
+            await self.checkpoints.close()
+        await self.recovery.close()
         await self.history.close()
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
@@ -175,7 +212,7 @@ class Daemon:
         new, _ = configuration.load(self.paths.config)
         waits = [
             f"{name} in the configuration"
-            for name in ("daemon", "worker", "limits", "models", "memory")
+            for name in ("daemon", "worker", "limits", "models", "memory", "history")
             if getattr(new, name) != getattr(self.config, name)
         ]
         self.registry.ledger.take_budgets(new.budgets)
@@ -183,7 +220,7 @@ class Daemon:
         self.registry.watches.renew()
         await self.registry.read_content()
         applied = ["agents, skills, tools and budgets were read again", *await self.registry.sync()]
-        await self._event("reloaded", message="; ".join(applied))
+        await self._tell(kinds.DaemonReloaded(message="; ".join(applied)))
         return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
 
     def problems(self) -> list[str]:
@@ -202,8 +239,15 @@ class Daemon:
             found.append(self.dbus.problem)
         if self.journal is not None and (problem := self.journal.problem()):
             found.append(problem)
+        if self.checkpoints is not None and (problem := self.checkpoints.problem()):
+            found.append(problem)
+        found += self.recovery.problems()
         if self.history.disk_low:
-            found.append(f"The disk that holds {self.paths.history} is nearly full.")
+            found.append(
+                f"The disk that holds {self.paths.history} is nearly full, so calls that change the system"
+                " are refused."
+            )
+        found += [problem for problem in (self.history.problem, self.upkeep.problem) if problem]
         return found
 
     def _committed(self, events: list[Event]) -> None:
@@ -211,7 +255,9 @@ class Daemon:
         if self.journal is not None:
             for event in events:
                 self.journal.send(event)
-        self.feed.notify()
+        if self.checkpoints is not None:
+            self.checkpoints.committed(events)
+        self.subscriptions.publish(events)
 
     def _make_folders(self) -> None:
         for folder in (self.paths.state, self.paths.runtime):
@@ -257,21 +303,32 @@ class Daemon:
         caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, groups=peer.groups, process=peer.process)
         return [Errors(), *(interface(self.service, caller) for interface in INTERFACES)]
 
+    async def _start_checkpoints(self) -> None:
+        """Sign what the start found, before anything is added to it. Raises ConfigError, StorageError."""
+        key = await asyncio.to_thread(signing_key, self.paths.audit)
+        settings = self.config.history
+        self.checkpoints = Checkpoints(
+            self.history,
+            key,
+            self.paths.audit,
+            every_events=settings.checkpoint_events,
+            every_s=settings.checkpoint_s,
+        )
+        await self.checkpoints.start()
+
     async def _report_machine(self) -> None:
         backend = self.pool.backend
-        await self._event(
-            "sandbox",
-            message=backend.reason or f"{backend.name} enforces effects",
-            backend=backend.name,
-            enforced=backend.enforced,
+        message = backend.reason or f"{backend.name} enforces effects"
+        await self._tell(
+            kinds.SandboxChosen(message=message, backend=backend.name, enforced=backend.enforced)
         )
         missing = [name for name in REPORT_COMMANDS if shutil.which(name) is None]
         if missing:
             names = ", ".join(missing)
-            await self._event("commands_missing", message=f"not installed: {names}", commands=missing)
+            await self._tell(kinds.CommandsMissing(message=f"not installed: {names}", commands=missing))
 
-    async def _event(self, event_type: str, **data: object) -> None:
-        await self.history.append(NewEvent(topic="daemon.state", type=event_type, data=data))
+    async def _tell(self, kind: Kind) -> None:
+        await self.history.append(kind.event())
 
 
 def _clear_way(path: Path) -> None:
@@ -291,22 +348,6 @@ def _clear_way(path: Path) -> None:
 def _room_for_connections() -> int:
     """How many connections the limit on open files leaves room for, beside what the daemon itself opens."""
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)
-
-
-def _lock(paths: Paths) -> int:
-    """Hold the state folder for this process: two daemons on one history would break its chain.
-
-    Gives the descriptor, with which the lock ends, also after SIGKILL. Raises Conflict.
-    """
-    fd = os.open(paths.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise Conflict(
-            f"Another daemon uses {paths.state} already.", suggestion="Stop it first, or use other folders."
-        ) from None
-    return fd
 
 
 async def serve(paths: Paths) -> None:

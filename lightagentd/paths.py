@@ -34,6 +34,11 @@ class Paths:
         return self.state / "history"
 
     @property
+    def audit(self) -> Path:
+        """Where the key that signs the history lies, and what it signed last."""
+        return self.state / "audit"
+
+    @property
     def workers(self) -> Path:
         """Where the sockets of workers lie that the daemon starts itself; `worker.units` has the others."""
         return self.runtime / "workers"

@@ -16,8 +16,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.paths import Paths
 from lightagentd.worker import sandbox
+from tests.declared import undeclared
 from tests.other_user import OUTSIDERS_GID
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -66,8 +68,18 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     drop_ins.mkdir(parents=True)
     (drop_ins / "00-test.toml").write_text(
         f'[daemon]\nsocket_group = "{grp.getgrgid(OUTSIDERS_GID).gr_name}"\n'
+        "[history]\ncheckpoint_s = 86400\n"  # a slow run must not have events that a quick one has not
     )
     return Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can look into; pytest's own are for one user alone."""
+    with tempfile.TemporaryDirectory(prefix="la-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -96,12 +108,29 @@ async def daemon(paths: Paths) -> AsyncIterator[Daemon]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def only_declared_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test whose daemon, in this process, stored an event of no declared kind, or with other data."""
+    found: list[str] = []
+    close = Daemon.close
+
+    async def checked(daemon: Daemon) -> None:
+        found.extend(undeclared(daemon))
+        await close(daemon)
+
+    monkeypatch.setattr(Daemon, "close", checked)
+    yield
+    assert not found, "events are not as declared in lightagentd/events/kinds:\n" + "\n".join(found)
+
+
 class DaemonProcess:
     """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
 
-    def __init__(self, paths: Paths, env: dict[str, str] | None = None) -> None:
+    def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+        """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
         self.paths = paths
         self.log = paths.state.parent / "daemon.log"
+        self._prefix = prefix
         self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -123,9 +152,15 @@ class DaemonProcess:
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Start it and wait until it serves."""
+        self.spawn()
+        self.until_serving(timeout_s)
+
+    def spawn(self) -> None:
+        """Start it, without waiting for anything."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._prefix,
                     sys.executable,
                     "-m",
                     "lightagentd.daemon",
@@ -139,6 +174,10 @@ class DaemonProcess:
                 stdout=log,
                 stderr=log,
             )
+
+    def until_serving(self, timeout_s: float = 60.0) -> None:
+        """Wait until it serves."""
+        assert self._process is not None
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
             try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.checkup import access, files, machine, models, records, units
+from lightagentd.checkup import access, files, history, machine, models, records, units
 from lightagentd.checkup.finding import in_order
 from lightagentd.checkup.machine import REPORT_COMMANDS
 from lightagentd.paths import Paths
@@ -57,4 +57,4 @@ async def look(
 
 
 def _files_and_machine(paths: Paths) -> list[Finding]:
-    return [*files.check(paths), *machine.check(paths)]
+    return [*files.check(paths), *history.of_files(paths), *machine.check(paths)]

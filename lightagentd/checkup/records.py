@@ -10,7 +10,7 @@ from typing import Any
 
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
-from lightagentd.events.journal_socket import SOCKET
+from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.systemd import BOOTED
 
 PERSISTENT, VOLATILE = Path("/var/log/journal"), Path("/run/log/journal")

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightagentd.agents.inputs import Inputs
-from lightagentd.agents.results import INVOCATION
+from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
 from lightagentd.agents.turn import TakenUp, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.kinds.agent import TurnFailed, TurnInterrupted
+from lightagentd.events.kinds.tool import INVOCATION
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
+from lightagentd.events.store.states import checked, decoding
 from lightagentd.policy.approvals import Approvals
 
 UNKNOWN = (
@@ -40,13 +43,28 @@ class Found:
     unknown_calls: int = 0
 
 
-async def take_up(session: Session, unfinished: dict[str, dict[str, Any]]) -> None:
-    """`recover` what is not in memory, and put what can go on into the session's queue."""
+@dataclass(kw_only=True)
+class Left:
+    """How many turns the starts of an agent found that an earlier run had left."""
+
+    interrupted: int = 0
+    requeued: int = 0
+    waiting: int = 0
+
+    def count(self, found: Found) -> None:
+        self.interrupted += found.interrupted
+        self.requeued += len(found.requeued)
+        self.waiting += len(found.taken_up)
+
+
+async def take_up(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
+    """`recover` what is not in memory, and put what can go on into the session's queue; gives what it was."""
     waiting = {turn.trace_id for turn in session.queue} | session.storing
     left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
     found = await recover(session, left)
     session.queue.extend(found.requeued)
     session.queue.extendleft(reversed(found.taken_up))
+    return found
 
 
 async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
@@ -56,12 +74,15 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
         events = session.history.select(Filter(trace=trace_id), limit=100_000)
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
         text = str(prompt.data["text"]) if prompt is not None and prompt.data else ""
-        waited = _taken_up(state) if state["state"] == "waiting" else None
+        with decoding("turns", trace_id):
+            checked(state, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
+            waited = _taken_up(state) if state["state"] == "waiting" else None
         turn = Turn(
             session,
             text,
             trace_id=trace_id,
             correlation_id=str(state.get("correlation_id", "")),
+            caller=state.get("caller"),
             unattended=bool(state.get("unattended", False)),
             taken_up=waited,
         )
@@ -91,13 +112,16 @@ def _taken_up(state: dict[str, Any]) -> TakenUp | None:
     )
 
 
-def _open_intents(events: Sequence[Event]) -> set[str]:
-    """The functions of the intents that have no stored result."""
-    intents = {event.data["call_id"]: event for event in events if event.type == "intent" and event.data}
-    for event in events:
-        if event.type == INVOCATION and event.data:
-            intents.pop(event.data["call_id"], None)
-    return {event.data["function"] for event in intents.values() if event.data}
+def _open_intents(events: Sequence[Event]) -> list[str]:
+    """The functions of the intents of which nobody told how they ended."""
+    intents = {event.data["call_id"]: event for event in events if event.type == INTENT and event.data}
+    for event in _told_ends(events):
+        intents.pop((event.data or {}).get("call_id"), None)
+    return [event.data["function"] for event in intents.values() if event.data]
+
+
+def _told_ends(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.type == INVOCATION and not closed_at_start(event)]
 
 
 async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
@@ -106,21 +130,23 @@ async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
     open_functions = _open_intents(events)
     unknown: list[str] = []
     with session.context(turn):
-        # Calls run in their order, so the first without a result is the one that ran.
+        # Calls begin in their order, so the first without a result are those that ran.
         for call in unanswered(session.messages):
-            ran = call.name in open_functions and not unknown
-            unknown += [call.name] if ran else []
+            if ran := call.name in open_functions:
+                open_functions.remove(call.name)
+                unknown.append(call.name)
             results.append(result_event(call.id, call.name, UNKNOWN if ran else NOT_RUN))
+        not_run = len(results) - len(unknown)
+        unknown += open_functions  # no calls of the conversation: checks of a plan's tasks
         code = OutcomeUnknown.code if unknown else "interrupted"
-        data = {
-            "code": code,
-            "message": "The daemon stopped in the middle of this turn.",
-            "unknown_calls": len(unknown),
-        }
-        done = sum(event.type == INVOCATION for event in events)
-        told = _told(turn.trace_id, done, unknown, len(results) - len(unknown))
+        told = _told(turn.trace_id, len(_told_ends(events)), unknown, not_run)
         session.record = replace(session.record, interrupted=told)
-        ended = NewEvent(topic="agent.error", type="interrupted", data=data, source="agent")
+        ended = TurnInterrupted(
+            code=code,
+            message="The daemon stopped in the middle of this turn.",
+            unknown_calls=len(unknown),
+            **_unattended(turn),
+        ).event()
         over = Change(state="turns", key=turn.trace_id, value=None)
         await session.history.append(*results, ended, changes=(session.record.change(), over))
     session.forget_messages()
@@ -131,7 +157,7 @@ def _told(trace_id: str, done: int, unknown: Sequence[str], not_run: int) -> str
     """What is known of an interrupted turn and what is not, in one sentence."""
     parts = [f"{done} of its calls ended before that" if done else "none of its calls had ended before that"]
     if unknown:
-        parts.append(f"whether {unknown[0]} took effect is not known")
+        parts.append(f"whether {' and '.join(unknown)} took effect is not known")
     if not_run:
         parts.append(f"{not_run} of its calls {'was' if not_run == 1 else 'were'} not run")
     return f"The daemon stopped in the middle of the turn {trace_id}: {', '.join(parts)}."
@@ -160,12 +186,30 @@ async def end_stored_turns(
         found = await recover(session, {key: unfinished[key] for key in unfinished if key not in known})
         for turn in [*found.taken_up, *found.requeued]:
             with session.context(turn):
-                data = {**why.to_dict(), "steps": turn.steps_done, "duration_ms": 0}
-                ended = NewEvent(topic="agent.error", type=why.code, data=data, source="agent")
+                data: dict[str, Any] = {
+                    **why.to_dict(),
+                    "steps": turn.steps_done,
+                    "duration_ms": 0,
+                    **_unattended(turn),
+                }
+                ended = TurnFailed(**data).event()
                 events, changes = approvals.lapse(turn.waits_for, why.message)
                 of_inputs = inputs.lapse(turn.waits_for, why.message)
                 lapsed = ([*events, *of_inputs[0]], [*changes, *of_inputs[1]])
                 await session.end(turn, ended, lapsed=lapsed)
+
+
+async def end_interrupted_turns(history: History, agent: str) -> int:
+    """End the turns that ran, of an agent that does not start; those that wait stay stored, since it may come
+    back. Gives the number of those that were ended. Raises StorageError.
+    """
+    records = history.state("sessions")
+    ended = 0
+    for session_id, unfinished in unfinished_turns(history).items():
+        if records.get(session_id, {}).get("agent") == agent:
+            session = Session(SessionRecord.from_dict(records[session_id]), history)
+            ended += (await recover(session, unfinished)).interrupted
+    return ended
 
 
 def agents_with_turns(history: History) -> set[str]:
@@ -175,6 +219,10 @@ def agents_with_turns(history: History) -> set[str]:
     return {str(records[session]["agent"]) for session in sessions if session in records}
 
 
+def _unattended(turn: Turn) -> dict[str, bool]:
+    return {"unattended": True} if turn.unattended else {}
+
+
 def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:
     """The stored unfinished turns: session id → trace id → state, in the order of their prompts."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -182,7 +230,8 @@ def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:
     order = {trace: _first_seq(history, trace) for trace in turns}
     for trace_id in sorted(turns, key=lambda trace: order[trace]):
         state = turns[trace_id]
-        found.setdefault(str(state["session"]), {})[trace_id] = state
+        with decoding("turns", trace_id):
+            found.setdefault(str(state["session"]), {})[trace_id] = state
     return found
 
 

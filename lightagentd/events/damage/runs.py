@@ -1,0 +1,110 @@
+"""How the last runs of the daemon ended, in a small file beside the history.
+
+The history itself says whether a run ended with a stop; this says it when the history cannot be read, and
+counts the runs that ended soon, which is what a damaged store makes of them. It also keeps the newest event
+that was known at the last start or stop.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightagentd.events.model import GENESIS
+
+_log = logging.getLogger(__name__)
+
+_MOST_EVENTS = 1 << 53
+_HASH = re.compile(r"[0-9a-f]{64}")
+STEADY_S = 60.0
+"""A run that lasted so long was not ended by what the start found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of the last run."""
+
+    stopped: bool = True
+    """Whether it ended with a stop; also when there was none."""
+    short: int = 0
+    """How many runs, one after the other up to it, ended within STEADY_S and without a stop."""
+    seq: int = 0
+    hash: str = GENESIS
+    """An event that was there."""
+
+
+def known_event(value: Any) -> tuple[int, str]:
+    """Number and hash of an event, as they are kept in a file. Raises ValueError, TypeError, KeyError."""
+    seq, event_hash = value["seq"], value["hash"]
+    if type(seq) is not int or not 0 <= seq < _MOST_EVENTS or not _HASH.fullmatch(event_hash):
+        raise ValueError("it names no event")
+    return seq, event_hash
+
+
+class Runs:
+    """The file. What cannot be written is logged: no start fails for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.last = Run()
+        """The run before this one, once `begin` was called."""
+        self._now = Run()
+
+    def begin(self) -> Run:
+        """This run begins: gives what the file says of the last one."""
+        self.last = self._read()
+        self._now = replace(self.last, stopped=False, short=self.last.short + 1)
+        self._write()
+        return self.last
+
+    def forget(self) -> None:
+        """This run was none: the store could not be opened, and was not changed."""
+        self._now = self.last
+        self._write()
+
+    def steady(self, seq: int, head_hash: str) -> None:
+        """This run is no short one any more."""
+        self._now = replace(self._now, short=0, seq=seq, hash=head_hash)
+        self._write()
+
+    def known(self, seq: int, head_hash: str) -> None:
+        """An event is there."""
+        self._now = replace(self._now, seq=seq, hash=head_hash)
+        self._write()
+
+    def stop(self, seq: int, head_hash: str) -> None:
+        """This run ends as it should."""
+        self._now = Run(seq=seq, hash=head_hash)
+        self._write()
+
+    def _read(self) -> Run:
+        try:
+            value = json.loads(self._path.read_bytes())
+            seq, event_hash = known_event(value)
+            return Run(
+                stopped=value["stopped"] is True,
+                short=min(int(value["short"]), 1000),
+                seq=seq,
+                hash=event_hash,
+            )
+        except FileNotFoundError:
+            return Run()
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as err:
+            _log.warning("%s cannot be read: %s", self._path, err)
+            return Run(stopped=False)
+
+    def _write(self) -> None:
+        temporary = self._path.with_suffix(".new")
+        try:
+            temporary.unlink(missing_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w") as file:
+                json.dump(asdict(self._now), file)
+            temporary.rename(self._path)
+        except OSError as err:
+            _log.warning("%s cannot be written: %s", self._path, err)

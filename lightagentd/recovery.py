@@ -1,0 +1,286 @@
+"""What a start finds of the run before it: a sound history, one that a crash ended, or a damaged one.
+
+The daemon owns one `Recovery` and calls it in the order of a start: `open` instead of `History.start`,
+`report` once all agents are up, `serve` when the daemon is ready, and `close` before the history is closed. A
+damaged store is set aside (see `events.damage`), and what can be read of it is written beside it while the
+daemon serves. Nothing here ends a daemon that could serve: what is wrong is in `problems`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from lightagentd.agents.sessions.open_calls import close_open_calls
+from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
+from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
+from lightagentd.events.audit.verification import Verification, verify_tail
+from lightagentd.events.damage import examination as damage
+from lightagentd.events.damage.runs import STEADY_S, Run, Runs
+from lightagentd.events.history import History, NewEvent
+from lightagentd.events.kinds.history import HistoryRecovered, HistorySalvaged, HistorySetAside
+from lightagentd.events.store.exchange import finish_exchange
+from lightagentd.events.store.layout import EVENTS, Environment
+from lightagentd.paths import Paths
+
+if TYPE_CHECKING:
+    from lightagentd.agents.registry import Registry
+    from lightagentd.events.damage.salvage import Salvaged
+
+_log = logging.getLogger(__name__)
+
+SHORT_RUNS = 2
+"""After so many runs that a crash ended soon, everything is looked at before the store is opened."""
+
+
+class Recovery:
+    """One start's look at what there is."""
+
+    def __init__(self, paths: Paths, history: History) -> None:
+        self._folder = paths.history
+        self._history = history
+        self._kept_head = paths.audit / HEAD_FILE
+        self._runs = Runs(paths.state / "last-run.json")
+        self._opened = False
+        self._tail: Verification | None = None
+        self._crashed_at = 0
+        """The newest event of a run that ended without a stop; 0 after any other."""
+        self._closed_calls = 0
+        self._salvage_problem = ""
+        self._steady: asyncio.Task[None] | None = None
+        self._salvaging: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
+
+    async def open(self) -> None:
+        """Examine the store, set it aside if it is damaged, and start the history.
+
+        Raises StorageError when it cannot be used and is not damaged either.
+        """
+        run = await asyncio.to_thread(self._runs.begin)
+        try:
+            await asyncio.to_thread(self._examine, run)
+            try:
+                await self._start()
+            except HistoryDamaged as err:  # LMDB sees more
+                _log.error("%s", err.message)
+                await self._history.close()
+                await asyncio.to_thread(self._set_aside, run, err.message)
+                await self._start()
+        except BaseException:
+            await asyncio.to_thread(self._runs.forget)
+            raise
+        self._opened = True
+
+    async def report(self, registry: Registry) -> None:
+        """Say in one event what the last run left, if it ended without a stop. Raises StorageError."""
+        tail = self._tail
+        if tail is None or (not self._crashed_at and tail.ok):
+            return
+        left = [agent.left for agent in registry.agents.values()]
+        waiting_inputs = len(registry.inputs.open_ones())
+        interrupted = sum(each.interrupted for each in left) + registry.ended_turns
+        recovered = HistoryRecovered(
+            message=self._sentence(tail, interrupted, registry.approvals.waiting, waiting_inputs),
+            tail_events=tail.events,
+            interrupted_turns=interrupted,
+            unknown_calls=self._closed_calls,
+            requeued_turns=sum(each.requeued for each in left),
+            waiting_turns=sum(each.waiting for each in left),
+            approvals=registry.approvals.waiting,
+            inputs=waiting_inputs,
+            watches=len(registry.watches.records),
+        )
+        await self._history.append(recovered.event())
+
+    def serve(self) -> None:
+        """From now on, beside the daemon's work: write what can be read of damaged stores to files."""
+        self._steady = asyncio.create_task(self._become_steady(), name="recovery-steady")
+        self._salvaging = asyncio.create_task(self._salvage_all(), name="recovery-salvage")
+
+    async def close(self) -> None:
+        """The daemon stops; the history is still open, if it ever was."""
+        self._stopping.set()
+        if self._steady is not None:
+            self._steady.cancel()
+        if tasks := [task for task in (self._steady, self._salvaging) if task is not None]:
+            await asyncio.wait(tasks)
+        self._steady = self._salvaging = None
+        if self._opened:
+            await asyncio.to_thread(self._runs.stop, *self._history.head)
+
+    def problems(self) -> list[str]:
+        """What an administrator has to look at, as sentences."""
+        found = []
+        if self._tail is not None and not self._tail.ok:
+            found.append(
+                f"The history was altered or damaged: {self._tail.reason} (event {self._tail.first_bad_seq})."
+                " Find out who could write it, and look at all of it: lactl audit verify"
+            )
+        found += [aside_sentence(path) for path in damage.left_aside(self._folder)]
+        return found + ([self._salvage_problem] if self._salvage_problem else [])
+
+    # The store
+
+    def _examine(self, run: Run) -> None:
+        """In a thread. Raises StorageError."""
+        finish_exchange(self._folder)
+        if run.stopped:
+            seconds: float | None = damage.QUICK_S
+        else:
+            seconds = None if run.short >= SHORT_RUNS else damage.CAREFUL_S
+        # The last start may have been killed while it set a store aside: then there may be none yet.
+        known = run.seq > 0 and damage.pending_note(self._folder) is None
+        found = damage.examine(self._folder, seconds=seconds, known=known)
+        if not found.problem:
+            damage.clear_lock(self._folder)
+        else:
+            self._set_aside(run, f"The history in {self._folder} is damaged: {found.problem}.")
+
+    def _set_aside(self, run: Run, message: str) -> None:
+        """In a thread. Raises StorageError."""
+        from lightagentd.events.damage.salvage import last_known  # few starts need it
+
+        known = [last_known(self._folder), (run.seq, run.hash)]
+        try:
+            if kept := KeptHead.read(self._kept_head):
+                known.append((kept.seq, kept.hash))
+        except (OSError, ValueError) as err:
+            _log.warning("what was signed last is not known: %s", err)
+        seq, head_hash = max(known)
+        note = damage.set_aside(self._folder, message, seq, head_hash)
+        _log.error("%s It was moved to %s.", message, note.path)
+
+    async def _start(self) -> None:
+        """Start the history; a new one in place of a damaged one goes on with its numbers."""
+        note = await asyncio.to_thread(damage.pending_note, self._folder)
+        if note is not None:
+            await asyncio.to_thread(_begin_behind, self._folder, note.seq, note.hash)
+        await self._history.start()
+        if note is not None:
+            if self._history.head_seq == note.seq:
+                aside = HistorySetAside(
+                    message=note.message, path=note.path, last_seq=note.seq, last_hash=note.hash
+                )
+                await self._history.append(aside.event())
+            await asyncio.to_thread(damage.forget_note, self._folder)
+        await self._look_back()
+
+    async def _look_back(self) -> None:
+        """Verify the newest events, and find out how the last run ended. Raises StorageError."""
+        environment = self._history.environment
+        self._tail = await asyncio.to_thread(verify_tail, environment, damage.TAIL_EVENTS)
+        if not self._tail.ok:
+            _log.error(
+                "the history does not verify at event %d: %s", self._tail.first_bad_seq, self._tail.reason
+            )
+        newest = self._history.find_in_topic("daemon.state", lambda _: True)
+        if newest is not None and newest.type != "stopped":
+            head_seq = self._history.head_seq
+            self._closed_calls = await close_open_calls(self._history)
+            placed = self._history.find_in_topic("daemon.history", lambda event: event.type == "installed")
+            if placed is None or placed.seq < newest.seq:  # a backup of a daemon at work has no stop either
+                self._crashed_at = head_seq
+
+    def _sentence(self, tail: Verification, interrupted: int, approvals: int, inputs: int) -> str:
+        parts = []
+        if self._crashed_at:
+            parts.append(f"the last run ended without a stop at event {self._crashed_at}")
+        if not tail.ok:
+            parts.append(f"the history does not verify at event {tail.first_bad_seq}: {tail.reason}")
+        said = [
+            _counted(interrupted, "turn was interrupted", "turns were interrupted"),
+            _counted(self._closed_calls, "call of unknown outcome", "calls of unknown outcome"),
+            _counted(approvals, "approval waits", "approvals wait"),
+            _counted(inputs, "question waits", "questions wait"),
+        ]
+        return "; ".join([*parts, ", ".join(part for part in said if part) or "nothing was under way"])
+
+    # Beside the daemon's work
+
+    async def _become_steady(self) -> None:
+        await asyncio.to_thread(self._runs.known, *self._history.head)
+        told = 0
+        while True:
+            await asyncio.sleep(STEADY_S)
+            if told != self._history.head_seq:
+                told = self._history.head_seq
+                await asyncio.to_thread(self._runs.steady, *self._history.head)
+
+    async def _salvage_all(self) -> None:
+        """Write what can be read of each store that was set aside to a file, where that is not there yet."""
+        aside = damage.left_aside(self._folder)
+        for path in [each for each in aside if not damage.export_of(each).exists()]:
+            try:
+                await self._salvage(path)
+            except LightagentError as err:
+                _log.error("%s", err.message)
+                self._salvage_problem = f"{err.message} {err.suggestion}".strip()
+            except Exception:  # noqa: BLE001 - whatever a damaged file does: recorded, and the daemon goes on
+                _log.exception("the damaged history in %s could not be read", path)
+                self._salvage_problem = f"What can be read of {path} could not be written: see the log."
+
+    async def _salvage(self, path: Path) -> None:
+        """Raises StorageError."""
+        from lightagentd.events.damage.salvage import Stopped, salvage  # few starts need it
+
+        target = damage.export_of(path)
+        try:
+            done = await asyncio.to_thread(salvage, path, target, self._stopping.is_set)
+        except Stopped:
+            return
+        await self._history.append(_salvaged(path, target, done))
+
+
+def aside_sentence(path: Path) -> str:
+    """What an administrator has to know of a store that was set aside."""
+    export = damage.export_of(path)
+    what, how = "", "restore a backup with lactl history restore"
+    if export.exists():
+        from lightagentd.events.damage.salvage import is_whole
+
+        what = f"; what could be read of it is in {export}"
+        if is_whole(export):
+            how = f"stop the daemon and run: lactl history import {export}"
+            what = f"; all of it could be read, and is in {export}"
+    return (
+        f"A damaged history was set aside: {path}{what}. The history goes on in a new store. To have the old"
+        f" one back, {how}. Then, or else, keep what you need and move it away."
+    )
+
+
+def _salvaged(path: Path, target: Path, done: Salvaged) -> NewEvent:
+    left = f", {done.missing} are missing" if done.missing else ""
+    count = _counted(done.events, "event", "events") or "no event"
+    return HistorySalvaged(
+        message=f"{count} of the damaged history could be read{left}"
+        if not done.whole
+        else "all of the damaged history could be read",
+        path=str(path),
+        export=str(target),
+        events=done.events,
+        missing=done.missing,
+        without_data=done.without_data,
+        states=done.states,
+    ).event()
+
+
+def _begin_behind(folder: Path, seq: int, head_hash: str) -> None:
+    """Have the store in a folder, which has no event, begin behind one. Raises StorageError."""
+    environment = Environment(folder)
+    try:
+        with environment.env.begin(write=True) as txn:
+            if not txn.stat(environment.db[EVENTS])["entries"]:
+                environment.set_anchor(txn, seq, head_hash)
+    except lmdb.Error as err:
+        raise StorageError(f"The history in {folder} cannot be begun: {err}.") from err
+    finally:
+        environment.close()
+
+
+def _counted(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}" if count else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings
+from lightagentd.cli.options import Listing, Settings, lists
 from lightagentd.cli.output import dump, print_json, say, table
 from lightagentd.cli.question import how_to_answer, show_question, visible
 from lightagentd.cli.short_id import only_id
@@ -17,21 +17,14 @@ from lightagentd.errors import ApprovalNotFound, LightagentError
 _ID_CHARS = len("apr_") + 16
 
 
-class _Listing(Group):
-    """Without a command it lists."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return click.Group.parse_args(self, ctx, args)
-
-
-@click.group("approvals", cls=_Listing, invoke_without_command=True)
+@click.group("approvals", cls=Listing)
 @click.pass_context
 def command(context: click.Context) -> None:
     """List and show the calls that wait for a yes.
 
     Answer with 'lactl approve ID' or 'lactl deny ID'.
     """
-    if context.invoked_subcommand is None:
+    if lists(context):
         context.invoke(list_approvals, every=False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings
+from lightagentd.cli.options import Listing, Settings, lists
 from lightagentd.cli.output import print_json, say, table, warn
 from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input, input_lines, visible
 from lightagentd.cli.short_id import only_id
@@ -19,14 +19,7 @@ from lightagentd.errors import InputNotFound, InvalidArgument, LightagentError
 _ID_CHARS = len("inp_") + 16
 
 
-class _Listing(Group):
-    """Without a command it lists."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return click.Group.parse_args(self, ctx, args)
-
-
-@click.group("inputs", cls=_Listing, invoke_without_command=True)
+@click.group("inputs", cls=Listing)
 @click.option("--all", "every", is_flag=True, help="Those that are over, too.")
 @click.pass_context
 def command(context: click.Context, every: bool) -> None:
@@ -34,7 +27,7 @@ def command(context: click.Context, every: bool) -> None:
 
     Answer with 'lactl answer ID TEXT'. The turn that asked waits until then, or until its time is over.
     """
-    if context.invoked_subcommand is None:
+    if lists(context):
         context.invoke(list_inputs, every=every)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from lightagentd import __version__
-from lightagentd.cli.options import USAGE_STATUS, Group, Settings
+from lightagentd.cli.options import STORED_INSTEAD, USAGE_STATUS, Group, Settings
 from lightagentd.cli.output import dump, warn
-from lightagentd.errors import InvalidArgument, LightagentError, StorageError
+from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentError, StorageError
 
 INTERRUPTED_STATUS = 130
 
@@ -100,6 +100,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return INTERRUPTED_STATUS
     except LightagentError as err:
+        if isinstance(err, DaemonUnreachable) and settings.may_be_stored:
+            err.suggestion = f"{err.suggestion}\n{STORED_INSTEAD}".strip()
         _report(err, settings)
         return err.exit_status
     except OSError as err:

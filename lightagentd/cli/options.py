@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lightagentd.cli.authorize import AskingClient
 from lightagentd.client import Client
 from lightagentd.errors import LightagentError
 
 USAGE_STATUS = 2
+STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored."
+"""For a command that has that option and finds no daemon; nothing falls back to it by itself."""
 CALL_TIMEOUT_S = 60.0
 """How long an ordinary operation may take before lactl gives up; long ones name their own."""
 
@@ -27,9 +30,18 @@ class Settings:
     json: bool = False
     socket: str = ""
     ask_password: bool = True
+    stored: bool = False
+    """Ask the store itself, not the daemon; see `cli.stored`."""
+    may_be_stored: bool = False
+    """Whether the command has an option for that."""
+    state_dir: str = ""
 
     def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> Client:
         """A client for the socket that was named, not yet connected."""
+        if self.stored:
+            from lightagentd.cli.stored import StoredClient, state_folder
+
+            return StoredClient(state_folder(self))
         kind = AskingClient if self.ask_password else Client
         return kind(self.socket or None, timeout_s=timeout_s)
 
@@ -102,6 +114,32 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order of the source, which begins with what is used most."""
         return list(self.commands)
+
+
+class Listing(Group):
+    """A noun that lists when no command of it is named; the options of the list are its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"invoke_without_command": True, **kwargs})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Group.parse_args(self, ctx, args)
+
+
+def lists(context: click.Context) -> bool:
+    """Whether a `Listing` is to list, because no command of it is named.
+
+    Raises UsageError for an option of the list before the name of a command: there it would do nothing.
+    """
+    if context.invoked_subcommand is None:
+        return True
+    for one in context.command.params:
+        said = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+        if said and one.expose_value:
+            raise click.UsageError(
+                f"{one.opts[0]} goes with the list, not before {context.invoked_subcommand!r}.", context
+            )
+    return False
 
 
 def agent_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -12,6 +12,7 @@ import click
 from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.output import cell, print_json, say
 from lightagentd.cli.session_name import session_argument, whole_session
+from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.client import MAX_MESSAGE_BYTES
 from lightagentd.errors import (
@@ -28,6 +29,7 @@ _EXPORT_TIMEOUT_S = 120.0
 
 @click.command("export", cls=Command)
 @session_argument
+@stored_option
 @click.option(
     "--format",
     "kind",

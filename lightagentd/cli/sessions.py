@@ -15,6 +15,7 @@ from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import cell, fields, print_json, say, table
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
+from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.errors import ConfirmationRequired, LightagentError
@@ -44,6 +45,7 @@ def command() -> None:
 
 
 @command.command("list")
+@stored_option
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only those with this agent.")
 @click.pass_obj
 def list_sessions(settings: Settings, agent: str | None) -> None:
@@ -108,6 +110,7 @@ def new(settings: Settings, agent: str, title: str | None) -> None:
 
 @command.command("show")
 @session_argument
+@stored_option
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many messages.")
 @click.pass_obj
 def show(settings: Settings, session: str, limit: int) -> None:

@@ -1,102 +1,217 @@
-"""`lactl trace`: one turn as a tree of its steps, with durations."""
+"""`lactl trace`: a turn as a tree of its steps and calls, with durations, and the list of turns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from lightagentd.cli import event_source
 from lightagentd.cli.event_line import summary
+from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import print_json, say, warn
-from lightagentd.cli.terminal import BOLD, DIM, columns, is_terminal, style
+from lightagentd.cli.output import cell, cut, dump, print_json, say, table
+from lightagentd.cli.stored import stored_option
+from lightagentd.cli.terminal import BOLD, DIM, RED, columns, has_colours, is_terminal, style
+from lightagentd.cli.trace_tree import Event, Node, is_end, turn_of
 from lightagentd.cli.when import duration, local
 from lightagentd.errors import EventNotFound
 
-_LIMIT = 1000
-"""The most that the daemon gives at once (`service.MAX_LIMIT`)."""
-_SUMMARY_MAX = 120
-
-Event = dict[str, Any]
+_TEXT_MAX = 300
+_DEPTH = 3
+"""How many generations of turns below a turn are shown."""
+_GOOD = ("", "ok", "done", "granted", "answered", "used", "running", "waiting", "pending", "skipped")
 
 
 @click.group("trace", cls=Group)
 def command() -> None:
-    """Look into one turn."""
+    """Look into turns."""
+
+
+@command.command("list")
+@filter_options("agent", "session", "caller", "text")
+@time_options
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many.")
+@stored_option
+@click.pass_obj
+def list_turns(settings: Settings, /, limit: int, **options: Any) -> None:
+    """List the newest turns, oldest of them first.
+
+    The columns: trace, time of the prompt, agent, session, caller, duration, result, steps, prompt. --text is
+    about the prompt.
+    """
+    which = wanted(settings, options) | {"topic": "agent.prompt", "type": "prompt"}
+    prompts = event_source.newest(settings, which, limit)
+    with settings.client() as client:
+        ends = {prompt["trace_id"]: _end(client, prompt) for prompt in prompts}
+    turns = [_turn(prompt, ends[prompt["trace_id"]]) for prompt in prompts]
+    if settings.json:
+        print_json(turns)
+        return
+    table(
+        ("TRACE", "TIME", "AGENT", "SESSION", "CALLER", "DURATION", "RESULT", "STEPS", "PROMPT"),
+        (
+            (
+                turn["trace_id"],
+                local(turn["time"]),
+                turn["agent"],
+                turn["session"],
+                "" if turn["caller"] is None else turn["caller"],
+                "" if turn["duration_ms"] is None else duration(turn["duration_ms"]),
+                turn["result"],
+                "" if turn["steps"] is None else turn["steps"],
+                "(deleted)" if turn["text"] is None else turn["text"],
+            )
+            for turn in turns
+        ),
+    )
+
+
+def _end(client: Any, prompt: Event) -> Event | None:
+    """The event that ended the turn of a prompt."""
+    which = {"trace": prompt["trace_id"], "topic": "session.turn,agent.error"}
+    position: int | None = None
+    while position != 0:
+        page = client.call("History.Page", **which, to_seq=position, limit=100)["page"]
+        for event in reversed(page["events"]):
+            if is_end(event):
+                found: Event = event
+                return found
+        position = page["next_seq"]
+    return None
+
+
+def _turn(prompt: Event, end: Event | None) -> dict[str, Any]:
+    said, data = prompt["data"], (end["data"] if end else None) or {}
+    return {
+        **{name: prompt[name] for name in ("trace_id", "time", "agent", "session", "owner", "caller")},
+        "duration_ms": round((end["time"] - prompt["time"]) / 1000) if end else None,
+        "result": "running" if end is None else "done" if end["type"] == "done" else end["type"],
+        "steps": data.get("steps"),
+        "text": said.get("text", "") if isinstance(said, dict) else None,
+    }
 
 
 @command.command("show")
 @click.argument("trace")
+@stored_option
 @click.pass_obj
 def show(settings: Settings, trace: str) -> None:
     """Show the turn TRACE (trace_…) as a tree.
 
-    Its branches are the steps, with the model call and the tool calls of each. Every line begins with the
-    time since the turn began.
+    Its branches are the steps, with the model call and the tool calls of each, and the questions about them.
+    Every line begins with the time since the turn began; then come what it is, how long it took, and what
+    came of it. Turns that name this one as their correlation id are branches, too.
     """
-    events = settings.call("History.Query", trace=trace, limit=_LIMIT)
-    if not events:
+    turn = _load(settings, trace, _DEPTH)
+    if turn is None:
         raise EventNotFound(
-            f"There is no event of the turn {trace!r}.",
-            suggestion="'lactl history --json' shows the trace_id of each event.",
+            f"There is no event of the turn {trace!r}.", suggestion="The newest turns: lactl trace list"
         )
-    if len(events) == _LIMIT:
-        warn(f"The turn has more than {_LIMIT} events; these are the last of them.")
     if settings.json:
-        print_json({"trace_id": trace, "steps": [_as_json(step) for step in _steps(events)]})
+        print_json({"trace_id": trace, **turn.to_dict()})
         return
-    first = events[0]
-    who = " ".join(part for part in (first["agent"], first["session"]) if part)
-    say(style(trace, BOLD), f"  {who}  {local(first['time'])}  {_length(events)}")
-    groups = _steps(events)
-    for number, step in enumerate(groups):
-        last = number == len(groups) - 1
-        _print_step(step, first["time"], last=last)
+    say(*_title(turn))
+    for line in _lines(turn, turn.begin_us, ""):
+        say(*line)
 
 
-def _steps(events: list[Event]) -> list[list[Event]]:
-    """The events of a turn in groups: those of a step share a request_id, those between steps have none."""
-    groups: list[list[Event]] = []
-    of_request: dict[str, list[Event]] = {}
-    for event in events:
-        request = event["request_id"]
-        if request and request in of_request:
-            of_request[request].append(event)
-        elif groups and not request and not groups[-1][0]["request_id"]:
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-            if request:
-                of_request[request] = groups[-1]
-    return groups
+def _load(settings: Settings, trace: str, depth: int) -> Node | None:
+    """The tree of a turn and of those below it; None when there is no such turn."""
+    events = list(event_source.oldest_first(settings, {"trace": trace}))
+    if not events:
+        return None
+    turn = turn_of(events)
+    for child in _children(settings, turn, events) if depth else ():
+        below = _load(settings, child, depth - 1)
+        if below is not None:
+            turn.children.append(below)
+    turn.children.sort(key=lambda node: node.begin_us)
+    return turn
 
 
-def _print_step(step: list[Event], start_us: int, *, last: bool) -> None:
-    request = step[0]["request_id"]
-    if not request:
-        for number, event in enumerate(step):
-            _print_event("└─ " if last and number == len(step) - 1 else "├─ ", event, start_us)
-        return
-    say(style("└─ " if last else "├─ ", DIM), f"step {request}  {_length(step)}")
-    for number, event in enumerate(step):
-        branch = "└─ " if number == len(step) - 1 else "├─ "
-        _print_event(("   " if last else "│  ") + branch, event, start_us)
+def _children(settings: Settings, turn: Node, events: list[Event]) -> list[str]:
+    """The turns that began while this one ran and name it as their correlation id."""
+    times = {"since_us": events[0]["time"], "until_us": events[-1]["time"]}
+    prompts = event_source.oldest_first(settings, {"topic": "agent.prompt", **times})
+    return [each["trace_id"] for each in prompts if each["correlation_id"] == turn.name != each["trace_id"]]
 
 
-def _print_event(branch: str, event: Event, start_us: int) -> None:
-    offset = f"+{duration((event['time'] - start_us) / 1000)}"
-    left = f"{branch}{offset:<8}"
-    line = f"{event['topic']}:{event['type']}  {summary(event)[:_SUMMARY_MAX]}"
-    say(style(left, DIM), line[: columns() - len(left)] if is_terminal() else line)
+def _title(turn: Node) -> list[str]:
+    detail = turn.detail
+    words = [detail["agent"], detail["session"], local(turn.begin_us)]
+    if turn.duration_ms is not None:
+        words.append(duration(turn.duration_ms))
+    elif "last_us" in detail:
+        words.append(f"{duration((detail['last_us'] - turn.begin_us) / 1000)} so far")
+    words.append(turn.result)
+    if "steps" in detail:
+        words.append(f"{detail['steps']} steps")
+    if detail["caller"] is not None:
+        words.append(f"by uid {detail['caller']}")
+    line = "  ".join(str(word) for word in words if word)
+    room = columns() - len(turn.name) - 2
+    return [style(turn.name, BOLD), "  ", cut(line, room) if is_terminal() else line]
 
 
-def _length(events: list[Event]) -> str:
-    return duration((events[-1]["time"] - events[0]["time"]) / 1000)
+def _lines(node: Node, start_us: int, indent: str) -> Iterator[list[str]]:
+    """What is below a node, each line in its parts."""
+    for number, child in enumerate(node.children):
+        last = number == len(node.children) - 1
+        left = f"+{duration((child.begin_us - start_us) / 1000):<7}{indent}{'└─ ' if last else '├─ '}"
+        text = _text(child)
+        if is_terminal():
+            text = cut(text, columns() - len(left))
+        bad = child.result not in _GOOD and has_colours()
+        yield [style(left, DIM), style(cell(text), RED) if bad else text]
+        yield from _lines(child, start_us, indent + ("   " if last else "│  "))
 
 
-def _as_json(step: list[Event]) -> dict[str, Any]:
-    return {
-        "request_id": step[0]["request_id"],
-        "duration_ms": round((step[-1]["time"] - step[0]["time"]) / 1000),
-        "events": step,
-    }
+def _text(node: Node) -> str:
+    """One node as a line."""
+    words = [_NAMES.get(node.kind, "{}").format(node.name)]
+    if node.duration_ms is not None:
+        words.append(duration(node.duration_ms))
+    if node.result and node.kind != "task":
+        words.append(node.result)
+    return "  ".join([*words, *filter(None, _detail(node))])
+
+
+_NAMES = {
+    "model": "model {}",
+    "approval": "approval {}",
+    "question": "question {}",
+    "prompt": "prompt",
+    "message": "says",
+    "turn": "turn {}",
+}
+
+
+def _detail(node: Node) -> Iterator[str]:
+    detail = node.detail
+    match node.kind:
+        case "model":
+            yield str(detail["finish_reason"])
+            if detail["prompt_tokens"] or detail["completion_tokens"]:
+                yield f"{detail['prompt_tokens']}+{detail['completion_tokens']} tokens"
+        case "call":
+            yield " ".join(str(detail[name]) for name in ("effect", "decision") if detail.get(name))
+            yield f"({detail['rule']})" if detail.get("rule") else ""
+            yield cell(dump(detail["args"]))[:_TEXT_MAX] if detail.get("args") else ""
+            yield cell(detail["message"])[:_TEXT_MAX] if detail.get("message") else ""
+        case "approval" | "question":
+            if detail.get("answered_by") is not None:
+                yield f"by uid {detail['answered_by']}"
+            for name in ("question", "answer", "reason", "note"):
+                yield cell(detail[name])[:_TEXT_MAX] if detail.get(name) else ""
+        case "turn":
+            yield " ".join(str(detail[name]) for name in ("agent", "session") if detail[name])
+        case "step":
+            yield detail["request_id"]
+        case "message":
+            yield cell((detail["data"] or {}).get("content", ""))[:_TEXT_MAX]
+        case "task":
+            yield node.result
+        case _:
+            yield summary({"data": detail["data"]})

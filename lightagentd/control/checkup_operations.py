@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,24 +16,20 @@ from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
 from lightagentd.checkup import Running, look
 from lightagentd.checkup.finding import BAD, in_order, note, ok, wrong
+from lightagentd.checkup.history import of_running
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
-from lightagentd.errors import LightagentError
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.daemon import SandboxExamined, SandboxExamining
 from lightagentd.events.model import within
-from lightagentd.events.verification import verify_tail
 from lightagentd.tool import Effect
 from lightagentd.worker.doctor import SandboxDoctor
 
 if TYPE_CHECKING:
     from lightagentd.daemon import Daemon
 
-TAIL_EVENTS = 1000
-"""How many of the newest events are verified; lactl audit verify walks them all."""
 AT_ONCE = 2
 """How many workers are tried at the same time."""
 _FEW_DESCRIPTORS = 512
-_FUTURE_US = 300 * 1_000_000
 _SANDBOX = "sandbox"
 _PROGRAMS = ("lightagentd.worker.keeper", "lightagentd.worker.program")
 
@@ -72,7 +67,7 @@ class CheckupOperations(Operations):
         checks = [
             *self._daemon_checks(),
             *(self._agent_check(one) for one in agents),
-            await asyncio.to_thread(self._history_check),
+            *await asyncio.to_thread(of_running, daemon.history, daemon.config.history),
             await asyncio.to_thread(_leftovers),
         ]
         running = Running(pid=os.getpid(), seq=daemon.history.head_seq)
@@ -101,11 +96,12 @@ class CheckupOperations(Operations):
             findings = [api.Finding(name="all", status=status, detail=why, group=_SANDBOX, remedy=remedy)]
         else:
             with within(agent=agent.name):
-                await self._doctor_event("begun", effect=effect.value, by=caller.uid)
+                await self._history.append(SandboxExamining(effect=effect.value, by=caller.uid).event())
                 findings = await doctor.examine(agent.name, effect)
                 findings = [_with_remedy(each, agent.name, effect) for each in findings]
                 held = [finding.name for finding in findings if finding.status == "not_held"]
-                await self._doctor_event("examined", effect=effect.value, by=caller.uid, not_held=held)
+                examined = SandboxExamined(effect=effect.value, by=caller.uid, not_held=held)
+                await self._history.append(examined.event())
         backend, reason = pool.held_by(agent.name, effect)
         return api.Examined(
             agent=agent.name,
@@ -162,29 +158,6 @@ class CheckupOperations(Operations):
         clients = agent.parts.clients if agent.parts else []
         models = ", ".join(client.name for client in clients)
         return ok("agents", name, f"runs; its model: {models} (not asked)")
-
-    def _history_check(self) -> api.Finding:
-        """In a thread: whether the newest events can be read and are chained."""
-        history = self._daemon.history
-        try:
-            found = verify_tail(history.environment, TAIL_EVENTS)
-            last = history.last()
-        except LightagentError as err:
-            return wrong("history", "history", err.message, err.suggestion or "lactl audit verify")
-        if not found.ok:
-            detail = f"altered at event {found.first_bad_seq}: {found.reason}"
-            remedy = "Find out who could write the file, and look at all of it: lactl audit verify"
-            return wrong("history", "history", detail, remedy)
-        if last is not None and last.time_us > time.time_ns() // 1000 + _FUTURE_US:
-            detail = f"event {last.seq} is in the future: the clock was set back"
-            remedy = "Set the clock right; times of events before are wrong."
-            return wrong("history", "history", detail, remedy)
-        return ok(
-            "history", "history", f"the newest {found.events} events are intact; lactl audit verify walks all"
-        )
-
-    async def _doctor_event(self, what: str, **data: object) -> None:
-        await self._daemon.history.append(NewEvent(topic="daemon.doctor", type=what, data=data))
 
 
 def _with_remedy(finding: api.Finding, agent: str, effect: Effect) -> api.Finding:

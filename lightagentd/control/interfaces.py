@@ -23,13 +23,13 @@ from lightagentd import api, errors
 from lightagentd.control.adapter import Adapter as _Adapter
 from lightagentd.control.adapter import relay as _relay
 from lightagentd.control.approval_interface import Approvals
+from lightagentd.control.history_interface import Events, History
 from lightagentd.control.input_interface import Inputs
 from lightagentd.control.memory_interface import Memory
 from lightagentd.control.plan_interface import Plans
 from lightagentd.control.policy_interface import Policy
 from lightagentd.control.safety_interface import SafetyMethods, Undo
 from lightagentd.control.usage_interface import Usage
-from lightagentd.events.queries import Filter
 
 
 def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
@@ -277,61 +277,6 @@ class Sessions(_Adapter, VarlinkInterface, name="org.lightagent1.Sessions"):
     async def Cancel(self, *, session: str) -> int:
         """Cancel the running turn and the queued prompts of a session; says how many turns that were."""
         return await self.service.cancel(self.caller, session)
-
-
-class Events(_Adapter, VarlinkInterface, name="org.lightagent1.Events"):
-    """The event stream."""
-
-    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Subscribe(
-        self,
-        *,
-        from_seq: int | None = None,
-        topic: str | None = None,
-        agent: str | None = None,
-        session: str | None = None,
-        follow: bool = True,
-    ) -> AsyncIterator[api.StoredEvent | None]:
-        """Stored events from a sequence number on (without it: from now on), then each new one. No event is
-        missed or sent twice, however slow the reader. Ends with a null event: at once when follow is false,
-        else when the daemon stops.
-        """
-        wanted = Filter(topic=topic or "", agent=agent or "", session=session or "")
-        found = self.service.subscribe(self.caller, wanted, from_seq, follow=follow)
-        async with aclosing(found) as events:
-            async for event in events:
-                yield event
-        raise LastResult(None)
-
-
-class History(_Adapter, VarlinkInterface, name="org.lightagent1.History"):
-    """What was stored."""
-
-    @varlinkmethod(return_parameter="events", allow_foreign=True)
-    async def Query(
-        self,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        topic: str | None = None,
-        trace: str | None = None,
-        since_us: int | None = None,
-        limit: int | None = None,
-    ) -> list[api.StoredEvent]:
-        """The newest events that fit, oldest of them first; 50 unless limit says otherwise."""
-        wanted = Filter(
-            agent=agent or "",
-            session=session or "",
-            topic=topic or "",
-            trace=trace or "",
-            since_us=since_us or 0,
-        )
-        return await self.service.query(self.caller, wanted, 50 if limit is None else limit)
-
-    @varlinkmethod(return_parameter="verification")
-    async def Verify(self) -> api.Verification:
-        """Walk the whole hash chain."""
-        return await self.service.verify(self.caller)
 
 
 class Tools(_Adapter, VarlinkInterface, name="org.lightagent1.Tools"):

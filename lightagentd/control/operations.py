@@ -12,6 +12,7 @@ from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, ShuttingDown
+from lightagentd.events.context import act_for
 from lightagentd.events.history import History
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ class Operations:
     _history: History
 
     async def _admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller with what he may see. Raises PermissionDenied."""
-        return await self._daemon.authority.admit(caller, operation, agent=agent)
+        """The caller with what he may see: what the running task does from here on is on his word.
+
+        Raises PermissionDenied.
+        """
+        admitted = await self._daemon.authority.admit(caller, operation, agent=agent)
+        act_for(caller.uid)
+        return admitted
 
     async def _inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
         """Those of the agents that may be in an answer to a caller who was admitted."""

@@ -14,7 +14,7 @@ from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import Conflict, LightagentError
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.daemon import PanicEnded, Panicked
 
 if TYPE_CHECKING:
     from lightagentd.panic import Stop
@@ -78,7 +78,7 @@ class SafetyOperations(Operations):
         if self._stopping:
             await asyncio.wait(self._stopping)
         await daemon.registry.end_all_turns()
-        await self._event("panic_ended", by=caller.uid)
+        await self._history.append(PanicEnded(by=caller.uid).event())
         if daemon.panic.asked != asked:
             raise Conflict(
                 "An emergency stop was asked for meanwhile; it goes on.",
@@ -102,7 +102,8 @@ class SafetyOperations(Operations):
         """Store that everything was stopped and how each turn ended; gives what could not be stored."""
         problems: list[str] = []
         try:
-            await self._event("panic", by=stop.by, message=stop.reason, turns=turns, workers=workers)
+            panicked = Panicked(by=stop.by, message=stop.reason, turns=turns, workers=workers)
+            await self._history.append(panicked.event())
         except LightagentError as err:
             problems.append(f"The stop is not in the history: {err.message}")
         try:
@@ -110,9 +111,6 @@ class SafetyOperations(Operations):
         except LightagentError as err:
             problems.append(f"It could not be stored how the turns ended: {err.message}")
         return problems
-
-    async def _event(self, what: str, **data: object) -> None:
-        await self._daemon.history.append(NewEvent(topic="daemon.state", type=what, data=data))
 
 
 def _info(stop: Stop) -> api.EmergencyStop:

@@ -30,6 +30,7 @@ from lightagentd.control.session_care import SessionCareOperations
 from lightagentd.control.undo_operations import UndoOperations
 from lightagentd.control.usage_operations import UsageOperations
 from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
+from lightagentd.events.redaction import Redactor
 
 if TYPE_CHECKING:
     from lightagentd.daemon import Daemon
@@ -59,6 +60,11 @@ class Service(
         self._feed = daemon.feed
         self._managing = asyncio.Lock()
         """Held while agents are made, removed, started, stopped or read again: one such change at a time."""
+
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of whatever leaves the daemon."""
+        return self._history.redactor
 
     # The daemon
 
@@ -90,7 +96,7 @@ class Service(
             journal_dropped=daemon.journal.dropped if daemon.journal else 0,
             history=api.HistoryStatus(
                 path=str(daemon.paths.history),
-                events=self._history.head_seq,
+                events=self._history.environment.entries(),
                 size_bytes=(daemon.paths.history / "data.mdb").stat().st_blocks * 512,
                 disk_low=self._history.disk_low,
             ),

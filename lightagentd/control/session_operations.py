@@ -26,7 +26,7 @@ from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations, check_limit
 from lightagentd.control.presentation import error_of
 from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
 
 _T = TypeVar("_T")
@@ -193,13 +193,13 @@ class SessionOperations(Operations):
         self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
     ) -> Session:
         self._check_open()
-        record = new_record(agent.name, caller.uid, title_from(title))
+        record = new_record(agent.name, caller.uid, title_from(self._history.redactor.text(title)))
         session = Session(record, self._history)
         changes = [record.change()]
         if becomes_current:
             changes.append(record.current_change())
         with session.context():
-            created = NewEvent(topic="session.created", type="created", data={"title": record.title})
+            created = SessionCreated(title=record.title).event()
             await self._history.append(created, changes=changes)
         return self._adopt(agent, session, becomes_current=becomes_current)
 

@@ -109,6 +109,9 @@ class DaemonLink:
     async def _read(self, client: AsyncClient, topic: str) -> None:
         async with AsyncClient(self._socket or None, timeout_s=CALL_S) as events:
             async for reply in events.stream("Events.Subscribe", from_seq=self._next[topic], topic=topic):
+                if (missed := reply.get("missed")) is not None:  # retention removed them: no news any more
+                    self._next[topic] = missed["from_seq"]
+                    continue
                 event = reply["event"]
                 if event is None:
                     break

@@ -20,18 +20,20 @@ SESSION = "ses_0123456789abcdef"
 def serve(scripted: ScriptedDaemon, stored: list[dict[str, Any]]) -> None:
     """Answer as the daemon does, from a list that may grow; a stream that follows ends when it is stopped."""
 
-    def query(connection: Connection, call: dict[str, Any]) -> None:
-        connection.reply({"events": stored[-call["parameters"]["limit"] :]})
+    def page(connection: Connection, call: dict[str, Any]) -> None:
+        connection.reply({"page": {"events": stored[-call["parameters"]["limit"] :], "next_seq": 0}})
 
     def subscribe(connection: Connection, call: dict[str, Any]) -> None:
-        for each in [each for each in stored if each["seq"] >= call["parameters"]["from_seq"]]:
-            connection.reply({"event": each}, continues=True)
+        wanted = call["parameters"]
+        for each in [each for each in stored if each["seq"] >= wanted["from_seq"]]:
+            if each["time"] >= wanted.get("since_us", 0):
+                connection.reply({"event": each}, continues=True)
         if call["parameters"]["follow"]:
             connection.sock.recv(1)  # until somebody hangs up
         else:
             connection.reply({"event": None})
 
-    scripted.handle("History.Query", query)
+    scripted.handle("History.Page", page)
     scripted.handle("Events.Subscribe", subscribe)
 
 
@@ -137,3 +139,36 @@ def test_follow_asks_again_when_the_stream_ends(scripted: ScriptedDaemon) -> Non
 
 def test_follow_needs_a_daemon_to_begin_with(lactl: Lactl, tmp_path: Path) -> None:
     assert lactl("events", "-f", "--socket", str(tmp_path / "none.sock")).status == 69
+
+
+def test_what_was_missed_is_told_beside_the_events(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    missed = {"count": 4, "first_seq": 1, "from_seq": 6}
+    replies: list[dict[str, Any]] = [
+        {"event": None, "missed": missed},
+        {"event": event(6), "missed": None},
+        {"event": None},
+    ]
+    scripted.answer("Events.Subscribe", *replies)
+    done = lactl("events", "--max-lag", "100")
+    assert scripted.parameters("Events.Subscribe")["max_lag"] == 100
+    assert numbers(done.out) == [6]
+    assert done.err.startswith("lactl: 4 events are left out of those from 1 to 5")
+    out = lactl("events", "--json").out.splitlines()
+    assert [json.loads(line) for line in out] == [{"missed": missed}, event(6)]
+
+
+def test_history_goes_on_with_new_events(scripted: ScriptedDaemon) -> None:
+    stored = [event(1), event(2), event(3)]
+    serve(scripted, stored)
+    pipe = subprocess.PIPE
+    with start(["history", "--limit", "2", "-f"], stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        seen = [process.stdout.readline().split(b"\t")[0] for _ in range(2)]
+        scripted.stop()
+        assert process.stderr.readline() == b"lactl: The daemon has stopped; waiting for it to come back.\n"
+        stored.append(event(4))
+        scripted.start()
+        seen.append(process.stdout.readline().split(b"\t")[0])
+        process.terminate()
+    assert seen == [b"2", b"3", b"4"]

@@ -158,7 +158,8 @@ def test_status_imports_nothing_heavy(scripted: ScriptedDaemon) -> None:
 
 
 def test_it_ends_quietly_when_its_reader_leaves(scripted: ScriptedDaemon) -> None:
-    scripted.answer("History.Query", {"events": [event(seq) for seq in range(5000)]})
+    page = {"events": [event(seq) for seq in range(5000)], "next_seq": 0}
+    scripted.answer("History.Page", {"page": page})
     ours, theirs = os.pipe()
     with start(["history"], stdout=theirs, stderr=subprocess.PIPE) as process:
         os.close(theirs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Lactl, environment, on_terminal
-from tests.scripted_daemon import ScriptedDaemon, agent, event, message, session, skill, tool
+from tests.scripted_daemon import Connection, ScriptedDaemon, agent, event, message, session, skill, tool
 
 SESSION = "ses_0123456789abcdef"
 
@@ -100,22 +100,54 @@ class TestSessions:
 
 class TestHistory:
     def test_passes_each_filter_on(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        scripted.answer("History.Query", {"events": []})
+        scripted.answer("History.Page", page())
         filters = ["--agent", "ops", "--session", SESSION, "--topic", "tool", "--trace", "t", "--limit", "3"]
-        lactl("history", *filters, "--since", "2026-11-21T10:00:00Z")
-        assert scripted.parameters("History.Query") == {
+        filters += ["--type", "invocation", "--tool", "bash", "--effect", "change", "--decision", "ask"]
+        filters += ["--caller", "root", "--request", "r", "--text", "nginx"]
+        lactl("history", *filters, "--since", "2026-11-21T10:00:00Z", "--until", "2026-11-21T10:00:01Z")
+        assert scripted.parameters("History.Page") == {
             "agent": "ops",
             "session": SESSION,
             "topic": "tool",
+            "type": "invocation",
+            "tool": "bash",
+            "effect": "change",
+            "decision": "ask",
+            "caller": 0,
             "trace": "t",
+            "request": "r",
+            "text": "nginx",
             "limit": 3,
             "since_us": 1_795_255_200_000_000,
+            "until_us": 1_795_255_201_000_000,
         }
+
+    def test_reads_pages_until_there_are_enough(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
+        pages = [page(event(8), event(9), next_seq=7), page(next_seq=5), page(event(5), event(3))]
+        asked: list[dict[str, Any]] = []
+
+        def answer(connection: Connection, call: dict[str, Any]) -> None:
+            asked.append(call["parameters"])
+            connection.reply(pages[len(asked) - 1])
+
+        scripted.handle("History.Page", answer)
+        lines = lactl("history", "--limit", "4").out.splitlines()
+        assert [line.split("\t")[0] for line in lines] == ["5", "3", "8", "9"]
+        assert asked == [{"limit": 4}, {"limit": 2, "to_seq": 7}, {"limit": 2, "to_seq": 5}]
+
+    def test_an_unknown_user_is_a_wrong_command_line(self, lactl: Lactl) -> None:
+        done = lactl("history", "--caller", "no-such-user")
+        assert (done.status, "there is no user 'no-such-user'" in done.err) == (2, True)
+
+    def test_an_option_of_the_list_before_a_command_is_refused(self, lactl: Lactl) -> None:
+        done = lactl("events", "--agent", "ops", "schema")
+        assert (done.status, done.out) == (2, "")
+        assert "--agent goes with the list, not before 'schema'." in done.err
 
     def test_prints_an_event_as_a_line(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         data = {"tool": "bash", "duration_ms": 1500, "args": {"command": "df"}, "text": "two\nlines", "n": 0}
         events = [event(7, "tool.bash", "invocation", data=data), event(8, data=None, agent="")]
-        scripted.answer("History.Query", {"events": events})
+        scripted.answer("History.Page", page(*events))
         rows = [line.split("\t") for line in lactl("history").out.splitlines()]
         assert [rows[0][i] for i in (0, 2, 3, 4, 5)] == [
             "7",
@@ -127,66 +159,20 @@ class TestHistory:
         assert [rows[1][i] for i in (0, 2, 5)] == ["8", "-", "(deleted)"]
 
     def test_json_is_a_line_for_each_event(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        scripted.answer("History.Query", {"events": [event(1), event(2)]})
+        scripted.answer("History.Page", page(event(1), event(2)))
         out = lactl("history", "--json").out
         assert [json.loads(line) for line in out.splitlines()] == [event(1), event(2)]
 
     def test_a_line_fits_the_terminal(self, scripted: ScriptedDaemon) -> None:
-        scripted.answer("History.Query", {"events": [event(1, data={"content": "\x1b[31mlong " * 100})]})
+        scripted.answer("History.Page", page(event(1, data={"content": "\x1b[31mlong " * 100})))
         (line,) = on_terminal(["history"], env=environment(NO_COLOR="1"), width=100).out.splitlines()
         assert 80 < len(line) <= 100
         assert "\x1b" not in line
 
 
-class TestAudit:
-    def test_an_intact_history_is_status_zero(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        scripted.answer("History.Verify", {"verification": verification()})
-        done = lactl("audit", "verify")
-        assert (done.status, done.out.splitlines()[0]) == (0, "history\tintact")
-
-    def test_an_altered_one_names_the_event(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        found = verification(ok=False, first_bad_seq=12, reason="the data of event 12 was altered")
-        scripted.answer("History.Verify", {"verification": found})
-        done = lactl("audit", "verify")
-        assert done.status == 74
-        assert "altered at event 12: the data of event 12 was altered." in done.err
-        done = lactl("audit", "verify", "--json")
-        assert json.loads(done.out) == found
-        assert json.loads(done.err)["error"]["code"] == "history_damaged"
-
-
-def verification(**changes: Any) -> dict[str, Any]:
-    return {"ok": True, "events": 20, "first_bad_seq": 0, "reason": "", "head_hash": "ab", **changes}
-
-
-class TestTrace:
-    def test_shows_steps_with_their_durations(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        events = [
-            event(1, "agent.prompt", "prompt", data={"text": "check disk"}),
-            event(2, "agent.llm_response", "response", request_id="req_1", data={"duration_ms": 800}),
-            event(4, "tool.bash", "invocation", request_id="req_1", data={"tool": "bash"}),
-            event(5, "agent.llm_response", "response", request_id="req_2", data={"model": "m"}),
-            event(6, "session.turn", "done", data={"steps": 2}),
-        ]
-        scripted.answer("History.Query", {"events": events})
-        lines = lactl("trace", "show", "trace_1").out.splitlines()
-        assert lines[0].startswith("trace_1  ops ses_1  ")
-        assert lines[0].endswith("  5.0s")
-        assert lines[1:] == [
-            "├─ +0ms    agent.prompt:prompt  check disk",
-            "├─ step req_1  2.0s",
-            "│  ├─ +1.0s   agent.llm_response:response  800ms",
-            "│  └─ +3.0s   tool.bash:invocation  tool=bash",
-            "├─ step req_2  0ms",
-            "│  └─ +4.0s   agent.llm_response:response  model=m",
-            "└─ +5.0s   session.turn:done  steps=2",
-        ]
-        steps = json.loads(lactl("trace", "show", "trace_1", "--json").out)["steps"]
-        assert [step["request_id"] for step in steps] == ["", "req_1", "req_2", ""]
-
-    def test_an_unknown_turn_is_not_found(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
-        scripted.answer("History.Query", {"events": []})
-        assert lactl("trace", "show", "trace_x").status == 66
+def page(*events: dict[str, Any], next_seq: int = 0) -> dict[str, Any]:
+    """What `History.Page` answers."""
+    return {"page": {"events": list(events), "next_seq": next_seq}}
 
 
 class TestTools:

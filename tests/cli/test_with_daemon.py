@@ -89,9 +89,15 @@ def test_a_prompt_leaves_a_session_a_history_and_a_trace(daemon: DaemonProcess) 
     assert "check memory" in run(daemon, "sessions", "show", session["id"])
     stored = run(daemon, "history", "--session", session["id"], "--json").splitlines()
     trace = json.loads(stored[-1])["trace_id"]
-    steps = run_json(daemon, "trace", "show", trace)["steps"]
-    assert len([step for step in steps if step["request_id"]]) == 2
-    assert "tool.skill:invocation" in run(daemon, "trace", "show", trace)
+    turn = run_json(daemon, "trace", "show", trace)
+    steps = [child for child in turn["children"] if child["kind"] == "step"]
+    assert (turn["result"], len(steps)) == ("done", 2)
+    assert [child["kind"] for child in steps[0]["children"]] == ["model", "call"]
+    assert "─ skill.run  " in run(daemon, "trace", "show", trace)
+    (row, *_) = [line for line in run(daemon, "trace", "list").splitlines() if line.startswith(trace)]
+    assert row.split("\t")[6] == "done"
+    (act, *_) = run(daemon, "audit", "list", "--trace", trace).splitlines()
+    assert act.split("\t")[4:9] == ["skill.run", "observe", "allow", "default-observe", "ok"]
 
 
 def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
@@ -114,7 +120,6 @@ def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
         ("agents create ops", 73),
         ("agents create UPPER", 65),
         ("trace show trace_0", 66),
-        ("history --limit 1000000", 65),
     ],
 )
 def test_errors_have_their_status(daemon: DaemonProcess, command: str, status: int) -> None:

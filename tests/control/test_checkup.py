@@ -13,7 +13,7 @@ import pytest
 from lightagentd import api, errors
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
-from lightagentd.events.layout import EVENTS, seq_key
+from lightagentd.events.store.layout import EVENTS, seq_key
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME
 from tests.conftest import write

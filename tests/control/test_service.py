@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd import errors
+from lightagentd import api, errors
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.queries import Filter
@@ -289,7 +289,8 @@ async def test_following_the_events_ends_with_the_feed(daemon: Daemon) -> None:
     seen: list[int] = []
 
     async def follow() -> None:
-        seen.extend([event.seq async for event in daemon.service.subscribe(ME, Filter(), 1, follow=True)])
+        stream = daemon.service.subscribe(ME, Filter(), 1, follow=True)
+        seen.extend([event.seq async for event in stream if isinstance(event, api.StoredEvent)])
 
     following = asyncio.create_task(follow())
     await ask(daemon)

@@ -11,7 +11,7 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.aclient import AsyncClient
-from lightagentd.events import layout
+from lightagentd.events.store import layout
 from lightagentd.paths import Paths
 from tests.agents.asking import asked, lines
 from tests.agents.scripted import ME, Scripted, until

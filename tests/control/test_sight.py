@@ -10,12 +10,13 @@ from contextlib import aclosing
 
 import pytest
 
+from lightagentd import api
 from lightagentd.control import sight
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.dbus import watchers
 from lightagentd.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.tool import CallEnded, emitted
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
 from lightagentd.paths import Paths
@@ -85,15 +86,19 @@ def daemon(bus: tuple[Daemon, str]) -> Daemon:
 
 async def stored_change(daemon: Daemon) -> None:
     """The event of a file that the agent changed."""
-    data = {
-        "call_id": "call_1",
-        "tool": "file",
-        "action": "write",
-        "result": "ok",
-        "metadata": {"previous_kept": True, "path": f"/{SECRET}"},
-    }
+    ended = CallEnded(
+        call_id="call_1",
+        tool="file",
+        action="write",
+        effect="change",
+        result="ok",
+        duration_ms=1,
+        output_chars=0,
+        taints=False,
+        metadata={"previous_kept": True, "path": f"/{SECRET}"},
+    )
     with within(agent=HIDDEN, owner=NOBODY):
-        await daemon.history.append(NewEvent(topic="tool.file", type="invocation", data=data))
+        await daemon.history.append(ended.event())
 
 
 @needs_root
@@ -107,7 +112,7 @@ async def test_answers_about_several_agents_leave_out_the_hidden_one(daemon: Dae
             await service.list_sessions(ME, ""),
             await service.list_approvals(ME, every=True),
             await service.list_undoable(ME, ""),
-            [event async for event in past if event.agent or event.session],
+            [one async for one in past if isinstance(one, api.Missed) or one.agent or one.session],
             [event for event in await service.query(ME, Filter(), 1000) if event.agent or event.session],
         ]
 
@@ -161,11 +166,13 @@ async def test_a_stream_leaves_out_what_is_hidden_meanwhile_and_ends_with_the_ri
 
         async def next_after(*agents: str) -> str:
             waiting = asyncio.ensure_future(anext(events))
-            await until(lambda: daemon.feed._followers)
+            await until(lambda: daemon.feed.followers)
             for agent in agents:
                 with within(agent=agent):
-                    await daemon.history.append(NewEvent(topic="tool.test", type="done", data={}))
-            return (await waiting).agent
+                    await daemon.history.append(emitted("tool.test", "done", {}))
+            event = await waiting
+            assert isinstance(event, api.StoredEvent)
+            return event.agent
 
         assert await next_after(HIDDEN) == HIDDEN
         rules.hidden = {HIDDEN}
@@ -224,7 +231,7 @@ async def test_the_agents_of_the_history_are_found(daemon: Daemon) -> None:
     for agent in ("a", "a-b", "ab", "é"):
         with within(agent=agent):
             for _ in range(3):
-                await daemon.history.append(NewEvent(topic="tool.test", type="done", data={}))
+                await daemon.history.append(emitted("tool.test", "done", {}))
     found = daemon.history.agents()
     assert len(found) == len(set(found))
     assert {"a", "a-b", "ab", "é", HIDDEN} <= set(found)

@@ -24,6 +24,7 @@ from tests.agents.scripted import ME, Scripted, until
 from tests.conftest import REPOSITORY
 from tests.desktop.conftest import notification_server
 from tests.fake_systemd import private_bus
+from tests.scripted_daemon import Connection, ScriptedDaemon, status
 from tests.scripted_model import Script, call, say
 
 
@@ -335,7 +336,7 @@ async def test_a_failure_is_told_and_a_cancel_is_not(paths: Paths, session_bus: 
 
 def _follows(test: Scripted) -> bool:
     """Whether the notifier hears of everything from here on."""
-    return test.daemon.feed._followers == len(_TOPICS)
+    return test.daemon.feed.followers == len(_TOPICS)
 
 
 def _ended(test: Scripted) -> int:
@@ -471,3 +472,29 @@ async def test_its_options(argument: str, status: int) -> None:
     program = await asyncio.create_subprocess_exec(*argv, cwd=REPOSITORY, stdout=pipe, stderr=pipe)
     await program.communicate()
     assert program.returncode == status
+
+
+async def test_events_that_retention_removed_meanwhile_do_not_end_the_stream(tmp_path: Path) -> None:
+    scripted = ScriptedDaemon(tmp_path / "control.sock")
+    scripted.answer("Manager.GetStatus", {"status": status(history={"events": 10})})
+    scripted.answer("Approvals.List", {"approvals": []})
+    scripted.answer("Inputs.List", {"inputs": []})
+
+    def subscribe(connection: Connection, call: dict[str, Any]) -> None:
+        missed = {"count": 5, "first_seq": 1, "from_seq": 6}
+        connection.reply({"event": None, "missed": missed}, continues=True)
+        connection.sock.recv(1)  # until somebody hangs up
+
+    scripted.handle("Events.Subscribe", subscribe)
+    link = DaemonLink(Board(), socket=str(scripted.path), uid=0, min_s=0)
+    link._next = dict.fromkeys(_TOPICS, 1)
+    scripted.start()
+    running = asyncio.create_task(link.run())
+    try:
+        await until(lambda: set(link._next.values()) == {6})
+        asked = [call for call in scripted.calls if call["method"] == "Events.Subscribe"]
+        assert len(asked) == len(_TOPICS)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        scripted.stop()

@@ -31,6 +31,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from lightagentd.cli.chatting.screen import Line, View
 from lightagentd.cli.output import warning_lines
 from lightagentd.cli.terminal import RED, has_colours, style
+from lightagentd.events.redaction import Redactor
 
 _T = TypeVar("_T")
 _REDRAW_S = 0.03
@@ -212,6 +213,7 @@ class PromptScreen:
             if (
                 not self.asked
                 and text.strip()
+                and Redactor().text(text) == text  # a password has no business in the file
                 and text != next(iter(self._session.history.get_strings()[-1:]), "")
             ):
                 self._session.history.append_string(text)

@@ -1,10 +1,11 @@
 """Finds out what changes of the objects on D-Bus, while somebody wants to know.
 
-`Changes` follows the event feed. An event says which objects may look different now; some milliseconds later,
-together with what else was marked meanwhile, they are looked at and compared with how they were. What follows
-an event without one of its own (a session is at rest only after the event that ends its turn; a question
-runs out of time) is found by looking again, at growing intervals, at what changed lately and at all that is
-not at rest. So the last change is never missed, and nothing is looked at where nothing happens.
+`Changes` subscribes to the events. An event says which objects may look different now; some milliseconds
+later, together with what else was marked meanwhile, they are looked at and compared with how they were; and
+when events came too fast, all objects are. What follows an event without one of its own (a session is at
+rest only after the event that ends its turn; a question runs out of time) is found by looking again, at
+growing intervals, at what changed lately and at all that is not at rest. So the last change is never missed,
+and nothing is looked at where nothing happens.
 
 `Objects` (objects.py) owns the `Changes`, which holds one view of each object while it runs.
 """
@@ -31,10 +32,8 @@ from lightagentd.control.dbus.views import (
     is_at_rest,
     owner_of,
 )
-from lightagentd.events.feed import Feed
-from lightagentd.events.history import History
 from lightagentd.events.model import Event
-from lightagentd.events.queries import Filter
+from lightagentd.events.subscriptions import Overflow, Subscriptions
 
 COALESCE_S = 0.03
 """What changes within this time is told at once."""
@@ -64,8 +63,8 @@ class Change:
 class Changes:
     """Start with `start()` and end with `stop()`, as often as wanted. `tell` gets each change."""
 
-    def __init__(self, views: Views, feed: Feed, history: History, tell: Callable[[Change], None]) -> None:
-        self._views, self._feed, self._history, self._tell = views, feed, history, tell
+    def __init__(self, views: Views, subscriptions: Subscriptions, tell: Callable[[Change], None]) -> None:
+        self._views, self._subscriptions, self._tell = views, subscriptions, tell
         self.known: dict[Key, View] = {}
         """How each object was when it was looked at last."""
         self.looks = 0
@@ -105,23 +104,27 @@ class Changes:
             except* Exception:  # noqa: BLE001 - no caller is there to be told: the journal has it
                 _log.exception("what changed of the objects on D-Bus could not be found out")
             else:
-                return  # the feed is closed: the daemon stops
+                return  # no events come any more: the daemon stops
             finally:
                 self._ready.set()
             await asyncio.sleep(LOOK_AGAIN_MAX_S)
 
     async def _follow(self) -> None:
-        first = self._history.head_seq + 1
+        with self._subscriptions.subscribe(overflow=Overflow.MARK) as events:
+            while not events.closed:
+                events.resume()
+                await self._compare_all()
+                self._ready.set()
+                async for event in events:  # until one is lost: then everything is compared again
+                    self._mark(self._touched(event))
+
+    async def _compare_all(self) -> None:
         everything = await self._views.everything(self._views.of_all(), limit=None)
         if (manager := await self._views.find(MANAGER)) is not None:
             everything[MANAGER] = manager
         if not self.known:
             self.known.update(everything)
         self._mark(key for key in {*self.known, *everything} if not self._settled(key, everything.get(key)))
-        self._ready.set()
-        async with contextlib.aclosing(self._feed.follow(self._history, Filter(), first)) as events:
-            async for event in events:
-                self._mark(self._touched(event))
 
     def _settled(self, key: Key, view: View | None) -> bool:
         return is_at_rest(view) and self.known.get(key) == view

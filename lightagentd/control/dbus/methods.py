@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lightagentd import api
@@ -29,6 +29,7 @@ from lightagentd.control.dbus.types import (
     to_bus,
 )
 from lightagentd.control.interfaces import INTERFACES
+from lightagentd.control.outgoing import cleaned
 from lightagentd.control.service import Service
 
 MANAGER = "org.lightagent1.Manager"
@@ -98,6 +99,7 @@ class Method:
         result = await self.invoke(service, caller, args)
         if not self.results:
             return Reply()
+        result = cleaned(service.redactor, self.interface, result)
         signature = self.out_signature
         return Reply(signature=signature, args=[to_bus(result, signature)])
 
@@ -124,13 +126,16 @@ def _method(cls: type, name: str) -> Method:
     parameters = list(inspect.signature(function).parameters.values())[1:]
     hints = typing.get_type_hints(function.__wrapped__)
     result = hints["return"]
-    [result_name] = function._varlink_signature.return_type.as_type.__annotations__ or [""]
+    result_name, *other_names = function._varlink_signature.return_type.as_type.__annotations__ or [""]
     streaming = bool(function._varlink_signature.more)
+    assert streaming or not other_names
     item = typing.get_args(result)[0] if streaming else None
 
     def invoke(service: Service, caller: Caller, args: dict[str, Any]) -> Any:
         bound = getattr(cls(service, caller), name)
-        return _items(bound(**args), result_name) if streaming else _result(bound(**args), result_name)
+        if streaming:
+            return _items(bound(**args), result_name, other_names)
+        return _result(bound(**args), result_name)
 
     return Method(
         interface=str(getattr(cls, "name")),  # noqa: B009 - a class of any interface
@@ -152,13 +157,20 @@ async def _result(answering: Any, name: str) -> Any:
     return (await answering).parameters.get(name)
 
 
-async def _items(answers: AsyncGenerator[Any, None], name: str) -> AsyncGenerator[Any, None]:
-    """What a stream yields; a null at its end is left out."""
+async def _items(
+    answers: AsyncGenerator[Any, None], name: str, others: Sequence[str]
+) -> AsyncGenerator[Any, None]:
+    """What a stream yields: the value of its first result, or of another one below its name. A null at its
+    end is left out.
+    """
     async with aclosing(answers):
         async for answer in answers:
             item = answer.parameters[name]
             if item is not None:
                 yield item
+            for other in others:
+                if (value := answer.parameters[other]) is not None:
+                    yield {other: asdict(value)}
             if not answer.continues:
                 return
 

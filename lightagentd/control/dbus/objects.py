@@ -261,7 +261,7 @@ class Objects:
     def _begin_changes(self) -> None:
         if self.changes is None:
             daemon = self._daemon
-            self.changes = Changes(self._views, daemon.feed, daemon.history, self.watchers.tell)
+            self.changes = Changes(self._views, daemon.subscriptions, self.watchers.tell)
             self.changes.start()
 
     def _end_changes(self) -> None:

@@ -27,6 +27,7 @@ from lightagentd.control.dbus.objects import Objects
 from lightagentd.control.dbus.peers import Peer, Peers
 from lightagentd.control.dbus.streams import STREAM, Stream, check_room, open_stream, open_turn
 from lightagentd.control.dbus.types import ROOT
+from lightagentd.control.outgoing import cleaned_error
 from lightagentd.errors import LightagentError, LimitExceeded, ShuttingDown, Unavailable
 
 if TYPE_CHECKING:
@@ -136,7 +137,10 @@ class DBusPlane:
             raise Unavailable("The daemon is leaving this bus.")
         peer = await self._peers.of(call.sender)
         INTERACTION.set(call.interactive)  # of the task that answers this call
-        return await self._dispatch(peer, call)
+        try:
+            return await self._dispatch(peer, call)
+        except LightagentError as err:
+            raise cleaned_error(self._daemon.history.redactor, err) from err.__cause__
 
     async def _dispatch(self, peer: Peer, call: Call) -> Reply:
         match call.interface, call.member:

@@ -14,7 +14,7 @@ from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus import streams as dbus_streams
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, LimitExceeded, SessionNotFound
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.daemon import DaemonReady
 from lightagentd.paths import Paths
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import MANAGER, ROOT, serving
@@ -229,11 +229,9 @@ EVENTS = 1000
 
 async def fill(daemon: Daemon) -> None:
     """Store events of 1 kB each; a reader of all of them has something to read."""
-    data = {"message": "x" * 1000}
+    told = DaemonReady(message="x" * 1000)
     for _ in range(EVENTS // 50):
-        await asyncio.gather(
-            *(daemon.history.append(NewEvent(topic="daemon.state", type="t", data=data)) for _ in range(50))
-        )
+        await asyncio.gather(*(daemon.history.append(told.event()) for _ in range(50)))
 
 
 def slow_reader(address: str) -> RawBus:

@@ -18,14 +18,16 @@ from lightagentd.agents.one_turn import end_turn, stays, take_steps
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.planning.plans import Plans
-from lightagentd.agents.sessions.recovery import end_stored_turns, take_up, unfinished_turns
+from lightagentd.agents.sessions.recovery import Left, end_stored_turns, take_up, unfinished_turns
 from lightagentd.agents.sessions.session import Session, SessionRecord, check_room
 from lightagentd.agents.turn import Step, Turn
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
 from lightagentd.errors import AgentNotRunning, LightagentError
-from lightagentd.events.history import History, NewEvent
-from lightagentd.events.model import within
+from lightagentd.events.context import own_task, within
+from lightagentd.events.history import History
+from lightagentd.events.kinds.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
+from lightagentd.events.kinds.kind import Kind
 from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals, Suspended
 
@@ -84,6 +86,7 @@ class Agent:
         self._waiting_bytes = waiting_bytes or self.waiting_bytes
         self._changing = asyncio.Lock()
         """Held by a start or a stop, which may be asked for from several sides at once."""
+        self.left = Left()
         self.recovering = asyncio.Lock()
         """Held while the turns are ended or taken up that an earlier run left."""
         self._supervisor: asyncio.Task[None] | None = None
@@ -323,8 +326,8 @@ class Agent:
             self.state = "stopped"
             self._release_queues()
             raise
-        self._supervisor = asyncio.create_task(self._supervise(), name=f"agent-{self.name}")
-        await self._event("started")
+        self._supervisor = own_task(self._supervise(), name=f"agent-{self.name}")
+        await self._tell(AgentStarted())
         if self.watches is not None:
             self.watches.agent_started(self.name)
 
@@ -335,16 +338,17 @@ class Agent:
         self._release_queues()
         if self.watches is not None:
             await self.watches.agent_stopped(self.name)
-        await self._event("stopped")
+        await self._tell(AgentStopped())
 
     async def _begin(self) -> None:
         """Make the parts, read the sessions, end or queue what the last run left, and work. Raises."""
         parts = self._make_parts()
         plans = self._history.state("plans")
-        for value in self._history.state("sessions").values():
-            if value["agent"] == self.name:
-                session = self.adopt(Session(SessionRecord.from_dict(value), self._history))
-                session.plan = Plan.from_dict(plans[session.id]) if session.id in plans else None
+        for key, value in self._history.state("sessions").items():
+            record = SessionRecord.from_dict(value)
+            if record.agent == self.name:
+                session = self.adopt(Session(record, self._history))
+                session.plan = Plan.from_dict(plans[key]) if key in plans else None
                 session.forget_messages()
         for value in self._history.state_below("current", f"{self.name}/").values():
             if current := self.sessions.get(str(value["session"])):
@@ -353,7 +357,7 @@ class Agent:
             for session_id, unfinished in unfinished_turns(self._history).items():
                 session_found = self.sessions.get(session_id)
                 if session_found is not None and not session_found.deleted:
-                    await take_up(session_found, unfinished)
+                    self.left.count(await take_up(session_found, unfinished))
         self.parts, self.state, self.problem = parts, "running", ""
         for session in self.sessions.values():
             await self._plans.take_up(self, session)
@@ -384,12 +388,12 @@ class Agent:
             pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
             await self._end()
             with contextlib.suppress(LightagentError):  # the history says so itself in the journal
-                await self._event("failed", message=self.problem, pause_s=pause_s)
+                await self._tell(AgentFailed(message=self.problem, pause_s=pause_s))
             await asyncio.sleep(pause_s)
             try:
                 await self._begin()
                 self.restarts += 1
-                await self._event("restarted")
+                await self._tell(AgentRestarted())
             except Exception as err:  # noqa: BLE001 - whatever it is, the agent is tried again
                 self._fail(err)
 
@@ -411,7 +415,7 @@ class Agent:
 
     def _run_session(self, session: Session) -> None:
         if session.id not in self._runners and session.queue and self._may_begin(session):
-            task = asyncio.create_task(self._work_off(session), name=f"session-{session.id}")
+            task = own_task(self._work_off(session), name=f"session-{session.id}")
             self._runners[session.id] = task
             task.add_done_callback(lambda done: self._runner_done(session, done))
 
@@ -489,7 +493,6 @@ class Agent:
                 else:
                     await uninterrupted(end_turn(session, turn, error, parts, self._plans))
 
-    async def _event(self, what: str, **data: object) -> None:
+    async def _tell(self, kind: Kind) -> None:
         with within(agent=self.name):
-            event = NewEvent(topic="daemon.agent", type=what, data=dict(data))
-            await self._history.append(event)
+            await self._history.append(kind.event())

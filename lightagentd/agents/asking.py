@@ -17,7 +17,7 @@ from lightagentd.agents.modelcall import Reply, model_call
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.results import Results
 from lightagentd.errors import ContextFull, ModelError, ModelRejected
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.agent import FellBack
 from lightagentd.llm.protocol import Function, ModelClient, Part, Request, TextDelta
 from lightagentd.llm.toolong import says_too_long
 
@@ -53,7 +53,10 @@ class Asking:
             try:
                 messages = await self._compactor.fit(client, system, functions, refused=refused)
                 request = Request(system=system, messages=messages, functions=functions)
-                reply = await model_call(client, request, meter=self._meter, hear=self._hear)
+                try:
+                    reply = await model_call(client, request, meter=self._meter, hear=self._hear)
+                finally:
+                    self._stream.end_text()
             except (ModelError, ContextFull) as err:
                 await self._results.settle()
                 if self._said:
@@ -74,7 +77,7 @@ class Asking:
             self._tell_usage(reply)
             if not reply.calls and (found := call_in_text(reply.text)):
                 reply = replace(reply, calls=(found,))
-            return reply
+            return replace(reply, text=self._history.redactor.text(reply.text))
 
     def close(self) -> None:
         """The turn is over."""
@@ -89,9 +92,7 @@ class Asking:
     async def _fall_back(self, err: ModelError | ContextFull, client: ModelClient) -> None:
         message = f"{err.message} The turn goes on with {client.name}."
         self._stream.event("notice", code=err.code, message=message)
-        await self._history.append(
-            NewEvent(topic="agent.error", type="fallback", data={"code": err.code, "message": message})
-        )
+        await self._history.append(FellBack(code=err.code, message=message).event())
 
     def _tell_usage(self, reply: Reply) -> None:
         usage = reply.usage

@@ -22,7 +22,6 @@ from lightagentd.agents.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
 from lightagentd.agents.inputs import not_found as no_such_input
 from lightagentd.agents.origin import Origin, host_of
 from lightagentd.agents.results import (
-    INVOCATION,
     Before,
     Outcome,
     Results,
@@ -32,6 +31,7 @@ from lightagentd.agents.results import (
 )
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.worker_words import event_of, result_of
 from lightagentd.config import Limits
 from lightagentd.errors import (
     ApprovalRequired,
@@ -46,6 +46,8 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.kinds.agent import CallIntended, CallRefused
+from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import current_context, new_id
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.approval import Approval, State
@@ -134,7 +136,7 @@ class Dispatcher:
         before: Before,
     ) -> None:
         """Store that the call begins; an approval is used up in the same transaction."""
-        intent = NewEvent(topic="agent.tool_dispatch", type="intent", data=what, source="agent")
+        intent = CallIntended(**what).event()
         if granted is None:
             await self._store(before, intent)
         else:
@@ -327,11 +329,12 @@ class Dispatcher:
                 output, metadata = found.output, found.metadata
             else:
                 output, metadata = await self._work(wanted, stream)
-            result, text = "ok", cap_text(output, self.limits.result_bytes)
+            result, text = "ok", self._readable(output)
+            metadata = self.history.redactor.value(metadata)
         except StorageError:
             raise
         except LightagentError as err:
-            result, text, metadata = err.code, cap_text(error_text(err), self.limits.result_bytes), {}
+            result, text, metadata = err.code, self._readable(error_text(err)), {}
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
@@ -349,6 +352,12 @@ class Dispatcher:
         self._store_result(wanted, action, outcome, results, (*changes, *settled), lapsed)
         return outcome
 
+    def _readable(self, text: str) -> str:
+        """What the model, the history and the watchers get of a text. A cut could halve a secret, so secrets
+        are taken out before it.
+        """
+        return cap_text(self.history.redactor.result(text), self.limits.result_bytes)
+
     def _taken(self, origin: Origin) -> tuple[list[NewEvent], list[Change]]:
         """What goes with a call's result when it asked a person: the turn waits for nobody any more."""
         if origin.turn is None or not self.inputs.is_open(origin.turn.waits_for):
@@ -357,17 +366,18 @@ class Dispatcher:
         return lapsed, [*changes, *origin.running()]
 
     async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
-        async with contextlib.aclosing(self.pool.call(wanted)) as events:
-            async for event in events:
-                kind = event["kind"]
-                if kind == "output":
-                    stream.event(
-                        "tool_output", call_id=wanted.call_id, stream=event["stream"], text=event["text"]
-                    )
-                elif kind == "event":
-                    await self.history.append(_tool_event(wanted, event))
-                elif kind == "result":
-                    return event["output"], event["metadata"]
+        try:
+            async with contextlib.aclosing(self.pool.call(wanted)) as events:
+                async for event in events:
+                    kind = event["kind"]
+                    if kind == "output":
+                        stream.output(wanted.call_id, event["stream"], event["text"])
+                    elif kind == "event":
+                        await self.history.append(event_of(wanted, event))
+                    elif kind == "result":
+                        return result_of(wanted, event)
+        finally:
+            stream.end_output(wanted.call_id)
         raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
 
     def _outcome(
@@ -397,20 +407,20 @@ class Dispatcher:
         changes: Sequence[Change],
         lapsed: Sequence[NewEvent] = (),
     ) -> None:
-        data = {
-            "call_id": wanted.call_id,
-            "tool": wanted.tool,
-            "action": wanted.action,
-            "effect": wanted.effect.value,
-            "result": outcome.result,
-            "duration_ms": outcome.duration_ms,
-            "output_chars": len(outcome.text),
-            "taints": action.taints,
-            "metadata": outcome.metadata,
-        }
+        ended = CallEnded(
+            call_id=wanted.call_id,
+            tool=wanted.tool,
+            action=wanted.action,
+            effect=wanted.effect.value,
+            result=outcome.result,
+            duration_ms=outcome.duration_ms,
+            output_chars=len(outcome.text),
+            taints=action.taints,
+            metadata=outcome.metadata,
+        )
         stored = self.history.append(
             *lapsed,
-            NewEvent(topic=f"tool.{wanted.tool}", type=INVOCATION, data=data, source="worker"),
+            ended.event(),
             *((message_event(outcome.message()),) if results.in_conversation else ()),
             changes=changes,
         )
@@ -436,11 +446,10 @@ class Dispatcher:
         approval: str,
     ) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
-        text = cap_text(error_text(err), self.limits.result_bytes)
-        outcome = Outcome(call=call, result=err.code, text=text, function=call.name[:100])
-        message = cap_text(err.message, self.limits.result_bytes)
-        data = {**what, "function": call.name[:100], "result": err.code, "message": message}
-        refused = NewEvent(topic="agent.tool_dispatch", type="refused", data=data, source="agent")
+        text, name = self._readable(error_text(err)), self.history.redactor.text(call.name)[:100]
+        outcome = Outcome(call=call, result=err.code, text=text, function=name)
+        message = self._readable(err.message)
+        refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
         lapsed, changes = self.approvals.lapse(approval, err.message) if approval else ([], [])
         running = origin.running() if approval else ()
         told = () if origin.is_check else (message_event(outcome.message()),)
@@ -448,7 +457,7 @@ class Dispatcher:
         stream.event(
             "tool_result",
             call_id=what["call_id"],
-            tool=what.get("tool", call.name[:100]),
+            tool=what.get("tool", name),
             action=what.get("action", ""),
             result=err.code,
             text=outcome.text,
@@ -470,17 +479,3 @@ def _grounds(ready: Ready, origin: Origin) -> dict[str, Any]:
     if ready.effect is Effect.REACH and ready.host:
         found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
     return found
-
-
-def _tool_event(wanted: Call, event: dict[str, Any]) -> NewEvent:
-    """An event that a tool emitted; it may only speak under its own name. Raises ToolError."""
-    topic, kind = str(event["topic"]), str(event["type"])
-    if topic != f"tool.{wanted.tool}" and not topic.startswith(f"tool.{wanted.tool}."):
-        raise ToolError(f"The tool {wanted.tool} emitted an event of the topic {topic[:100]!r}.")
-    if kind == INVOCATION:
-        raise ToolError(f"The tool {wanted.tool} emitted an event that only the daemon makes: {kind}.")
-    data = {**event["data"], "call_id": wanted.call_id}
-    try:
-        return NewEvent(topic=topic, type=kind, data=data, source="tool")
-    except ValueError as err:
-        raise ToolError(f"The tool {wanted.tool} emitted an event that cannot be stored: {err}.") from err

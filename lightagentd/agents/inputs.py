@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from lightagentd.agents.results import INVOCATION
 from lightagentd.errors import (
     Cancelled,
     InputClosed,
@@ -29,6 +28,8 @@ from lightagentd.errors import (
     NotFound,
 )
 from lightagentd.events.history import Change, Event, History, NewEvent
+from lightagentd.events.kinds.input import InputAnswered, InputExpired, InputLapsed, InputRequested
+from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import new_id, within
 from lightagentd.policy.approval import now_us
 from lightagentd.policy.approvals import Suspended
@@ -154,8 +155,8 @@ class Inputs:
             owner=owner,
             trace_id=trace_id,
             call_id=call_id,
-            question=question,
-            choices=tuple(choices),
+            question=self._history.redactor.text(question),
+            choices=tuple(map(self._history.redactor.text, choices)),
             created_us=now,
             expires_us=now + int(span_s * 1_000_000),
         )
@@ -207,10 +208,9 @@ class Inputs:
             found = replace(found, state="expired")
         if found.state != "waiting":
             raise _no_answer(found)
-        answered = replace(
-            found, state="answered", answer=_picked(found, text), answered_by=uid, answered_us=now_us()
-        )
-        await asyncio.shield(self._store(found, answered, _answered(answered)))
+        said = _picked(found, self._history.redactor.text(text))
+        answered = replace(found, state="answered", answer=said, answered_by=uid, answered_us=now_us())
+        await asyncio.shield(self._store(found, answered, _answered(answered, uid)))
         return answered
 
     def get(self, input_id: str) -> Input:
@@ -401,56 +401,47 @@ def _no_answer(found: Input) -> InputClosed:
 
 
 def _requested(found: Input) -> NewEvent:
-    data = {
-        "input": found.id,
-        "call_id": found.call_id,
-        "question": found.question,
-        "choices": [*found.choices],
-        "expires_us": found.expires_us,
-    }
     with _about(found):
-        return NewEvent(topic="input.requested", type="requested", data=data)
+        return InputRequested(
+            input=found.id,
+            call_id=found.call_id,
+            question=found.question,
+            choices=[*found.choices],
+            expires_us=found.expires_us,
+        ).event()
 
 
-def _answered(found: Input) -> NewEvent:
-    data = {
-        "input": found.id,
-        "call_id": found.call_id,
-        "answer": found.answer,
-        "answered_by": found.answered_by,
-    }
+def _answered(found: Input, uid: int) -> NewEvent:
     with _about(found):
-        return NewEvent(topic="input.answered", type="answered", data=data)
+        return InputAnswered(
+            input=found.id, call_id=found.call_id, answer=found.answer, answered_by=uid
+        ).event()
 
 
 def _expired(found: Input) -> NewEvent:
-    with _about(found):
-        return NewEvent(
-            topic="input.expired", type="expired", data={"input": found.id, "call_id": found.call_id}
-        )
+    with _about(found), within(caller=None):  # nobody's word, whoever happened to notice
+        return InputExpired(input=found.id, call_id=found.call_id).event()
 
 
 def _lapsed(found: Input, why: str) -> NewEvent:
-    data = {"input": found.id, "call_id": found.call_id, "note": why}
     with _about(found):
-        return NewEvent(topic="input.lapsed", type="lapsed", data=data)
+        return InputLapsed(input=found.id, call_id=found.call_id, note=why).event()
 
 
 def _call_ended(found: Input) -> NewEvent:
     """The end of a call whose turn ended while it waited: its intent is stored, so this is, too."""
-    data = {
-        "call_id": found.call_id,
-        "tool": TOOL,
-        "action": ACTION,
-        "effect": "observe",
-        "result": Cancelled.code,
-        "duration_ms": max(0, now_us() - found.created_us) // 1000,
-        "output_chars": 0,
-        "taints": False,
-        "metadata": {"input": found.id},
-    }
     with _about(found):
-        return NewEvent(topic=f"tool.{data['tool']}", type=INVOCATION, data=data)
+        return CallEnded(
+            call_id=found.call_id,
+            tool=TOOL,
+            action=ACTION,
+            effect="observe",
+            result=Cancelled.code,
+            duration_ms=max(0, now_us() - found.created_us) // 1000,
+            output_chars=0,
+            taints=False,
+            metadata={"input": found.id},
+        ).event(source="daemon")
 
 
 def _about(found: Input) -> contextlib.AbstractContextManager[Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from lightagentd.agents.metering.meter import Meter
 from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.kinds.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Finish, ModelClient, Part, Request, TextDelta, ToolCall, Usage
 
@@ -43,24 +44,19 @@ class Reply:
         """
         changes = meter.count(self.model, self.usage, calls=counted_calls)
         usage = self.usage or Usage()
-        data = {
-            "model": self.model,
-            "finish_reason": self.finish.reason,
-            "tool_calls": len(self.calls),
-            "text_chars": len(self.text),
-            "duration_ms": self.duration_ms,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "counted": self.usage is not None,
-            "cost": None if self.usage is None else meter.ledger.cost(self.model, self.usage),
-        }
-        event = NewEvent(
-            topic="agent.llm_response",
-            type="failed" if self.failed else "summary" if summary else "response",
-            data=data,
-            source="agent",
-        )
+        kind = ModelBrokeOff if self.failed else ModelSummedUp if summary else ModelAnswered
+        event = kind(
+            model=self.model,
+            finish_reason=self.finish.reason,
+            tool_calls=len(self.calls),
+            text_chars=len(self.text),
+            duration_ms=self.duration_ms,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            counted=self.usage is not None,
+            cost=None if self.usage is None else meter.ledger.cost(self.model, self.usage),
+        ).event()
         return [event], changes
 
 

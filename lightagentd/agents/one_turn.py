@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn, final_error
 from lightagentd.errors import LightagentError, TimedOut
-from lightagentd.events.history import NewEvent
+from lightagentd.events.kinds.agent import TurnFailed
+from lightagentd.events.kinds.session import TurnDone
 from lightagentd.policy.approvals import Suspended
 
 
@@ -49,10 +51,10 @@ async def end_turn(
     if turn.cancelled_because is not None and isinstance(error, asyncio.CancelledError):
         failure = turn.cancelled_because
     if failure is None:
-        outcome = NewEvent(topic="session.turn", type="done", data=stored, source="agent")
+        outcome = TurnDone(**stored).event()
     else:
-        data = {**failure.to_dict(), **stored}
-        outcome = NewEvent(topic="agent.error", type=failure.code, data=data, source="agent")
+        data: dict[str, Any] = {**failure.to_dict(), **stored}
+        outcome = TurnFailed(**data).event()
     try:
         events, changes = parts.dispatcher.approvals.lapse(turn.waits_for, "Its turn ended.")
         inputs = parts.dispatcher.inputs.lapse(turn.waits_for, "Its turn ended.")

@@ -49,4 +49,4 @@ class AgentParts:
         """The system prompt of the session's next turn. Raises StorageError."""
         prompt = await self.prompts.of(self.definition, session.record.owner)
         plan = plan_section(session.plan, self.definition)
-        return f"{prompt}\n\n{plan}" if plan else prompt
+        return self.history.redactor.text(f"{prompt}\n\n{plan}" if plan else prompt)

@@ -33,7 +33,11 @@ from lightagentd.agents.inputs import Inputs
 from lightagentd.agents.metering.ledger import Ledger
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plans import Plans
-from lightagentd.agents.sessions.recovery import agents_with_turns, end_stored_turns
+from lightagentd.agents.sessions.recovery import (
+    agents_with_turns,
+    end_interrupted_turns,
+    end_stored_turns,
+)
 from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
@@ -45,6 +49,7 @@ from lightagentd.errors import (
     AgentExists,
     AgentNotFound,
     Conflict,
+    InvalidArgument,
     LightagentError,
 )
 from lightagentd.events.history import History
@@ -79,6 +84,7 @@ class Registry:
         self.policy = Policy(
             enforced=lambda: pool.backend.enforced,
             trusted_skill=lambda name: name in self.skills.skills and self.skills.skills[name].trusted(),
+            disk_low=lambda: history.disk_low,
         )
         self.approvals = Approvals(
             history,
@@ -101,6 +107,8 @@ class Registry:
         self.toolbox_problem = ""
         self.unused_files: list[str] = []
         """Tool files with the name of a built-in tool, as sentences."""
+        self.ended_turns = 0
+        """How many turns the last run left that no agent took up."""
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
@@ -118,6 +126,11 @@ class Registry:
         await take_rules(self.policy, self.paths.config / POLICY_FOLDER, self.history, self._actions())
         for name in self.definitions.agents:
             await self._try_start(name)
+        for name in agents_with_turns(self.history) - self._running():
+            self.ended_turns += await end_interrupted_turns(self.history, name)
+
+    def _running(self) -> set[str]:
+        return {name for name, agent in self.agents.items() if agent.state == "running"}
 
     async def close(self) -> None:
         """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
@@ -237,6 +250,12 @@ class Registry:
         if name in self.definitions.paths:
             raise AgentExists(f"There is an agent {name} already.", suggestion="Choose another name.")
         check_role(front.role, roles_in(content_folders("agent", self.paths)))
+        said = {"prompt": prompt, **front.model_dump(mode="json")}
+        if self.history.redactor.value(said) != said:
+            raise InvalidArgument(
+                f"The definition of {name} holds what looks like a key or a password.",
+                suggestion="Take it out: it would lie in a file, and go to the model with every prompt.",
+            )
         definition = await asyncio.to_thread(write_definition, self.paths.own_agents, name, front, prompt)
         try:
             self._clients_of(definition)

@@ -10,11 +10,9 @@ from typing import Any
 from lightagentd.agents.stream import TurnStream
 from lightagentd.errors import LightagentError
 from lightagentd.events.history import Change, NewEvent
+from lightagentd.events.kinds.agent import Said
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Message, ToolCall
-
-INVOCATION = "invocation"
-"""The type of the event with which a call ended; recovery and undo go by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +82,7 @@ class Results:
 
 def message_event(message: Message) -> NewEvent:
     """The event that keeps a message of the conversation."""
-    return NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
+    return Said(**message.to_dict()).event()
 
 
 def error_text(err: LightagentError) -> str:

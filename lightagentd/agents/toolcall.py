@@ -12,7 +12,7 @@ from typing import Any
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.origin import Origin
 from lightagentd.agents.results import Before, Outcome, Results
-from lightagentd.agents.stream import TurnStream
+from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.api import TurnEvent
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.model import new_id, within
@@ -45,7 +45,7 @@ async def call_as_person(
     found = parts.toolbox().find(tool, action)
     call = ToolCall(id=new_id("call"), name=found.function, arguments=json.dumps(args))
     trace_id = new_id("trace")
-    stream = TurnStream("", trace_id)
+    stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
     watcher = stream.watch()
     results = Results(stream)
     approver = owner if may_approve else None

@@ -29,6 +29,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError, StepLimit
 from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
+from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.policy.approval import hide
 
@@ -80,6 +81,7 @@ class Turn:
         *,
         trace_id: str,
         correlation_id: str,
+        caller: int | None = None,
         stepwise: bool = False,
         unattended: bool = False,
         taken_up: TakenUp | None = None,
@@ -89,6 +91,8 @@ class Turn:
         self.size_bytes = len(text.encode("utf-8", "replace"))
         self.trace_id = trace_id
         self.correlation_id = correlation_id
+        self.caller = caller
+        """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
         self.unattended = unattended
         """Whether nobody is there to be asked: what policy would ask about is refused."""
         self.taken_up = taken_up
@@ -105,7 +109,7 @@ class Turn:
         """What it uses; made when it runs."""
         self._calls_left: int | None = taken_up.calls_left if taken_up else None
         """How many of the step's calls may still run; None when nothing limits them."""
-        self.stream = TurnStream(session.id, trace_id, session.stream)
+        self.stream = TurnStream(trace_id, session.stream)
         self._results = Results(self.stream)
         self.task: asyncio.Task[None] | None = None
         self.begun = False
@@ -168,6 +172,8 @@ class Turn:
             "state": state,
             "correlation_id": self.correlation_id,
         }
+        if self.caller is not None:
+            value["caller"] = self.caller
         if self.unattended:
             value["unattended"] = True
         if self.task_id:
@@ -263,11 +269,12 @@ class Turn:
 
     async def _act(self, reply: Reply, parts: AgentParts, meter: Meter) -> tuple[Outcome, ...]:
         """Store what the model said, then run its calls one by one, in its order."""
-        message = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+        said = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+        message = storable(said, parts.toolbox(), parts.history.redactor)
         room = meter.room_for_calls(len(reply.calls))
         self._calls_left = room if room < len(reply.calls) else None
         events, changes = reply.stored(meter, counted_calls=room)
-        before = Before([*events, message_event(storable(message, parts.toolbox()))], changes)
+        before = Before([*events, message_event(message)], changes)
         session = self.session
         if not reply.calls:
             await parts.history.append(*before.events, changes=before.changes)
@@ -342,8 +349,31 @@ class Turn:
         self._calls_left -= 1
 
 
-def storable(message: Message, toolbox: Toolbox) -> Message:
-    """A message of a model without the arguments that are for the tool alone."""
+def storable(message: Message, toolbox: Toolbox, redactor: Redactor) -> Message:
+    """A message of a model without secrets, and without the arguments that are for the tool alone: what is
+    stored of it, and what the model is sent of it from then on. What runs are the arguments as it wrote them.
+    """
+    hidden = _without_hidden(message, toolbox)
+    calls = tuple(
+        replace(call, name=redactor.text(call.name), arguments=_without_secrets(call.arguments, redactor))
+        for call in hidden.tool_calls
+    )
+    return replace(hidden, content=redactor.text(hidden.content), tool_calls=calls)
+
+
+def _without_secrets(arguments: str, redactor: Redactor) -> str:
+    """Arguments as JSON: taken apart, since the name of a field says that it holds a secret."""
+    if not redactor.suspects(arguments.encode("utf-8", "replace")):
+        return arguments
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return redactor.text(arguments)
+    cleaned = redactor.value(found)
+    return arguments if cleaned == found else json.dumps(cleaned)
+
+
+def _without_hidden(message: Message, toolbox: Toolbox) -> Message:
     calls: list[ToolCall] = []
     for call in message.tool_calls:
         action = toolbox.functions.get(call.name)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -31,14 +30,28 @@ from lightagentd.errors import (
     Unavailable,
     WorkerUnavailable,
 )
+from lightagentd.events.context import EventContext, current_context, new_id, own_task, using
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.model import EventContext, current_context, new_id
+from lightagentd.events.kinds.kind import Kind
+from lightagentd.events.kinds.tool import (
+    CHANGES,
+    EMITTED_TOPIC,
+    INVOCATION,
+    WATCHES,
+    ChangesLost,
+    FilesChanged,
+    WatchGap,
+    WatchStarted,
+    WatchStopped,
+    emitted,
+)
+from lightagentd.events.store.states import checked, decoding
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call, Pool
 
 _log = logging.getLogger(__name__)
 
-TOPIC, EVENT_TOPIC = "tool.inotify", "tool.inotify.event"
+TOPIC, EVENT_TOPIC = WATCHES, CHANGES
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Before a lost watcher is started again; doubled until it has stayed for STEADY_S."""
 STEADY_S = 60.0
@@ -46,7 +59,8 @@ UNSENT_US = 65_000_000
 """How long a change may wait in the watcher before it is published (`lightagentd.worker.watching.outbox`)."""
 AGAIN_TIMEOUT_S = 120.0
 _CALLS_KNOWN = 256
-_OTHER_TOPIC = re.compile(r"tool\.(?!inotify(?:\.|$))[a-z0-9_]+(\.[a-z0-9_]+)*")
+CHANGES_KINDS: Mapping[str, type[Kind]] = {"fs_event": FilesChanged, "overflow": ChangesLost}
+"""What a watcher says of a watch that stands, by type."""
 
 MayWatch = Callable[[str, int, Mapping[str, Any]], bool]
 """Whether policy allows an agent the call `inotify.watch` with these arguments, on behalf of a uid."""
@@ -60,6 +74,8 @@ class WatchRecord:
     agent: str
     session: str
     owner: int
+    caller: int | None = None
+    """On whose word it watches; older versions did not keep that."""
     trace_id: str
     request_id: str
     correlation_id: str
@@ -70,11 +86,20 @@ class WatchRecord:
     seen_us: int
     """Everything up to then is in the history."""
 
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> WatchRecord:
+        """The record that was stored. Raises HistoryDamaged."""
+        texts = ("watch", "agent", "session", "trace_id", "request_id", "correlation_id", "path", "root")
+        with decoding("watches", str(value.get("watch"))):
+            checked(value, args=dict, only=str, owner=int, seen_us=int, caller=(int, type(None)))
+            return cls(**checked(value, **dict.fromkeys(texts, str)))
+
     def context(self) -> EventContext:
         return EventContext(
             agent=self.agent,
             session=self.session,
             owner=self.owner,
+            caller=self.caller,
             trace_id=self.trace_id,
             request_id=self.request_id,
             correlation_id=self.correlation_id,
@@ -83,12 +108,13 @@ class WatchRecord:
     def change(self) -> Change:
         return Change(state="watches", key=self.watch, value=asdict(self))
 
-    def event(self, topic: str, event_type: str, data: Mapping[str, Any]) -> NewEvent:
-        """An event about this watch, whatever the watcher says whose it is."""
+    def event(self, kind: type[Kind], data: Mapping[str, Any]) -> NewEvent:
+        """An event about this watch, whatever the watcher says whose it is.
+
+        Raises ValueError for data that are not those of the kind.
+        """
         own = {"watch": self.watch, "session": self.session, "owner": self.owner}
-        return NewEvent(
-            topic=topic, type=event_type, data={**data, **own}, source="tool", context=self.context()
-        )
+        return kind.model_validate({**data, **own}).event(context=self.context())
 
 
 class Watches:
@@ -112,7 +138,7 @@ class Watches:
         self.alive_us = last.time_us if last is not None else 0
         sessions = self.history.state("sessions")
         for value in self.history.state("watches").values():
-            record = WatchRecord(**value)
+            record = WatchRecord.from_dict(value)
             if not record.session or record.session in sessions:
                 self.records[record.watch] = record
         self.pool.on_watch = self._called
@@ -167,7 +193,7 @@ class Watches:
     async def ended(self, record: WatchRecord, reason: str) -> None:
         """Store that a watch is no more. Raises StorageError."""
         self.records.pop(record.watch, None)
-        stopped = record.event(TOPIC, "watch_stopped", {"path": record.path, "reason": reason})
+        stopped = record.event(WatchStopped, {"path": record.path, "reason": reason})
         await self.history.append(stopped, changes=(Change(state="watches", key=record.watch, value=None),))
 
     def context_of(self, call_id: str, agent: str) -> EventContext | None:
@@ -209,7 +235,7 @@ class Follower:
         """When the watcher was last known to be followed."""
         self._why = "the daemon was not running"
         self._unstored = 0
-        self.task = asyncio.create_task(self._run(), name=f"watches-{agent}")
+        self.task = own_task(self._run(), name=f"watches-{agent}")
 
     def keep_for(self, seconds: float) -> None:
         """Follow so long even without a watch: a call may be making one."""
@@ -302,7 +328,8 @@ class Follower:
             }
             call = call_of(record, "watch", record.args, {"watch_again": expected})
             try:
-                made = await result_of(self._watches.pool, call)
+                with using(record.context()):
+                    made = await result_of(self._watches.pool, call)
             except (Unavailable, OutcomeUnknown, StorageError):
                 raise  # it is tried again
             except LightagentError as err:
@@ -317,7 +344,7 @@ class Follower:
                     "found": made.get("found_in_gap", 0),
                     "not_known": "what was deleted or moved away meanwhile",
                 }
-                await self._watches.history.append(record.event(TOPIC, "gap", gap))
+                await self._watches.history.append(record.event(WatchGap, gap))
         self.problem = ""
         self._changed.set()
 
@@ -329,21 +356,14 @@ class Follower:
         context = EventContext(agent=self._agent)
         if self._unstored:
             lost, self._unstored = self._unstored, 0
-            data: dict[str, Any] = {"where": "history", "lost": lost}
-            await history.append(
-                NewEvent(topic=EVENT_TOPIC, type="overflow", data=data, source="tool", context=context)
-            )
+            await history.append(ChangesLost(where="history", lost=lost).event(context=context))
         if event["kind"] == "lost":
-            data = {"where": "worker", "lost": int(event["count"])}
-            await history.append(
-                NewEvent(topic=EVENT_TOPIC, type="overflow", data=data, source="tool", context=context)
-            )
+            lost = int(event["count"])
+            await history.append(ChangesLost(where="worker", lost=lost).event(context=context))
             return
         topic, event_type, data = str(event["topic"]), str(event["type"]), dict(event["data"])
-        if _OTHER_TOPIC.fullmatch(topic) and event_type != "invocation":
-            await history.append(
-                NewEvent(topic=topic, type=event_type, data=data, source="tool", context=context)
-            )
+        if EMITTED_TOPIC.fullmatch(topic) and event_type != INVOCATION:
+            await history.append(emitted(topic, event_type, data, context=context))
         elif (topic, event_type) == (TOPIC, "watch_started"):
             await self._started(data)
         elif (record := self._record(data)) is None:
@@ -351,11 +371,11 @@ class Follower:
         elif (topic, event_type) == (TOPIC, "watch_stopped"):
             self._changed.set()
             await self._watches.ended(record, str(data.get("reason", "")))
-        elif topic == EVENT_TOPIC and event_type in ("fs_event", "overflow"):
+        elif topic == EVENT_TOPIC and event_type in CHANGES_KINDS:
             until_us = min(int(data.pop("until_us", record.seen_us)), time.time_ns() // 1000)
             seen = replace(record, seen_us=max(record.seen_us, until_us))
             self._watches.records[record.watch] = seen
-            await history.append(record.event(topic, event_type, data), changes=(seen.change(),))
+            await history.append(record.event(CHANGES_KINDS[event_type], data), changes=(seen.change(),))
         else:
             raise ValueError(f"{topic} {event_type}"[:200])
 
@@ -375,6 +395,7 @@ class Follower:
                 agent=self._agent,
                 session=context.session,
                 owner=context.owner or 0,
+                caller=context.caller,
                 trace_id=context.trace_id,
                 request_id=context.request_id,
                 correlation_id=context.correlation_id,
@@ -386,9 +407,7 @@ class Follower:
             )
             self._watches.records[record.watch] = record
             self._changed.set()
-        await self._watches.history.append(
-            record.event(TOPIC, "watch_started", data), changes=(record.change(),)
-        )
+        await self._watches.history.append(record.event(WatchStarted, data), changes=(record.change(),))
 
 
 def call_of(record: WatchRecord, action: str, args: dict[str, Any], expected: dict[str, Any]) -> Call:

@@ -11,9 +11,10 @@ from pydantic import Field, field_validator
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, builtin_action
 from lightagentd.agents.origin import Origin
-from lightagentd.agents.stream import TurnStream
+from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
+from lightagentd.events.redaction import Redactor
 from lightagentd.paths import Paths
 from lightagentd.policy.approvals import Suspended
 from lightagentd.tool import Args, Result, Tool
@@ -79,7 +80,8 @@ class Wrong(Tool):
 
 def context(test: Scripted) -> BuiltinContext:
     origin = Origin(agent=test.agent.running_parts().definition, owner=ME.uid)
-    return BuiltinContext(call_id="call_1", origin=origin, stream=TurnStream("", "trace_1"))
+    stream = TurnStream("trace_1", SessionStream("", Redactor()))
+    return BuiltinContext(call_id="call_1", origin=origin, stream=stream)
 
 
 @pytest.fixture

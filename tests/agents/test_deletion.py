@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.control.service import Service
-from lightagentd.events.layout import STATES
+from lightagentd.events.store.layout import STATES
 from lightagentd.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call
@@ -81,6 +81,7 @@ async def test_outputs_that_are_kept_to_be_read_again_go_with_it(paths: Paths) -
                 timeout_s=1.0,
             )
             await kept.add(call, piece)
+            await kept.whole(call)
         assert len(list(kept._folder.iterdir())) == 2
         await test.daemon.service.delete_session(ME, one.id, confirmed=True)
         assert [path.read_text() for path in kept._folder.iterdir()] == [SECRET]

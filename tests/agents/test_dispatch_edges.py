@@ -15,6 +15,7 @@ from lightagentd.agents.calls import parse_call
 from lightagentd.agents.turn import storable
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
+from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, add, approvals, asked, asking, lines, prepare, result
@@ -248,7 +249,7 @@ def test_a_call_written_as_text_is_stored_without_what_is_for_the_tool_alone(fen
     body = {"tool": "proc", "action": "info", "args": {"pid": 1, "key": "my own password"}}
     made = ToolCall(id="c", name="proc_info", arguments=json.dumps(body["args"]))
     message = Message(role="assistant", content=fence.format(json.dumps(body)), tool_calls=(made,))
-    kept = storable(message, _hidden_toolbox())
+    kept = storable(message, _hidden_toolbox(), Redactor())
     assert "my own password" not in str(kept)
     assert '"pid": 1' in kept.content
 

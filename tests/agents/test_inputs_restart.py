@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -281,7 +282,8 @@ async def test_a_secret_in_the_question_does_not_keep_the_turn_from_going_on(pat
     async with again(paths) as test:
         found = test.daemon.registry.inputs.get(asked.id)
         assert SECRET not in found.question
-        assert set(found.choices) == {"[removed: api-key]"}
+        assert len(set(found.choices)) == 2
+        assert all(re.fullmatch(r"\[removed: api-key [0-9a-f]{8}\]", each) for each in found.choices)
         await test.daemon.registry.inputs.answer(asked.id, "2", uid=ME.uid)
         await turn_is_over(test)
         assert [end["result"] for end in ends(test)] == ["ok"]

@@ -18,7 +18,7 @@ from lightagentd.errors import (
     SessionNotFound,
     SessionPaused,
 )
-from lightagentd.events.journal_entry import journal_fields
+from lightagentd.events.journal.entry import journal_fields
 from lightagentd.fenced import question_of
 from lightagentd.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, asked, lines, prepare

@@ -15,8 +15,8 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.agents.planning.plans import STOPPED
 from lightagentd.daemon import Daemon
-from lightagentd.events.layout import Environment
 from lightagentd.events.model import Event
+from lightagentd.events.store.layout import Environment
 from lightagentd.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, lines, prepare
 from tests.agents.planning import THREE, TWO, Planning, planning

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record, turn_change
 from lightagentd.agents.turn import Turn
+from lightagentd.daemon import Daemon
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.model import new_id
+from lightagentd.events.kinds.agent import CallIntended
+from lightagentd.events.kinds.daemon import DaemonReady, DaemonStarting
+from lightagentd.events.kinds.history import HistoryRecovered
+from lightagentd.events.kinds.tool import CallEnded
+from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME, check_conversation, scripted, until
+from tests.events.stored import opened
 from tests.scripted_model import Fault, say
+
+RUNNING = (DaemonStarting(message="").event(), DaemonReady(message="").event())
 
 
 async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> str:
@@ -24,7 +31,7 @@ async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> st
     session = Session(record, history)
     with session.context():
         created = NewEvent(topic="session.created", type="created", data={"title": "t"})
-        await history.append(created, changes=(record.change(),))
+        await history.append(*RUNNING, created, changes=(record.change(),))
     for number, stored in enumerate(turns):
         turn = Turn(session, f"p{number}", trace_id=new_id("trace"), correlation_id="")
         with session.context(turn):
@@ -50,12 +57,31 @@ def asked(*names: str) -> NewEvent:
 
 
 def intent(call_id: str, function: str) -> NewEvent:
-    data: dict[str, Any] = {"call_id": call_id, "function": function}
-    return NewEvent(topic="agent.tool_dispatch", type="intent", data=data)
+    tool, _, action = function.partition("_")
+    return CallIntended(
+        call_id=call_id,
+        function=function,
+        tool=tool,
+        action=action,
+        effect="observe",
+        args={},
+        decision="allow",
+        rule="test",
+    ).event()
 
 
 def invocation(call_id: str) -> NewEvent:
-    return NewEvent(topic="tool.bash", type="invocation", data={"call_id": call_id, "result": "ok"})
+    return CallEnded(
+        call_id=call_id,
+        tool="bash",
+        action="exec",
+        effect="observe",
+        result="ok",
+        duration_ms=1,
+        output_chars=2,
+        taints=True,
+        metadata={},
+    ).event()
 
 
 def result(model_id: str, name: str) -> NewEvent:
@@ -106,7 +132,12 @@ async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run
         ended = test.stored(topic="agent.error")[-1]
         assert ended.data is not None
         assert (ended.data["code"], ended.data["unknown_calls"]) == ("outcome_unknown", 1)
-        assert not [event for event in test.stored() if event.type == "invocation"][1:]
+        ends = [event for event in test.stored() if event.type == "invocation"]
+        assert [(event.source, (event.data or {})["result"]) for event in ends] == [
+            ("worker", "ok"),
+            ("daemon", "outcome_unknown"),
+        ]
+        assert (ends[1].trace_id, ends[1].session) == (ended.trace_id, session_id)
         assert session.record.interrupted == (
             f"The daemon stopped in the middle of the turn {ended.trace_id}: 1 of its calls ended before"
             " that, whether bash_exec took effect is not known, 1 of its calls was not run."
@@ -158,3 +189,70 @@ async def test_a_second_start_finds_nothing_left(paths: Paths) -> None:
         await test.agent.stop()
         await test.agent.start()
         assert len(test.stored(topic="agent")) == before
+
+
+async def test_one_event_says_what_a_crash_left(paths: Paths) -> None:
+    interrupted = [asked("bash_exec"), intent("call_a", "bash_exec")]
+    await crashed(paths, [interrupted, ["queued"]])
+    async with scripted(paths, [say("fine")]) as test:
+        told = test.stored(topic=HistoryRecovered.topic)
+        assert [event.type for event in told] == ["recovered"]
+        data = told[0].data or {}
+        assert data | {"message": "", "tail_events": 0} == {
+            "message": "",
+            "tail_events": 0,
+            "interrupted_turns": 1,
+            "unknown_calls": 1,
+            "requeued_turns": 1,
+            "waiting_turns": 0,
+            "approvals": 0,
+            "inputs": 0,
+            "watches": 0,
+        }
+        assert data["message"] == (
+            f"the last run ended without a stop at event {data['tail_events']}; 1 turn was interrupted,"
+            " 1 call of unknown outcome"
+        )
+    async with scripted(paths, []) as test:
+        assert len(test.stored(topic=HistoryRecovered.topic)) == 1
+
+
+async def test_a_call_without_a_turn_is_ended_as_unknown_once(paths: Paths) -> None:
+    await crashed(paths, [])
+    async with opened(paths.history) as history:
+        with within(agent="gone", owner=77, caller=5, trace_id="trace_0000000000000001"):
+            await history.append(intent("call_p", "bash_exec"), intent("call_q", "bash_exec"))
+            await history.append(invocation("call_q"))
+    for _ in range(2):
+        async with scripted(paths, []) as test:
+            ends = [event for event in test.stored() if event.type == "invocation"]
+            assert [(event.data or {})["call_id"] for event in ends] == ["call_q", "call_p"]
+            end = ends[1]
+            assert (end.data or {})["result"] == "outcome_unknown"
+            assert (end.agent, end.owner, end.caller) == ("gone", 77, 5)
+            assert end.trace_id == "trace_0000000000000001"
+
+
+async def test_turns_of_an_agent_that_is_gone_are_ended_and_its_prompts_stay(paths: Paths) -> None:
+    session_id = await crashed(paths, [[asked("bash_exec"), intent("call_a", "bash_exec")], ["queued"]])
+    async with Daemon(paths) as daemon:
+        assert "test" not in daemon.registry.agents
+        told = daemon.history.find_in_topic(HistoryRecovered.topic, lambda _: True)
+        assert told is not None
+        assert told.data is not None
+        assert (told.data["interrupted_turns"], told.data["unknown_calls"]) == (1, 1)
+        ended = daemon.history.find_in_topic("agent.error", lambda _: True)
+        assert ended is not None
+        assert (ended.type, ended.session) == ("interrupted", session_id)
+        assert [turn["state"] for turn in daemon.history.state("turns").values()] == ["queued"]
+
+
+async def test_the_check_of_a_task_that_ran_has_an_unknown_outcome(paths: Paths) -> None:
+    answer = message_event(Message(role="assistant", content="done"))
+    session_id = await crashed(paths, [[answer, intent("call_check", "bash_exec")]])
+    async with scripted(paths, []) as test:
+        ended = test.stored(topic="agent.error")[-1]
+        assert (ended.data or {})["unknown_calls"] == 1
+        told = test.agent.sessions[session_id].record.interrupted
+        assert "whether bash_exec took effect is not known" in told
+        assert "not run" not in told

@@ -12,7 +12,7 @@ from lightagentd.agents.sessions.session import Session, check_prompt, new_recor
 from lightagentd.agents.turn import Turn
 from lightagentd.errors import InvalidArgument, QueueFull, StorageError
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.journal_entry import plain
+from lightagentd.events.journal.entry import plain
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import Message, ToolCall
 from tests.agents.scripted import check_conversation

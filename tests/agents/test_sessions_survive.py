@@ -23,7 +23,7 @@ from lightagentd import errors
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon import Daemon
-from lightagentd.events import layout
+from lightagentd.events.store import layout
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME, check_conversation, define
 from tests.conftest import write

@@ -10,6 +10,7 @@ from lightagentd.agents import stream as stream_module
 from lightagentd.agents.stream import SessionStream, TurnStream, Watcher
 from lightagentd.api import TurnEvent
 from lightagentd.errors import LimitExceeded
+from lightagentd.events.redaction import Redactor
 
 
 async def read(watcher: Watcher) -> list[TurnEvent]:
@@ -21,23 +22,23 @@ def end(stream: TurnStream) -> None:
 
 
 async def test_deltas_of_twenty_milliseconds_are_one_event() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     events = stream.watch().events()
-    for piece in "Hello":
+    for piece in "Hello ":
         stream.text(piece)
     first = await anext(events)
-    assert first == {"type": "text_delta", "session": "ses", "trace_id": "trace", "text": "Hello"}
-    stream.text("!")
-    assert (await anext(events))["text"] == "!"
+    assert first == {"type": "text_delta", "session": "ses", "trace_id": "trace", "text": "Hello "}
+    stream.text("!\n")
+    assert (await anext(events))["text"] == "!\n"
     end(stream)
     assert (await anext(events))["type"] == "done"
     await events.aclose()
 
 
 async def test_text_comes_before_the_event_that_follows_it() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
-    stream.text("a")
+    stream.text("a ")
     stream.event("notice", code="x", message="y")
     stream.text("b")
     end(stream)
@@ -45,7 +46,7 @@ async def test_text_comes_before_the_event_that_follows_it() -> None:
 
 
 async def test_a_slow_watcher_gets_joined_text_and_every_other_event() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     slow, quick = stream.watch(), stream.watch()
     reading = asyncio.create_task(read(quick))
     for number in range(50):
@@ -65,7 +66,7 @@ async def test_a_slow_watcher_gets_joined_text_and_every_other_event() -> None:
 
 
 async def test_live_output_that_nobody_reads_is_bounded_and_other_events_are_not() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     for _ in range(3000):
         stream.event("tool_output", call_id="c", stream="stdout", text="x")
@@ -77,7 +78,7 @@ async def test_live_output_that_nobody_reads_is_bounded_and_other_events_are_not
 
 
 async def test_live_output_is_bounded_by_its_size_too_and_goes_on_once_it_was_read() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     piece = "x" * (1 << 20)
     for _ in range(20):
@@ -90,8 +91,41 @@ async def test_live_output_is_bounded_by_its_size_too_and_goes_on_once_it_was_re
     await events.aclose()
 
 
+async def test_a_secret_in_pieces_reaches_no_watcher() -> None:
+    stream = TurnStream("trace", SessionStream("ses", Redactor(["correct-horse-battery"])))
+    watcher = stream.watch()
+    for piece in ("It is corr", "ect-ho", "rse-battery, ", "and PASS", "WORD=hun", "ter2"):
+        stream.text(piece)
+        stream.flush()
+        stream.output("c", "stdout", piece)
+        stream.output("c", "stderr", piece.upper())
+    late = stream.watch()
+    stream.end_output("c")
+    end(stream)
+    for events in (await read(watcher), await read(late)):
+        for said in (
+            "".join(each.get("text", "") for each in events if each["type"] == kind)
+            for kind in ("text_delta", "tool_output")
+        ):
+            assert "hunter2" not in said.lower()
+            assert "battery" not in said
+    assert "[removed: password]" in str(events)
+
+
+async def test_an_event_is_without_secrets_but_for_whoever_decides() -> None:
+    stream = TurnStream("trace", SessionStream("ses", Redactor(["correct-horse-battery"])))
+    watcher = stream.watch()
+    args = {"command": "x correct-horse-battery", "password": "hunter2"}
+    stream.event("tool_call", args=args)
+    stream.event("approval_requested", args=args)
+    end(stream)
+    call, asked, _ = await read(watcher)
+    assert call["args"] == {"command": "x [removed: credential]", "password": "[removed: password]"}
+    assert asked["args"] == args
+
+
 async def test_a_late_watcher_hears_that_the_prompt_waits_or_that_the_turn_is_over() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     stream.event("queued", position=0)
     first = stream.watch()
     stream.event("started", model="m")
@@ -101,7 +135,7 @@ async def test_a_late_watcher_hears_that_the_prompt_waits_or_that_the_turn_is_ov
 
 
 async def test_a_watcher_that_left_costs_nothing() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     events = watcher.events()
     stream.event("queued", position=0)
@@ -109,12 +143,12 @@ async def test_a_watcher_that_left_costs_nothing() -> None:
     await events.aclose()
     stream.event("started", model="m")
     assert not watcher._waiting
-    stream.text("to nobody")
+    stream.text("to nobody at all")
     assert not stream._text
 
 
 async def test_a_watcher_cannot_change_what_others_hear() -> None:
-    stream = TurnStream("ses", "trace")
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
     one, two = stream.watch(), stream.watch()
     stream.text("a")
     end(stream)
@@ -123,7 +157,7 @@ async def test_a_watcher_cannot_change_what_others_hear() -> None:
 
 
 async def test_what_a_watcher_has_read_or_was_not_told_does_not_count_as_waiting() -> None:
-    stream = SessionStream("ses")
+    stream = SessionStream("ses", Redactor())
     watcher = stream.watch()
     events = watcher.events(of_session=True)
     for _ in range(100):
@@ -142,7 +176,7 @@ async def test_what_a_watcher_has_read_or_was_not_told_does_not_count_as_waiting
 
 
 async def test_plans_that_nobody_reads_are_bounded_by_their_size() -> None:
-    stream = SessionStream("ses")
+    stream = SessionStream("ses", Redactor())
     watcher = stream.watch()
     plan = {"tasks": [{"id": str(number), "text": "x" * 4000} for number in range(100)]}
     for _ in range(1000):

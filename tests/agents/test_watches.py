@@ -22,7 +22,7 @@ import pytest
 from lightagentd.agents.watches import result_of
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError, NotFound
-from lightagentd.events.model import Event
+from lightagentd.events.model import Event, within
 from lightagentd.events.queries import Filter
 from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
@@ -54,6 +54,8 @@ class Forger(Tool):
         return Result(output="said")
 """
 
+CALLER = 4242
+"""Somebody else than the owner."""
 _numbers = itertools.count(1)
 
 
@@ -141,7 +143,8 @@ async def test_events_carry_session_and_trace_of_the_turn_that_made_the_watch(
     script = [call("inotify_watch", {"path": str(folder)}), say("I watch it.")]
     async with scripted(open_paths, script) as test:
         session = await test.session()
-        turn = await test.prompt(session)
+        with within(caller=CALLER):
+            turn = await test.prompt(session)
         assert turn[-1]["type"] == "done"
         (folder / "file").touch()
         await until(lambda: str(folder / "file") in changed(test.daemon))
@@ -149,8 +152,22 @@ async def test_events_carry_session_and_trace_of_the_turn_that_made_the_watch(
             assert event.session == session.id
             assert event.owner == ME.uid
             assert event.trace_id == test.stored(topic="agent.prompt")[0].trace_id
-            assert event.agent == "test"
+            assert (event.agent, event.caller) == ("test", CALLER)
         assert not session.record.tainted  # what happens in files is not in the conversation
+
+
+async def test_a_watch_keeps_its_caller_over_a_restart(open_paths: Paths, folder: Path) -> None:
+    script = [call("inotify_watch", {"path": str(folder)}), say("I watch it.")]
+    async with scripted(open_paths, script) as test:
+        session = await test.session()
+        with within(caller=CALLER):
+            await test.prompt(session)
+        await until(lambda: events(test.daemon, "watch_started"))
+    async with scripted(open_paths, script) as test:
+        await until(lambda: events(test.daemon, "gap"))
+        (folder / "file").touch()
+        await until(lambda: str(folder / "file") in changed(test.daemon))
+        assert {event.caller for event in events(test.daemon)} == {CALLER}
 
 
 async def test_polling_taints_the_session(open_paths: Paths, folder: Path) -> None:

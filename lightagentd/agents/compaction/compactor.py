@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.compaction.summary import INSTRUCTION, message_of, transcript, without_model
 from lightagentd.agents.compaction.window import BYTES_PER_TOKEN, Gauge, cut, shorten, tokens_of
@@ -20,7 +20,8 @@ from lightagentd.agents.metering.meter import Meter
 from lightagentd.agents.modelcall import Reply, model_call
 from lightagentd.agents.results import Results
 from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
-from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.history import Change, History
+from lightagentd.events.kinds.session import SessionCompacted
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Function, Message, ModelClient, Part, Request, TextDelta
 
@@ -167,11 +168,11 @@ class Compactor:
         self._tell("compacted", **{name: value for name, value in what.items() if name != "from_seq"})
         return tokens
 
-    async def _store(self, what: dict[str, object], summary: str, reply: Reply | None) -> None:
+    async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:
         """In one transaction: the summary, the event, and what the summary took."""
         events, changes = ([], []) if reply is None else reply.stored(self._meter, summary=True)
         value = {"summary": summary, **what}
-        compacted = NewEvent(topic="session.compacted", type="compacted", data=value, source="agent")
+        compacted = SessionCompacted(**value).event()
         change = Change(state=_STATE, key=self._session.id, value=value)
         try:
             await self._history.append(*events, compacted, changes=(*changes, change))
@@ -201,7 +202,7 @@ class Compactor:
         except ModelError:
             return None, ""
         self._tell_usage(reply)
-        summary = reply.text.strip()
+        summary = self._history.redactor.text(reply.text).strip()
         whole = reply.finish.reason == "stop" and not reply.calls
         return reply, summary if whole and len(summary.encode()) <= limit_bytes else ""
 

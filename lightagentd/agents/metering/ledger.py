@@ -22,6 +22,7 @@ from lightagentd.agents.metering.budgets import Limit, limits_of
 from lightagentd.config import Budgets, Price
 from lightagentd.errors import NotFound
 from lightagentd.events.history import Change, History
+from lightagentd.events.store.states import checked, decoding
 from lightagentd.llm.protocol import Usage
 
 if TYPE_CHECKING:
@@ -121,15 +122,17 @@ class Row:
 
     @classmethod
     def from_dict(cls, key: str, value: Mapping[str, Any]) -> Row:
-        counted = {name: value[name] for name in _NAMES if name in value}
-        whose = dict(value.get("whose", {}))
-        return cls(
-            key=key,
-            counters=Counters(**counted),
-            appended=Counters(**counted),
-            updated_us=int(value["updated_us"]),
-            whose=whose,
-        )
+        """The sum that was stored. Raises HistoryDamaged."""
+        with decoding(_STATE, key):
+            checked(dict(value), whose=dict, updated_us=int, **dict.fromkeys(_NAMES, (int, float)))
+            counted = {name: value[name] for name in _NAMES if name in value}
+            return cls(
+                key=key,
+                counters=Counters(**counted),
+                appended=Counters(**counted),
+                updated_us=value["updated_us"],
+                whose=dict(value.get("whose", {})),
+            )
 
     def add(self, more: Mapping[str, Any]) -> Change:
         """Count something; the change must be appended, once."""
@@ -178,7 +181,8 @@ class Ledger:
     def load(self) -> None:
         """Read which turns are stored. Raises StorageError."""
         stored = self.history.state_below(_STATE, "turn/")
-        self._turns = dict.fromkeys(sorted(stored, key=lambda key: int(stored[key]["updated_us"])))
+        rows = [Row.from_dict(key, value) for key, value in stored.items()]
+        self._turns = dict.fromkeys(row.key for row in sorted(rows, key=lambda row: row.updated_us))
 
     def row(self, key: str) -> Row:
         """What was used, by the key of a scope; all zero when nothing was. Raises StorageError."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from lightagentd.agents.metering.budgets import Limit, budget_exceeded
 from lightagentd.agents.metering.ledger import Counters, Ledger, Whose, today
-from lightagentd.events.history import Change, NewEvent
+from lightagentd.events.history import Change
+from lightagentd.events.kinds.policy import BudgetUsedUp
 from lightagentd.llm.protocol import Usage
 
 
@@ -128,16 +129,15 @@ class Meter:
     async def _exceeded(self, limit: Limit, used: float, day: str) -> None:
         name = self.whose.key_of(limit.scope, day).partition("/")[2]
         failure = budget_exceeded(limit, used)
-        data = {
-            "scope": limit.scope,
-            "name": name,
-            "what": limit.what,
-            "used": round(used, 6),
-            "limit": limit.most,
-            "message": failure.message,
-        }
-        exceeded = NewEvent(topic="budget.exceeded", type="exceeded", data=data, source="agent")
-        await self.ledger.history.append(exceeded)
+        used_up = BudgetUsedUp(
+            scope=limit.scope,
+            name=name,
+            what=limit.what,
+            used=round(used, 6),
+            limit=limit.most,
+            message=failure.message,
+        )
+        await self.ledger.history.append(used_up.event())
         raise failure
 
 

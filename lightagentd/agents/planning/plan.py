@@ -11,11 +11,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lightagentd import api
 from lightagentd.events.history import Change
 from lightagentd.events.model import dump_json
+from lightagentd.events.store.states import checked, decoding
 
 Phase = Literal["drafting", "ready", "applying", "completed"]
 TaskState = Literal["pending", "running", "done", "failed", "skipped"]
@@ -36,6 +37,14 @@ class Task:
     trace_id: str = ""
     """Its last turn."""
 
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Task:
+        """The task that was stored. Raises TypeError or ValueError for what is none."""
+        found = cls(**checked(value, **dict.fromkeys(("id", "text", "check", "note", "trace_id"), str)))
+        if found.state not in get_args(TaskState):
+            raise ValueError("its state is none")
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -49,11 +58,18 @@ class Plan:
     """The task that failed, while it is being applied: a person has to choose."""
     problem: str = ""
     """Why the newest answer that was meant as a plan was not taken."""
+    caller: int | None = None
+    """The uid on whose word it is applied, and its tasks run."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Plan:
-        """The plan that was stored."""
-        return cls(**{**value, "tasks": tuple(Task(**task) for task in value.get("tasks", ()))})
+        """The plan that was stored. Raises HistoryDamaged."""
+        texts = ("session", "title", "stopped_at", "problem")
+        with decoding("plans", str(value.get("session"))):
+            checked(value, tasks=list, caller=(int, type(None)), **dict.fromkeys(texts, str))
+            if value["phase"] not in get_args(Phase):
+                raise ValueError("its phase is none")
+            return cls(**{**value, "tasks": tuple(Task.from_dict(task) for task in value.get("tasks", ()))})
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -63,6 +79,7 @@ class Plan:
             "tasks": [vars(task) for task in self.tasks],
             "stopped_at": self.stopped_at,
             "problem": self.problem,
+            "caller": self.caller,
         }
 
     def change(self) -> Change:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from lightagentd.agents.planning import task as plan_task
 from lightagentd.agents.planning.phases import check_not_applying, to_apply
-from lightagentd.agents.planning.plan import DRAFTING, Plan, Task, fresh, shown
+from lightagentd.agents.planning.plan import DRAFTING, Plan, Task, TaskState, fresh, shown
 from lightagentd.agents.planning.proposal import proposal, proposal_in_text
 from lightagentd.agents.results import cap_text
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -34,6 +34,9 @@ from lightagentd.errors import (
     StorageError,
 )
 from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.kinds import plan as kinds
+from lightagentd.events.kinds.kind import Kind
+from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
 
 if TYPE_CHECKING:
@@ -135,7 +138,7 @@ class Plans:
             if plan is not None and plan.phase in DRAFTING:
                 return plan
             drafted = Plan(session=session.id, phase="drafting")
-            await self._forbid(session, drafted, _event(session, "begun", {"by": by}))
+            await self._forbid(session, drafted, _event(session, kinds.PlanBegun(by=by)))
             return drafted
 
     async def _take(
@@ -150,8 +153,8 @@ class Plans:
                     suggestion="Do what you are asked without one, or ask the user to begin plan mode.",
                 )
             ready = self._ready(session, value)
-            events = [] if plan and plan.phase in DRAFTING else [_event(session, "begun", {"by": by})]
-            events.append(_event(session, "ready", _proposed(ready, by), turn))
+            events = [] if plan and plan.phase in DRAFTING else [_event(session, kinds.PlanBegun(by=by))]
+            events.append(_event(session, _proposed(ready, by), turn))
             await self._forbid(session, ready, *events, turn=turn)
             return ready
 
@@ -171,7 +174,7 @@ class Plans:
 
     async def _apply(self, agent: Agent, session: Session, choice: str, by: int, digest: str) -> Plan | None:
         async with self._lock(session):
-            plan = to_apply(session, choice)
+            plan = replace(to_apply(session, choice), caller=by)
             if digest and digest != plan.digest:
                 raise PlanConflict(
                     "The plan is not the one that was read: it was revised meanwhile.",
@@ -189,7 +192,7 @@ class Plans:
                 await self._start(agent, session, skipped, skipped.next, event)
             else:
                 applying = replace(plan, phase="applying", problem="", tasks=fresh(plan.tasks))
-                event = _event(session, "applying", {"by": by, "tasks": len(plan.tasks)})
+                event = _event(session, kinds.PlanApplying(by=by, tasks=len(plan.tasks)))
                 await self._start(agent, session, applying, applying.next, event)
         agent.go_on(session)
         return session.plan
@@ -207,7 +210,7 @@ class Plans:
     async def _drop(self, session: Session, by: int) -> None:
         session.check_there()
         gone = Change(state="plans", key=session.id, value=None)
-        await self._history.append(_event(session, "ended", {"by": by}), changes=(gone,))
+        await self._history.append(_event(session, kinds.PlanEnded(by=by)), changes=(gone,))
         session.plan = None
         _tell(session)
 
@@ -228,6 +231,12 @@ class Plans:
         self, agent: Agent, session: Session, plan: Plan, task: Task | None, *events: NewEvent
     ) -> None:
         """Store a plan that is applied, with the turn of its next task; without one it is completed."""
+        with within(caller=plan.caller):  # also where it goes on after somebody else's prompt
+            await self._begin_next(agent, session, plan, task, *events)
+
+    async def _begin_next(
+        self, agent: Agent, session: Session, plan: Plan, task: Task | None, *events: NewEvent
+    ) -> None:
         if task is None:
             session.check_there()
             done = replace(plan, phase="completed")
@@ -292,7 +301,7 @@ class Plans:
             problem = self._note(f"The answer was not taken as a plan: {err.message}")
             turn.stream.event("notice", code=err.code, message=problem)
             return replace(session.plan, problem=problem), ()
-        return ready, (_event(session, "ready", _proposed(ready, None), turn),)
+        return ready, (_event(session, _proposed(ready, None), turn),)
 
     def _ended_with(self, trace_id: str) -> str:
         """Why the turn of a task ended, when the plan was not told."""
@@ -304,7 +313,8 @@ class Plans:
 
     async def _fail(self, session: Session, plan: Plan, task: Task, note: str) -> None:
         failed = plan.with_task(task.id, state="failed", note=self._note(note))
-        event = _task_event(session, task.id, "failed", note=failed.task(task.id).note)
+        with within(caller=plan.caller):
+            event = _task_event(session, task.id, "failed", note=failed.task(task.id).note)
         await self._history.append(event, changes=(failed.change(),))
         session.plan = failed
         _tell(session, task.id)
@@ -340,22 +350,23 @@ def _turns_of_tasks(session: Session) -> list[Turn]:
     return [turn for turn in turns if turn.task_id]
 
 
-def _event(session: Session, kind: str, data: dict[str, Any], turn: Turn | None = None) -> NewEvent:
+def _event(session: Session, kind: Kind, turn: Turn | None = None) -> NewEvent:
     with session.context(turn):
-        return NewEvent(topic=f"plan.{kind}", type=kind, data=data, source="agent")
+        return kind.event()
 
 
-def _task_event(session: Session, task: str, state: str, **data: Any) -> NewEvent:
-    return _event(session, "task", {"task": task, "state": state, **data})
+def _task_event(session: Session, task: str, state: TaskState, **data: Any) -> NewEvent:
+    return _event(session, kinds.PlanTask(task=task, state=state, **data))
 
 
 def _completed(session: Session, plan: Plan) -> NewEvent:
-    return _event(session, "completed", {"done": plan.count("done"), "skipped": plan.count("skipped")})
+    return _event(session, kinds.PlanCompleted(done=plan.count("done"), skipped=plan.count("skipped")))
 
 
-def _proposed(plan: Plan, by: int | None) -> dict[str, Any]:
+def _proposed(plan: Plan, by: int | None) -> Kind:
     tasks = [{"id": task.id, "text": task.text, "check": task.check} for task in plan.tasks]
-    return {"title": plan.title, "tasks": tasks, **({} if by is None else {"by": by})}
+    person = {} if by is None else {"by": by}
+    return kinds.PlanReady(title=plan.title, tasks=tasks, **person)
 
 
 def _tell(session: Session, task: str = "", turn: Turn | None = None) -> None:

@@ -19,6 +19,8 @@ from lightagentd.agents.sessions.transcript import said_us
 from lightagentd.agents.turn import unanswered
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History, NewEvent
+from lightagentd.events.kinds.agent import Said
+from lightagentd.events.kinds.session import SessionForked, SessionImported
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Message
 
@@ -36,17 +38,17 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
     StorageError.
     """
     record = source.record
+    named = source.history.redactor.text(title) or f"{record.title[:TITLE_CHARS]} (fork)".strip()
     copy = replace(
-        new_record(record.agent, owner, title or f"{record.title[:TITLE_CHARS]} (fork)".strip()),
+        new_record(record.agent, owner, named),
         hosts=record.hosts if owner == record.owner else (),
         forked_from=record.id,
     )
     session = Session(copy, source.history)
-    data = {"title": copy.title, "forked_from": record.id}
     with session.context():
         events = await asyncio.to_thread(_forked, source.history, record.id, up_to_seq)
         source.check_there()  # else it may have been read while it was deleted
-        forked = NewEvent(topic="session.forked", type="forked", data={**data, "messages": len(events)})
+        forked = SessionForked(title=copy.title, forked_from=record.id, messages=len(events)).event()
     now = source.record  # what was read may have come, and tainted it, since this began
     by = now.tainted_by or (record.id if owner != record.owner else "")  # what another wrote is from outside
     session.record = replace(copy, tainted=now.tainted or owner != record.owner, tainted_by=by)
@@ -56,13 +58,14 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
 
 async def take(history: History, agent: str, owner: int, title: str, imported: Imported) -> Session:
     """A session of `owner` with an imported conversation. It is text from outside. Raises StorageError."""
-    fresh = new_record(agent, owner, title or title_from(imported.title) or "Imported")
+    named = history.redactor.text(title or title_from(imported.title) or "Imported")
+    fresh = new_record(agent, owner, named)
     record = replace(fresh, tainted=True, tainted_by=IMPORTED)
     session = Session(record, history)
     with session.context():
         events = await asyncio.to_thread(_imported, imported)
-        data = {"title": record.title, "source": imported.source[:100], "messages": len(events)}
-        made = NewEvent(topic="session.imported", type="imported", data=data)
+        source = imported.source[:100]
+        made = SessionImported(title=record.title, source=source, messages=len(events)).event()
     await _store(session, [made, *events])
     return session
 
@@ -102,5 +105,4 @@ def _imported(imported: Imported) -> list[NewEvent]:
 
 
 def _copy(message: Message, origin: dict[str, Any]) -> NewEvent:
-    event = message_event(message)
-    return replace(event, data={**event.data, **origin})
+    return Said(**message.to_dict(), **origin).event()

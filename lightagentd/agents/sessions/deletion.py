@@ -9,11 +9,12 @@ stay.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError
-from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.history import Change, History
+from lightagentd.events.kinds.session import SessionDeleted
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
@@ -40,17 +41,19 @@ class Deletion:
         self._inputs = inputs
         self._watches = watches
 
-    async def delete(self, agent: Agent, session: Session, *, by: int) -> None:
+    async def delete(self, agent: Agent, session: Session, *, by: int, reason: str = "") -> None:
         """Delete a session on the word of a uid. Nobody else finds it from the beginning on.
+
+        `reason` says why the daemon itself does it.
 
         Raises SessionNotFound when that was asked for already; StorageError, and then it is still there,
         though its turns are cancelled.
         """
         session.check_there()
         session.deleted = True
-        await uninterrupted(self._delete(agent, session, by))
+        await uninterrupted(self._delete(agent, session, by, reason))
 
-    async def _delete(self, agent: Agent, session: Session, by: int) -> None:
+    async def _delete(self, agent: Agent, session: Session, by: int, reason: str) -> None:
         try:
             await agent.end_turns(session, Cancelled(_WHY))
             async with agent.recovering:
@@ -59,7 +62,8 @@ class Deletion:
                 await self._history.append()  # what was stored of it just before has to be found, too
                 changes = await asyncio.to_thread(_all_of, self._history, session)
                 with session.context():
-                    tombstone = NewEvent(topic="session.deleted", type="deleted", data={"by": by})
+                    why: dict[str, Any] = {"reason": reason} if reason else {}
+                    tombstone = SessionDeleted(by=by, **why).event()
                 changes.append(self._ledger.forget_session(session.id))
                 await self._history.erase(session.id, tombstone, changes=changes)
             await self._watches.pool.kept.end_session(session.id)

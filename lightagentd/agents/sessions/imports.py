@@ -3,8 +3,8 @@
 Two forms are taken. One is the JSON lines that `transcript` writes; there every key has to be known and the
 number of messages has to be what the first line says, so that a file that was cut off is noticed. The other
 is Markdown of other programs with one fenced block of JSON, which holds a list of messages in the shape of
-chat completions, or an object with such a list as `messages`; there system messages and keys that mean
-nothing here are left out.
+chat completions, or an object with such a list as `history` or `messages`, and perhaps a `session_id`; there
+system messages and keys that mean nothing here are left out.
 
 A conversation that no endpoint would take is not imported: a result needs its call before it. A call without
 a result is mended: its result says that it was not run. An export from the middle of a turn is like that.
@@ -28,7 +28,9 @@ MAX_MESSAGES = 10_000
 NO_RESULT = (
     "Error (cancelled): This call had no result when the conversation was copied. It was not run here."
 )
-_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(\w*)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*(\w*)")
+_LISTS = ("history", "messages")
+"""What other programs call the list of messages."""
 _FACTS = frozenset(
     {"format", "version", "id", "agent", "title", "created_us", "updated_us", "turns", "tainted"}
     | {"tainted_by", "forked_from", "exported_us", "messages"}
@@ -158,7 +160,7 @@ def _natural(number: int, value: dict[str, Any], key: str) -> int:
 
 
 def _markdown(text: str) -> Imported:
-    found: tuple[int, list[Any]] | None = None
+    found: tuple[int, list[Any], str] | None = None
     broken: ImportInvalid | None = None
     for number, info, block in _blocks(text):
         _check_values(number, block)
@@ -169,16 +171,20 @@ def _markdown(text: str) -> Imported:
             if info:
                 broken = broken or _invalid(at, f"the block is not JSON ({_reason(err)})")
             continue
-        if isinstance(value, dict):
-            value = value.get("messages")
-        if not _are_messages(value):
+        messages, source = _listed(value)
+        if messages is None:
+            continue
+        try:
+            _check_messages(number, messages)
+        except ImportInvalid as err:
+            broken = broken or err
             continue
         if found is not None:
             raise _invalid(number, "this is a second block of JSON with messages, and only one is taken")
-        found = (number, value)
+        found = (number, messages, source)
     if found is None:
         raise broken or _invalid(1, "there is neither a line of JSON nor a block of JSON with messages")
-    number, messages = found
+    number, messages, source = found
     if len(messages) > MAX_MESSAGES:
         raise _invalid(number, f"there are more than {MAX_MESSAGES} messages")
     conversation = _Conversation()
@@ -186,28 +192,44 @@ def _markdown(text: str) -> Imported:
         if value.get("role") not in _SYSTEM:
             conversation.add(f"message {position} of the block in line {number}", value)
     title = next((line[2:].strip() for _, line in _lines(text) if line.startswith("# ")), "")
-    return Imported(title=title, source="", said=conversation.whole())
+    return Imported(title=title, source=source, said=conversation.whole())
 
 
-def _are_messages(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(one, dict) and "role" in one for one in value)
-    )
+def _listed(value: Any) -> tuple[list[Any] | None, str]:
+    """The list of messages in a block, if it is meant to have one, and the session that it says it is."""
+    source = ""
+    if isinstance(value, dict):
+        if isinstance(value.get("session_id"), str):
+            source = value["session_id"]
+        value = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), None)
+    elif isinstance(value, list) and not any(isinstance(one, dict) and "role" in one for one in value):
+        value = None  # a list of something else
+    return (value if isinstance(value, list) else None), source
+
+
+def _check_messages(number: int, messages: list[Any]) -> None:
+    """Raises ImportInvalid."""
+    if not messages:
+        raise _invalid(number, "the conversation in the block that begins here has no messages")
+    for position, one in enumerate(messages, 1):
+        if not isinstance(one, dict) or "role" not in one:
+            raise _wrong(
+                f"message {position} of the block in line {number}", "it is not an object with a role"
+            )
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
     """The fenced blocks that may be JSON: the number of their first line, `json` or nothing, and the text.
 
-    A block ends with a fence as it began; one that does not end goes to the end of the text (CommonMark).
+    A block ends with a fence as it began or a longer one; one that does not end goes to the end of the text
+    (CommonMark).
     """
     fence, info, begun, block = "", "", 0, list[str]()
     for number, line in _lines(text):
         if not fence:
             if found := _FENCE.match(line):
                 fence, info, begun, block = found[1], found[2].lower(), number + 1, []
-        elif line.rstrip() == fence:
+        elif (end := line.strip()).startswith(fence) and not end.strip(fence[0]):
             if info in ("", "json"):
                 yield begun, info, "\n".join(block)
             fence = ""
@@ -256,7 +278,8 @@ class _Conversation:
         call_id = value.get("tool_call_id")
         call = self._open.pop(call_id, None) if isinstance(call_id, str) else None
         if call is None:
-            raise _wrong(where, f"the result of {str(call_id)[:60]!r} has no call before it")
+            which = "it" if call_id is None else f"the result of {str(call_id)[:60]!r}"
+            raise _wrong(where, f"{which} has no call before it")
         return Message(role="tool", content=_content(where, value), tool_call_id=call.id, name=call.name)
 
     def _close(self) -> None:
@@ -278,16 +301,19 @@ def _content(where: str, value: dict[str, Any]) -> str:
     content = value.get("content")
     if content is None:
         return ""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = [
-            part["text"] if isinstance(part.get("text"), str) else f"[{str(part.get('type'))[:40]} left out]"
-            for part in content
-        ]
-        content = "\n".join(texts)
+    if isinstance(content, list) and all(isinstance(part, dict | str) for part in content):
+        content = "\n".join(_part(part) for part in content)
     if not isinstance(content, str):
         raise _wrong(where, "its content is no text")
     _check_text(where, content)
     return content
+
+
+def _part(part: dict[str, Any] | str) -> str:
+    """The text of one part of a message's content, or what it is."""
+    if isinstance(part, str):
+        return part
+    return part["text"] if isinstance(part.get("text"), str) else f"[{str(part.get('type'))[:40]} left out]"
 
 
 def _calls(where: str, value: dict[str, Any]) -> tuple[ToolCall, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from lightagentd.agents.compaction.compactor import stored_conversation
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.planning.plan import DRAFTING, Plan
+from lightagentd.agents.results import message_event
 from lightagentd.agents.stream import SessionStream
 from lightagentd.agents.turn import Step, Turn, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -28,8 +29,11 @@ from lightagentd.errors import (
     SessionPaused,
 )
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.journal_entry import plain
-from lightagentd.events.model import new_id, within
+from lightagentd.events.journal.entry import plain
+from lightagentd.events.kinds import session as kinds
+from lightagentd.events.kinds.agent import Prompted
+from lightagentd.events.model import current_context, new_id, within
+from lightagentd.events.store.states import checked, decoding
 from lightagentd.fenced import question_of
 from lightagentd.llm.protocol import Message
 
@@ -70,8 +74,13 @@ class SessionRecord:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
-        """The record that was stored; those of older versions have fewer fields."""
-        return cls(**{**value, "hosts": tuple(value.get("hosts", ()))})
+        """The record that was stored; those of older versions have fewer fields. Raises HistoryDamaged."""
+        texts = ("id", "agent", "title", "tainted_by", "forked_from", "interrupted")
+        numbers = ("owner", "created_us", "updated_us", "turns")
+        with decoding("sessions", str(value.get("id"))):
+            checked(value, hosts=list, tainted=bool, paused=bool)
+            checked(value, **dict.fromkeys(texts, str), **dict.fromkeys(numbers, int))
+            return cls(**{**value, "hosts": tuple(map(str, value.get("hosts", ())))})
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -133,7 +142,7 @@ class Session:
     _storing_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.stream = SessionStream(self.id)
+        self.stream = SessionStream(self.id, self.history.redactor)
 
     @property
     def id(self) -> str:
@@ -197,21 +206,21 @@ class Session:
 
     async def rename(self, title: str, *, by: int) -> None:
         """Raises SessionNotFound, StorageError."""
+        title = self.history.redactor.text(title)
         with self.context():
-            data = {"title": title, "by": by}
-            event = NewEvent(topic="session.renamed", type="renamed", data=data)
+            event = kinds.SessionRenamed(title=title, by=by).event()
         await self._change(event, title=title)
 
     async def pause(self, *, by: int) -> None:
         """Take no prompts and begin no turn from now on. Raises SessionNotFound, StorageError."""
         with self.context():
-            event = NewEvent(topic="session.paused", type="paused", data={"by": by})
+            event = kinds.SessionPaused(by=by).event()
         await self._change(event, paused=True)
 
     async def resume(self, *, by: int) -> None:
         """The opposite of `pause`; its agent has to be told. Raises SessionNotFound, StorageError."""
         with self.context():
-            event = NewEvent(topic="session.resumed", type="resumed", data={"by": by})
+            event = kinds.SessionResumed(by=by).event()
         await self._change(event, paused=False)
 
     async def _change(self, event: NewEvent, **changes: Any) -> None:
@@ -229,7 +238,7 @@ class Session:
         """Have its owner's prompts without a session go here. Raises SessionNotFound, StorageError."""
         self.check_there()
         with self.context():
-            event = NewEvent(topic="session.switched", type="switched", data={"by": by})
+            event = kinds.SessionSwitched(by=by).event()
         await self._store(event, self.record.current_change())
         if self.take_current is not None:
             self.take_current(self)
@@ -251,6 +260,7 @@ class Session:
 
     def context(self, turn: Turn | None = None) -> Any:
         """The event context of this session, and of a turn of it, as a `with` block."""
+        of_turn = {} if turn is None else {"caller": turn.caller}
         return within(
             agent=self.record.agent,
             session=self.id,
@@ -258,6 +268,7 @@ class Session:
             trace_id=turn.trace_id if turn else "",
             correlation_id=turn.correlation_id if turn else "",
             request_id="",
+            **of_turn,
         )
 
     def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
@@ -302,7 +313,8 @@ class Session:
         `of_plan` makes the turn one of the session's plan: it gives the plan with that turn, and the events
         to store with it. Such a turn finds room in any queue, and waits in that of a paused session.
 
-        When the caller is cancelled meanwhile, the prompt is stored and stays in the queue all the same.
+        The turn runs on the word of the context's caller. When that is cancelled meanwhile, the prompt is
+        stored and stays in the queue all the same.
         """
         self.check_there()
         if self.record.paused and of_plan is None:
@@ -315,11 +327,13 @@ class Session:
                 f"{waiting} prompts wait in this session already.",
                 suggestion="Wait for their answers, or cancel them.",
             )
+        redactor = self.history.redactor
         turn = Turn(
             self,
-            text,
+            redactor.text(text),
             trace_id=new_id("trace"),
-            correlation_id=correlation_id,
+            correlation_id=redactor.text(correlation_id),
+            caller=current_context().caller,
             stepwise=stepwise,
             unattended=unattended,
         )
@@ -352,9 +366,8 @@ class Session:
         self.record = replace(self.record, title=title, updated_us=now, turns=self.record.turns + 1)
         if outside and not self.record.tainted:
             self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
-        data = {"text": turn.text}
         with self.context(turn):
-            prompt = NewEvent(topic="agent.prompt", type="prompt", data=data, source="agent")
+            prompt = Prompted(text=turn.text).event()
         changes = [self.record.change(), turn_change(turn, "queued")]
         if plan is not None:
             changes.append(plan.change())
@@ -376,9 +389,8 @@ class Session:
         messages = self.messages
         missing = self._missing_results()
         message = Message(role="user", content=turn.text)
-        started = NewEvent(topic="session.turn", type="started", data={}, source="agent")
-        data = NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
-        await self.history.append(*missing, started, data, changes=(turn_change(turn, "running"),))
+        started, said = kinds.TurnStarted().event(), message_event(message)
+        await self.history.append(*missing, started, said, changes=(turn_change(turn, "running"),))
         if missing:
             self.forget_messages()
         else:
@@ -419,8 +431,7 @@ def turn_change(turn: Turn, state: str) -> Change:
 
 def result_event(call_id: str, name: str, text: str) -> NewEvent:
     """A result that the daemon gives in a worker's place, so that every call of a conversation has one."""
-    message = Message(role="tool", content=text, tool_call_id=call_id, name=name)
-    return NewEvent(topic="agent.message", type="message", data=message.to_dict(), source="agent")
+    return message_event(Message(role="tool", content=text, tool_call_id=call_id, name=name))
 
 
 def session_not_found(session_id: str) -> SessionNotFound:

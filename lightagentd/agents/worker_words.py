@@ -1,0 +1,41 @@
+"""What a worker says of a call, looked at before it is believed: a worker may have been taken over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightagentd.errors import OutcomeUnknown, ToolError
+from lightagentd.events.kinds.tool import EMITTED_TOPIC, INVOCATION, emitted
+from lightagentd.events.model import NewEvent
+from lightagentd.worker.lanes import Call
+
+
+def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Output and metadata of a call that came to its end. Raises OutcomeUnknown for what is no result."""
+    output, metadata = event.get("output"), event.get("metadata")
+    if not isinstance(output, str) or not isinstance(metadata, dict):
+        raise OutcomeUnknown(
+            f"What the worker gave for {wanted.tool}.{wanted.action} is no result.",
+            suggestion="Look at what the call changed before you ask for it again.",
+        )
+    return output, metadata
+
+
+def event_of(wanted: Call, event: dict[str, Any]) -> NewEvent:
+    """An event that a tool emitted in a call; it may only speak under its own name. Raises ToolError.
+
+    What is told of watches comes from their watchers alone (`watches`).
+    """
+    topic, kind, data = (event.get(name) for name in ("topic", "type", "data"))
+    whose = f"The tool {wanted.tool} emitted an event"
+    if not isinstance(topic, str) or not isinstance(kind, str) or not isinstance(data, dict):
+        raise ToolError(f"{whose} without a topic, a type or data.")
+    own = topic == f"tool.{wanted.tool}" or topic.startswith(f"tool.{wanted.tool}.")
+    if not own or not EMITTED_TOPIC.fullmatch(topic):
+        raise ToolError(f"{whose} of the topic {topic[:100]!r}.")
+    if kind == INVOCATION:
+        raise ToolError(f"{whose} that only the daemon makes: {kind}.")
+    try:
+        return emitted(topic, kind, {**data, "call_id": wanted.call_id})
+    except ValueError as err:
+        raise ToolError(f"{whose} that cannot be stored: {err}.") from err

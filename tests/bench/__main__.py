@@ -6,9 +6,22 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tests.bench import calls, conversations, footprint, planes, sessions, siege, start, step, watching
+from tests.bench import (
+    calls,
+    conversations,
+    footprint,
+    history,
+    planes,
+    sessions,
+    siege,
+    start,
+    step,
+    watching,
+)
 
 BENCHMARKS = {
     "step": step.run,
@@ -16,6 +29,7 @@ BENCHMARKS = {
     "planes": planes.run,
     "sessions": sessions.run,
     "conversations": conversations.run,
+    "history": history.run,
     "footprint": footprint.run,
     "watching": watching.run,
     "siege": siege.run,
@@ -42,10 +56,17 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=7, help="how often each figure is measured (at least 5)"
     )
+    parser.add_argument(
+        "--events", type=int, default=history.EVENTS_STORED, help="how many the large store of 'history' has"
+    )
     options = parser.parse_args()
+    benchmarks: dict[str, Callable[[int], None]] = {
+        **BENCHMARKS,
+        "history": partial(history.run, events=options.events),
+    }
     print(f"machine: {machine()}")
-    for name in options.names or BENCHMARKS:
-        BENCHMARKS[name](max(5, options.rounds))
+    for name in options.names or benchmarks:
+        benchmarks[name](max(5, options.rounds))
         sys.stdout.flush()
 
 

@@ -1,0 +1,1 @@
+"""Feeds broken input to everything that reads bytes from outside or from the disk; see `__main__`."""

@@ -324,6 +324,7 @@ def event(seq: int, topic: str = "agent.message", type: str = "message", **chang
             agent="ops",
             session="ses_1",
             owner=0,
+            caller=None,
             request_id="",
             trace_id="trace_1",
             correlation_id="",

@@ -21,6 +21,10 @@ Escape sequences in the words of models and tools are taken out before they reac
 _ENVIRONMENT = (
     ("LIGHTAGENT_SOCKET", "The daemon's socket, where `--socket` names none."),
     (
+        "LIGHTAGENT_STATE_DIR",
+        "The daemon's state folder, for commands that read the store itself, where `--state-dir` names none.",
+    ),
+    (
         "XDG_RUNTIME_DIR",
         "Where the socket of a user's own daemon lies, below lightagentd/; it comes before the system's.",
     ),
@@ -53,6 +57,10 @@ _EXAMPLES = (
     ("Answer what an agent asks:", ("lactl inputs", 'lactl answer 3f "the second disk"')),
     ("Follow one agent, also across restarts of the daemon:", ("lactl events --follow --agent ops",)),
     ("Prove that nobody changed the history:", ("lactl audit verify",)),
+    (
+        "Keep a copy of the history, and put it back while the daemon is stopped:",
+        ("sudo lactl history backup /srv/history", "sudo lactl history restore /srv/history"),
+    ),
     ("Stop everything, now:", ('lactl panic --reason "it deletes logs"', "lactl panic --off")),
 )
 _SEE_ALSO = (

@@ -43,7 +43,14 @@ a step alone. `lactl usage --budgets` shows the limits, and how much of each is 
 
 A conversation that has become longer than `limits.compact_at` of the model's window (`context_tokens` of
 its provider) is compacted: the older turns give way to a summary, which the model writes, or the daemon
-where the model cannot. The newest turns stay, and the history keeps all of it."""
+where the model cannot. The newest turns stay, and the history keeps all of it.
+
+The history is kept within the limits of `[history]`, by the hour and whenever `lactl history prune` asks.
+What is older than they say goes, and the oldest of what makes it too large. Messages of sessions that exist
+stay, and so does what a turn that has not ended needs, and for 30 days what `lactl undo` takes back. When
+that is not enough, the sessions that are idle longest are deleted. An event says what went, and the chain
+still verifies. Removed events leave free pages, which new events use; `lactl history compact` gives them
+back to the disk, and the daemon does that by itself with a file of more than 256 MiB that is half empty."""
 _CREDENTIALS = """\
 Keys and passwords never stand in these files. `api_key_file` names a file with the key and nothing else,
 which the user lightagent must be able to read; or, as a bare name without a slash, a credential of the
@@ -61,7 +68,16 @@ The configuration then says:
     api_key_file = "lightagentd.work"
 
 `api_key_env` names a variable of the daemon's environment instead. A key never reaches a worker, the
-history or the journal."""
+history or the journal.
+
+Secrets are taken out of prompts, arguments, output, answers and errors before they are stored, logged,
+sent to a model or to a client: every file in $CREDENTIALS_DIRECTORY and the keys of the providers by
+value, also in Base64, in hexadecimal and percent-encoded; well-known key formats; password hashes; and
+what stands beside words such as password, token or Authorization. In their place stands a mark with the
+kind and a keyed digest, such as `[removed: github-token 5f3a91c2]`: equal secrets have equal marks. A
+call runs with what the model wrote all the same, and whoever is asked whether a call may run sees all of
+it. What has no such look, such as a password in the middle of a sentence about something else, cannot be
+told and stays."""
 _ENVIRONMENT = (
     ("LIGHTAGENT_CONFIG_DIR", "Read the configuration here instead of in /etc/lightagentd."),
     ("LIGHTAGENT_STATE_DIR", "Keep the state here instead of in /var/lib/lightagentd."),

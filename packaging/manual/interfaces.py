@@ -64,8 +64,9 @@ of their fields, without those that are null; lists of structures are `aa{sv}`. 
 
 A method that streams gives the path of an object with the interface `org.lightagent1.Stream`: its
 signal `Item` has one part, and its signal `Ended` comes last, with the name of an error or nothing; its
-method `Close` ends it. `Manager.Prompt` gives the paths of session and turn at once, and the turn sends
-its events as the signal `org.lightagent1.Turn.Event`. `Manager.Subscribe` asks for the signals about
+method `Close` ends it. An item of `Events.Subscribe` is an event, or holds `missed` alone.
+`Manager.Prompt` gives the paths of session and turn at once, and the turn sends its events as the
+signal `org.lightagent1.Turn.Event`. `Manager.Subscribe` asks for the signals about
 objects that come, go and change; whoever reads properties gets them, too. Signals go to the program
 alone that asked, and only about what it may see; nothing is broadcast.
 

@@ -89,7 +89,8 @@ class ScriptedDaemon:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         self._listener.listen()
-        self._run(self._accept, self._listener)
+        self._accepting = threading.Thread(target=self._accept, args=(self._listener,))
+        self._accepting.start()
 
     def stop(self) -> None:
         """Close the socket and every connection, and wait for the threads."""
@@ -98,6 +99,7 @@ class ScriptedDaemon:
             self._listener.close()
             self._listener = None
             self.path.unlink()
+            self._accepting.join()  # who connects just now is taken, and hung up on as the others
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -50,4 +50,6 @@ def test_a_varlink_reply_and_an_error_of_any_interface_are_cleaned() -> None:
     assert clean("org.lightagent1.Approvals.Get", reply) == reply
     refused = {"error": "org.lightagent1.NotFound", "parameters": {"message": KNOWN}}
     assert clean("org.lightagent1.Approvals.Get", refused)["parameters"] == {"message": MARK}
-    assert clean("x", {}) == {"parameters": {}}
+    assert clean("x", {}) == {}
+    asks_for_more = {"error": "org.varlink.service.ExpectedMore"}
+    assert clean("org.lightagent1.Events.Subscribe", asks_for_more) == asks_for_more

@@ -47,6 +47,7 @@ from lightagentd.events.kinds import daemon as kinds
 from lightagentd.events.kinds.history import HistoryInstallInterrupted
 from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import Event
+from lightagentd.events.redaction import Redactor
 from lightagentd.events.redaction.credentials import daemon_redactor
 from lightagentd.events.redaction.logs import take_redactor
 from lightagentd.events.subscriptions import Subscriptions
@@ -98,31 +99,9 @@ class Daemon:
         self.config, _ = configuration.load(self.paths.config)
         logging.getLogger("lightagentd").setLevel(self.config.daemon.log_level.upper())
         self._make_folders()
-        self.subscriptions = Subscriptions(asyncio.get_running_loop())
-        self.feed = Feed(self.subscriptions)
         redactor = daemon_redactor(self.paths.state, self.config)
         take_redactor(redactor)
-        self.history = History(
-            self.paths.history,
-            redactor=redactor,
-            on_commit=self._committed,
-            progress=lambda text: notify(f"STATUS={text}"),
-        )
-        self.recovery = Recovery(self.paths, self.history)
-        self.panic = Panic(self.paths.state)
-        self.pool = Pool(self.config.worker, self.paths, self.panic)
-        self.pool.kept.redactor = redactor
-        self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
-        self.bus_link = BusLink(bus_of(self.config.daemon.bus))
-        # On any other bus somebody else could own polkit's name.
-        asks_polkit = is_system_service() and self.bus_link.kind == "system"
-        self.polkit = Polkit(self.bus_link) if asks_polkit else None
-        group_rule = GroupRule(self.config.daemon.socket_group)
-        self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
-        self.upkeep = Upkeep(self)
-        self.service = Service(self)
-        self.dbus = DBusPlane(self)
-        self.bus_link.on_connect(self.dbus.prepare)
+        self._make_parts(redactor)
         self._lock = state_lock.hold(self.paths.state)
         try:
             listener = self._listener()
@@ -166,6 +145,32 @@ class Daemon:
             listener.close()
             await self.close()
             raise
+
+    def _make_parts(self, redactor: Redactor) -> None:
+        """What the daemon owns; nothing of it runs yet."""
+        self.subscriptions = Subscriptions(asyncio.get_running_loop())
+        self.feed = Feed(self.subscriptions)
+        self.history = History(
+            self.paths.history,
+            redactor=redactor,
+            on_commit=self._committed,
+            progress=lambda text: notify(f"STATUS={text}"),
+        )
+        self.recovery = Recovery(self.paths, self.history)
+        self.panic = Panic(self.paths.state)
+        self.pool = Pool(self.config.worker, self.paths, self.panic)
+        self.pool.kept.redactor = redactor
+        self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
+        self.bus_link = BusLink(bus_of(self.config.daemon.bus))
+        # On any other bus somebody else could own polkit's name.
+        asks_polkit = is_system_service() and self.bus_link.kind == "system"
+        self.polkit = Polkit(self.bus_link) if asks_polkit else None
+        group_rule = GroupRule(self.config.daemon.socket_group)
+        self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
+        self.upkeep = Upkeep(self)
+        self.service = Service(self)
+        self.dbus = DBusPlane(self)
+        self.bus_link.on_connect(self.dbus.prepare)
 
     async def close(self) -> None:
         """Stop at once what runs, and let go of everything. May be called after a failed start."""

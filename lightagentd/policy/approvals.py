@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import re
 import secrets
 from collections import deque
@@ -36,13 +35,13 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import dump_json, new_id
+from lightagentd.kept_key import KEY_BYTES, kept_key
 from lightagentd.policy import approval_events as told
 from lightagentd.policy.approval import Approval, Bound, State, now_us
 
 _log = logging.getLogger(__name__)
 
 _ID = re.compile(r"apr_[0-9a-f]{16}")
-KEY_BYTES = 32
 KEPT = 1000
 """Closed approvals that are kept beside their events, which stay as long as the history does."""
 OPEN_OF_OWNER, OPEN_IN_ALL = 100, 1000
@@ -81,7 +80,7 @@ class Approvals:
 
     async def load(self) -> None:
         """Read what the last run left, and close what cannot be answered any more. Raises StorageError."""
-        self._key = await asyncio.to_thread(_read_key, self._key_file)
+        self._key = await asyncio.to_thread(kept_key, self._key_file)
         waiting = {str(turn.get("approval", "")) for turn in self._history.state("turns").values()}
         closed: list[Approval] = []
         for key, value in self._history.state("approvals").items():
@@ -448,21 +447,3 @@ def _no_answer(approval: Approval) -> ApprovalClosed:
         suggestion="An approval counts for one call, once. Run: lactl approvals",
         field="approval",
     )
-
-
-def _read_key(path: Path) -> bytes:
-    """The key of the digests. It is made where there is none; then what was asked before cannot be used."""
-    with contextlib.suppress(FileNotFoundError):
-        found = path.read_bytes()
-        if len(found) == KEY_BYTES:
-            return found
-    fresh = secrets.token_bytes(KEY_BYTES)
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(fresh)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    return fresh

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,8 @@ from pathlib import Path
 from lightagentd.config import Config, api_key
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.events.redaction.redactor import Redactor
+from lightagentd.kept_key import kept_key
 
-KEY_BYTES = 32
 KEY_FILE = "redaction.key"
 _MOST_BYTES = 64 << 10
 """A credential that is larger holds more than a secret, such as a whole key store."""
@@ -38,25 +37,12 @@ def daemon_redactor(state: Path, config: Config) -> Redactor:
 def read_key(path: Path) -> bytes:
     """The key of the digests; made where there is none, or no whole one. Raises StorageError."""
     try:
-        with contextlib.suppress(FileNotFoundError):
-            found = path.read_bytes()
-            if len(found) == KEY_BYTES:
-                return found
-        fresh = secrets.token_bytes(KEY_BYTES)
-        temporary = path.with_suffix(".new")
-        temporary.unlink(missing_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(fresh)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        return kept_key(path)
     except OSError as err:
         raise StorageError(
             f"The key {path}, with which removed secrets are marked, cannot be kept: {err.strerror}.",
             suggestion="Look at the disk and at the folder's owner and mode.",
         ) from err
-    return fresh
 
 
 def _given() -> Iterator[str]:

@@ -264,14 +264,16 @@ async def test_a_slow_reader_costs_a_bounded_amount_and_holds_nobody_up(
         assert end == ENDED_WELL
         assert peer_of(daemon, raw)._on_its_way_bytes < 60_000
 
-        def read_all() -> int:
-            count = 0
+        def read_all() -> list[int]:
+            seqs = []
             while (signal := raw.signal()).member == "Item":
-                count += 1
+                seqs.append(signal.body[0]["seq"].value)
             assert signal.body == ENDED_WELL
-            return count
+            return seqs
 
-        assert await asyncio.to_thread(read_all) >= len(items), "in the end nothing is missing"
+        seqs = await asyncio.to_thread(read_all)
+        assert len(seqs) > EVENTS
+        assert seqs == list(range(1, len(seqs) + 1)), "in the end nothing is missing"
 
 
 async def test_a_reader_that_does_not_read_loses_its_stream(

@@ -74,6 +74,9 @@ class Limits(_Section):
     max_attachment_bytes: int = Field(default=1 << 20, ge=1, le=MAX_MESSAGE_BYTES // 4)
     """The largest file that may be attached to a prompt; all of one prompt together may have four times that.
     """
+    max_tools: int = Field(default=64, ge=8, le=2000)
+    """How many functions a model is offered at once. An agent that has more offers those that fit the prompt,
+    those that its session used before, and a search for the others."""
     compact_at: float = Field(default=0.8, gt=0.1, le=0.95)
     """How full a model's window may be, as a part of it, before the conversation is compacted."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
@@ -169,11 +172,16 @@ class Worker(_Section):
 
 
 class Provider(_Section):
-    """`[models.providers.NAME]`: an endpoint that speaks chat completions."""
+    """`[models.providers.NAME]`: an endpoint of models, or a client of your own."""
 
-    kind: Literal["openai"] = "openai"
-    """The protocol: `openai` is chat completions, as most servers speak it."""
-    base_url: str = Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")
+    kind: str = Field(
+        default="openai",
+        pattern=r"^(openai|openai-responses|anthropic|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+    )
+    """The protocol: `openai` is chat completions, as most servers speak it; `openai-responses` the Responses
+    API; `anthropic` the Messages API; `replay` plays recorded answers; `module:Class` is a client of your own
+    (see `lightagentd.llm.protocol`)."""
+    base_url: str = Field(default="", pattern=r"^(https?://[^\s/@]+(/\S*)?)?$")
     """Where the endpoint is, up to and with `/v1`."""
     api_key_file: Path | None = None
     """A file that holds the key and nothing else, or the name of a credential of the daemon."""
@@ -181,10 +189,35 @@ class Provider(_Section):
     """A variable of the daemon's environment that holds the key."""
     headers: dict[str, str] = Field(default_factory=dict)
     """More headers of each request; those that would hold a key are refused."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """More fields of each request's JSON, such as `temperature`; they win over those of the daemon."""
     connect_timeout_s: Seconds = 10.0
     """How long the connection may take."""
     idle_timeout_s: Seconds = 120.0
-    """How long the endpoint may be silent in the middle of an answer."""
+    """How long the endpoint may be silent, before an answer and in the middle of it."""
+    total_timeout_s: Seconds = 900.0
+    """How long one answer may take as a whole."""
+    max_retries: int = Field(default=4, ge=0, le=20)
+    """How often a call is made again that failed in a way that may pass."""
+    max_retry_s: Seconds = 60.0
+    """How long all waiting between these calls may take; an endpoint that wants more is given up."""
+    proxy: str = Field(default="", pattern=r"^(none|(https?|socks5h?)://\S+)?$")
+    """The proxy; without it the one that the environment names, with `none` none at all."""
+    ca_file: Path | None = None
+    """The certificates that are trusted, instead of the system's."""
+    client_cert: Path | None = None
+    """The certificate to show, a PEM file."""
+    client_key: Path | None = None
+    """Its key, if that is not in the same file."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """How long an answer may be; without it what the model's metadata or the endpoint say."""
+    native_tools: bool | None = None
+    """Whether the endpoint takes functions; if not, they are described in words and called as JSON. Without
+    it what the model's metadata say, and what the endpoint answers."""
+    thinking_tokens: int = Field(default=0, ge=0)
+    """How much a model may think before it answers (`anthropic`); 0 for not at all."""
+    recording: Path | None = None
+    """With the kind `replay`: the folder with the recorded answers."""
     context_tokens: int | None = Field(default=None, ge=1000)
     """The window of this endpoint's models: how many tokens a prompt and its answer may have. Without it a
     conversation is compacted as if it were 128,000, and what is longer even so is left to the endpoint."""
@@ -198,11 +231,30 @@ class Provider(_Section):
         return headers
 
 
+class ModelFacts(_Section):
+    """`[models.known."PROVIDER/MODEL"]`: what is known of a model, over what the shipped table says."""
+
+    context_tokens: int | None = Field(default=None, ge=1000)
+    """The window."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """How long an answer may be."""
+    tools: bool | None = None
+    """Whether it takes functions."""
+    reasoning: bool | None = None
+    """Whether it thinks before it answers."""
+
+
 class Models(_Section):
     """`[models]`"""
 
     default: str = "runbook"
     """The model of agents that name none: `runbook`, or `PROVIDER/MODEL`."""
+    fallback: list[str] = Field(default_factory=lambda: ["runbook"])
+    """What every agent falls back to behind its own list, when all endpoints before are down: `runbook` takes
+    over where it has a runbook for the prompt. `[]` for nothing."""
+    record: Path | None = None
+    """A folder to which every exchange with a model is written, without secrets; see the kind `replay`."""
+    known: dict[str, ModelFacts] = Field(default_factory=dict)
     providers: dict[str, Provider] = Field(default_factory=dict)
     prices: dict[str, Price] = Field(default_factory=dict)
 

@@ -43,6 +43,7 @@ The tree (class: code, exit status of lactl):
     ├── LimitExceeded: limit_exceeded, 75
     │   ├── QueueFull: queue_full, 75
     │   ├── StepLimit: step_limit, 75
+    │   ├── CallLoop: call_loop, 75
     │   ├── ContextFull: context_full, 75
     │   └── BudgetExceeded: budget_exceeded, 79
     ├── Cancelled: cancelled, 130
@@ -55,7 +56,20 @@ The tree (class: code, exit status of lactl):
     │   └── SystemdUnavailable: systemd_unavailable, 69
     ├── ModelError: model_failed, 70
     │   ├── ModelUnreachable: model_unreachable, 70
+    │   │   ├── ModelTimedOut: model_timeout, 70
+    │   │   ├── ModelCutOff: model_cut_off, 70
+    │   │   ├── ModelOverloaded: model_overloaded, 70
+    │   │   ├── ModelRateLimited: model_rate_limited, 70
+    │   │   ├── ModelCircuitOpen: model_circuit_open, 70
+    │   │   ├── ModelCertificate: model_certificate, 70
+    │   │   ├── ModelRedirected: model_redirected, 70
+    │   │   └── ModelGarbled: model_garbled, 70
     │   └── ModelRejected: model_rejected, 70
+    │       ├── ModelKeyRefused: model_key_refused, 70
+    │       ├── ModelQuotaExceeded: model_quota_exceeded, 70
+    │       ├── ModelNotFound: model_not_found, 70
+    │       ├── ModelPromptTooLong: model_prompt_too_long, 70
+    │       └── ModelFiltered: model_filtered, 70
     ├── ToolError: tool_failed, 1
     │   └── OutcomeUnknown: outcome_unknown, 1
     └── StorageError: storage_failed, 74
@@ -366,6 +380,12 @@ class StepLimit(LimitExceeded):
     code = "step_limit"
 
 
+class CallLoop(LimitExceeded):
+    """The model made the same failing call again and again."""
+
+    code = "call_loop"
+
+
 class ContextFull(LimitExceeded):
     """The conversation does not fit into the model's window, even after it was compacted."""
 
@@ -434,23 +454,124 @@ class SystemdUnavailable(Unavailable):
 
 
 class ModelError(LightagentError):
-    """A model call failed."""
+    """A model call failed.
+
+    `transient` says that the same call may well succeed a little later, `retry_after_s` how long the endpoint
+    wants to be left alone before that, and `reached` that it had the request and may have worked on it.
+    """
 
     code = "model_failed"
     exit_status = 70
     http_status = 502
+    transient: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        suggestion: str = "",
+        field: str = "",
+        retry_after_s: float | None = None,
+        reached: bool = False,
+    ) -> None:
+        super().__init__(message, suggestion=suggestion, field=field)
+        self.retry_after_s = retry_after_s
+        self.reached = reached
 
 
 class ModelUnreachable(ModelError):
-    """The model's endpoint cannot be reached or broke off."""
+    """The model's endpoint cannot be reached: its name, its address, or the way there."""
 
     code = "model_unreachable"
+    transient = True
+
+
+class ModelTimedOut(ModelUnreachable):
+    """The model's endpoint was silent for too long, or did not come to an end."""
+
+    code = "model_timeout"
+
+
+class ModelCutOff(ModelUnreachable):
+    """The answer broke off before its end."""
+
+    code = "model_cut_off"
+
+
+class ModelOverloaded(ModelUnreachable):
+    """The endpoint has too much to do, or failed inside (statuses 408, 409, 425 and 5xx)."""
+
+    code = "model_overloaded"
+
+
+class ModelRateLimited(ModelUnreachable):
+    """The endpoint takes no more requests of this key for now (status 429)."""
+
+    code = "model_rate_limited"
+
+
+class ModelCircuitOpen(ModelUnreachable):
+    """The endpoint failed so often that it is left alone for a while."""
+
+    code = "model_circuit_open"
+    transient = False
+
+
+class ModelCertificate(ModelUnreachable):
+    """The endpoint's certificate cannot be trusted, or it does not take ours."""
+
+    code = "model_certificate"
+    transient = False
+
+
+class ModelRedirected(ModelUnreachable):
+    """The endpoint sends requests elsewhere; the key is not sent along."""
+
+    code = "model_redirected"
+    transient = False
+
+
+class ModelGarbled(ModelUnreachable):
+    """What answers is no model: a web page, a login portal, or bytes that make no sense."""
+
+    code = "model_garbled"
+    transient = False
 
 
 class ModelRejected(ModelError):
     """The model's endpoint refused the request."""
 
     code = "model_rejected"
+
+
+class ModelKeyRefused(ModelRejected):
+    """The API key is wrong, missing, or may not do this."""
+
+    code = "model_key_refused"
+
+
+class ModelQuotaExceeded(ModelRejected):
+    """The account has no credit left."""
+
+    code = "model_quota_exceeded"
+
+
+class ModelNotFound(ModelRejected):
+    """The endpoint has no such model, or no such API."""
+
+    code = "model_not_found"
+
+
+class ModelPromptTooLong(ModelRejected):
+    """The request does not fit into the model's window."""
+
+    code = "model_prompt_too_long"
+
+
+class ModelFiltered(ModelRejected):
+    """The endpoint's own rules about content refused the prompt or the answer."""
+
+    code = "model_filtered"
 
 
 class ToolError(LightagentError):

@@ -21,7 +21,7 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory
-from lightagentd.llm.openai import OpenAIClient
+from lightagentd.llm.http_client import HttpClient
 from lightagentd.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
@@ -294,10 +294,10 @@ async def test_an_agent_that_fails_unexpectedly_is_started_again_and_no_other_no
     paths: Paths, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightagentd.agents.agent.FIRST_PAUSE_S", 0.05)
-    whole = OpenAIClient.stream
+    whole = HttpClient.stream
     faults = 2
 
-    async def faulty(self: OpenAIClient, request: Any) -> AsyncIterator[Any]:
+    async def faulty(self: HttpClient, request: Any) -> AsyncIterator[Any]:
         nonlocal faults
         if "x-fault" in self.name and faults:
             faults -= 1
@@ -305,7 +305,7 @@ async def test_an_agent_that_fails_unexpectedly_is_started_again_and_no_other_no
         async for part in whole(self, request):
             yield part
 
-    monkeypatch.setattr(OpenAIClient, "stream", faulty)
+    monkeypatch.setattr(HttpClient, "stream", faulty)
     talker(paths, model)
     talker(paths, model, "shaky")
     shaky = paths.config / "agent" / "shaky" / "AGENT.md"

@@ -16,7 +16,16 @@ from lightagentd.agents.metering.meter import Meter
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.kinds.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.events.model import Event
-from lightagentd.llm.protocol import Finish, ModelClient, Part, Request, TextDelta, ToolCall, Usage
+from lightagentd.llm.protocol import (
+    Finish,
+    ModelClient,
+    Part,
+    Reasoning,
+    Request,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +37,7 @@ class Reply:
     finish: Finish
     model: str
     duration_ms: int
+    reasoning: tuple[Reasoning, ...] = ()
     failed: bool = False
 
     @property
@@ -66,6 +76,7 @@ class _Heard:
 
     texts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    reasoning: list[Reasoning] = field(default_factory=list)
     finish: Finish | None = None
     usage: Usage | None = None
 
@@ -74,7 +85,9 @@ class _Heard:
             self.texts.append(part.text)
         elif isinstance(part, ToolCall):
             self.calls.append(part)
-        else:
+        elif isinstance(part, Reasoning):
+            self.reasoning.append(part)
+        elif isinstance(part, Finish):
             self.finish = part
 
     def take_usage(self, usage: Usage) -> None:
@@ -117,6 +130,7 @@ def _reply(client: ModelClient, heard: _Heard, started: float, *, failed: bool =
         finish=heard.finish or Finish(reason="failed" if failed else "stop", usage=heard.usage),
         model=client.name,
         duration_ms=round((time.monotonic() - started) * 1000),
+        reasoning=tuple(heard.reasoning),
         failed=failed,
     )
 

@@ -269,7 +269,9 @@ class Turn:
 
     async def _act(self, reply: Reply, parts: AgentParts, meter: Meter) -> tuple[Outcome, ...]:
         """Store what the model said, then run its calls one by one, in its order."""
-        said = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+        said = Message(
+            role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.reasoning
+        )
         message = storable(said, parts.toolbox(), parts.history.redactor)
         room = meter.room_for_calls(len(reply.calls))
         self._calls_left = room if room < len(reply.calls) else None
@@ -354,11 +356,15 @@ def storable(message: Message, toolbox: Toolbox, redactor: Redactor) -> Message:
     stored of it, and what the model is sent of it from then on. What runs are the arguments as it wrote them.
     """
     hidden = _without_hidden(message, toolbox)
+    # An endpoint that signs its reasoning would refuse what is left of a block when a secret is taken out.
+    reasoning = tuple(
+        block for block in hidden.reasoning if redactor.value(block.to_dict()) == block.to_dict()
+    )
     calls = tuple(
         replace(call, name=redactor.text(call.name), arguments=_without_secrets(call.arguments, redactor))
         for call in hidden.tool_calls
     )
-    return replace(hidden, content=redactor.text(hidden.content), tool_calls=calls)
+    return replace(hidden, content=redactor.text(hidden.content), tool_calls=calls, reasoning=reasoning)
 
 
 def _without_secrets(arguments: str, redactor: Redactor) -> str:

@@ -16,7 +16,7 @@ from lightagentd.config import Models, api_key, read_key
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import ModelClient, ModelSettings
-from lightagentd.llm.runbook import RunbookClient
+from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.skills import SkillCatalog
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -44,9 +44,10 @@ def make_client(
     redactor.add(urllib.parse.urlsplit(settings.base_url).password or "")
     for value in filter(redactor.looks_secret, settings.headers.values()):
         redactor.add(value)
-    from lightagentd.llm.openai import OpenAIClient  # with httpx: 0.1 s and some megabytes
+    from lightagentd.llm.dialects.chat_completions import ChatCompletions
+    from lightagentd.llm.http_client import HttpClient  # with httpx: 0.1 s and some megabytes
 
-    return OpenAIClient(settings)
+    return HttpClient(settings, ChatCompletions(settings))
 
 
 def _settings(

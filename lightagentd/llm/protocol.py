@@ -1,7 +1,8 @@
 """What the turn loop and a model client say to each other.
 
-A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text
-as it arrives, whole tool calls, usage, and one `Finish` at the end. It raises ModelError, or nothing.
+A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text and
+reasoning as they arrive, whole tool calls, and one `Finish` with the usage at the end. It raises ModelError,
+or nothing. An administrator's own client (`module:Class` in the configuration) implements `ModelClient`, too.
 Messages are the conversation in the words of chat completions, independent of any endpoint.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 Role = Literal["user", "assistant", "tool"]
@@ -27,12 +29,36 @@ class ToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reasoning:
+    """A whole block of a model's reasoning, which its endpoint may want back with the results of the calls.
+
+    Only `model` gets it back, and as it was: an endpoint that signs its blocks refuses an altered one.
+    """
+
+    model: str
+    """The model string of the client that gave it."""
+    text: str = ""
+    signature: str = ""
+    """What the endpoint signed the text with."""
+    data: str = ""
+    """What the endpoint gives instead of text: nobody else can read it."""
+    id: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The fields that are not empty."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Message:
-    """One entry of the conversation. `tool_call_id` is set in role tool, `tool_calls` in role assistant."""
+    """One entry of the conversation. `tool_call_id` is set in role tool; `tool_calls` and `reasoning`, which
+    came before the text and the calls, in role assistant.
+    """
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: tuple[Reasoning, ...] = ()
     tool_call_id: str = ""
     name: str = ""
     """In role tool: the function that was called."""
@@ -41,6 +67,8 @@ class Message:
         found: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             found["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.reasoning:
+            found["reasoning"] = [block.to_dict() for block in self.reasoning]
         if self.tool_call_id:
             found["tool_call_id"] = self.tool_call_id
             found["name"] = self.name
@@ -53,6 +81,7 @@ class Message:
             role=data["role"],
             content=data["content"],
             tool_calls=tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
+            reasoning=tuple(Reasoning(**block) for block in data.get("reasoning", ())),
             tool_call_id=data.get("tool_call_id", ""),
             name=data.get("name", ""),
         )
@@ -70,6 +99,13 @@ class Function:
 @dataclass(frozen=True)
 class TextDelta:
     """A piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """A piece of what the model says to itself before it answers; no part of the answer."""
 
     text: str
 
@@ -102,7 +138,7 @@ class Request:
     """Is told as soon as the endpoint says what the call took until then, which may be before its end."""
 
 
-Part = TextDelta | ToolCall | Finish
+Part = TextDelta | ReasoningDelta | Reasoning | ToolCall | Finish
 
 
 class ModelClient(Protocol):
@@ -124,14 +160,30 @@ class ModelClient(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """How one model is reached: what the configuration and the agent's definition add up to."""
+    """How one model is reached: what configuration, metadata and the agent's definition add up to."""
 
     provider: str
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    """More fields of each request's JSON; they win over those of the client."""
     context_tokens: int | None = None
     """The window; None when it is not known."""
+    max_output_tokens: int | None = None
+    """How long an answer may be; None for what the endpoint thinks right."""
+    native_tools: bool = True
+    """Whether the endpoint takes functions; else they are described in the system prompt (`text_calls`)."""
+    thinking_tokens: int = 0
+    """How much the model may think before it answers, where the protocol has that; 0 for none."""
     connect_timeout_s: float = 10.0
     idle_timeout_s: float = 120.0
+    """How long the endpoint may be silent."""
+    total_timeout_s: float = 900.0
+    """How long one answer may take."""
+    proxy: str = ""
+    """Empty for what the environment names; `none` for no proxy."""
+    ca_file: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None

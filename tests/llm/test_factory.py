@@ -11,9 +11,9 @@ from lightagentd.config import Models, Provider
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.factory import OPENAI_URL, make_client
-from lightagentd.llm.openai import OpenAIClient
+from lightagentd.llm.http_client import HttpClient
 from lightagentd.llm.protocol import Message, ModelClient, Request
-from lightagentd.llm.runbook import RunbookClient
+from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.skills import SkillCatalog
 from tests.scripted_model import ScriptedModel, say
 
@@ -83,7 +83,7 @@ async def test_openai_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPa
     async with ScriptedModel([say("x")]) as model:
         monkeypatch.setenv("OPENAI_API_KEY", "env-secret")
         client = make("openai/m")
-        assert isinstance(client, OpenAIClient)
+        assert isinstance(client, HttpClient)
         assert client._url == f"{OPENAI_URL}/chat/completions"
         monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
         assert (await request_of(make("openai/m"), model))["authorization"] == "Bearer env-secret"

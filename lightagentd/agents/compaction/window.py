@@ -20,7 +20,7 @@ MOST_BYTES_PER_TOKEN = 7.0
 _MESSAGE_BYTES = 24
 """What an endpoint adds to each message: its role, and what separates it from the next."""
 _RESULT_BYTES = 64
-"""What stands before each result (`llm.openai`)."""
+"""What stands before each result (`llm.dialects.dialect.marked_result`)."""
 SUMMARY = "summary"
 """The name of the message that stands for what was left out."""
 SHORT_RESULT_BYTES = 600

@@ -102,6 +102,8 @@ class Said(Kind, topic="agent.message", type="message", source="agent"):
     content: Text
     tool_calls: Objects = Field(default_factory=list)
     """Of an assistant: `id`, `name` and `arguments`, which is JSON as the model wrote it."""
+    reasoning: Objects = Field(default_factory=list)
+    """Of an assistant: blocks of reasoning that go back to the `model` that gave them, and to no other."""
     tool_call_id: Text = ""
     name: Text = ""
     """Of a tool's result: the function that was called."""

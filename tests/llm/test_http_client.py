@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import ModelError, ModelRejected, ModelUnreachable
-from lightagentd.llm.openai import OpenAIClient, completions_url
+from lightagentd.llm.dialects.chat_completions import ChatCompletions
+from lightagentd.llm.http_client import HttpClient
 from lightagentd.llm.protocol import (
     Finish,
     Function,
@@ -29,10 +30,13 @@ from tests.scripted_model import DONE, Answer, Fault, ScriptedModel, Stream, cal
 ASK = Request(system="Be brief.", messages=[Message(role="user", content="hello")])
 
 
+def client_of(**settings: Any) -> HttpClient:
+    made = ModelSettings(provider="openai", model="x", **settings)
+    return HttpClient(made, ChatCompletions(made))
+
+
 async def ask(model: ScriptedModel, request: Request = ASK, **settings: Any) -> list[Part]:
-    client = OpenAIClient(
-        ModelSettings(provider="openai", model="x", **{"base_url": model.base_url, **settings})
-    )
+    client = client_of(**{"base_url": model.base_url, **settings})
     try:
         return [part async for part in client.stream(request)]
     finally:
@@ -153,8 +157,9 @@ async def test_the_base_url_may_end_in_what_is_posted_to(base: str) -> None:
 
 
 def test_the_url_is_that_of_the_completions() -> None:
-    assert completions_url("https://h/v1/") == "https://h/v1/chat/completions"
-    assert completions_url("https://h/v1/chat/completions") == "https://h/v1/chat/completions"
+    url = ChatCompletions(ModelSettings(provider="p", model="x")).url
+    assert url("https://h/v1/") == "https://h/v1/chat/completions"
+    assert url("https://h/v1/chat/completions") == "https://h/v1/chat/completions"
 
 
 async def test_the_answer_is_the_same_wherever_the_network_cuts_it() -> None:
@@ -346,7 +351,7 @@ async def test_a_refused_connection_says_where_to() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
-        client = OpenAIClient(ModelSettings(provider="openai", model="x", base_url=url))
+        client = client_of(base_url=url)
         with pytest.raises(ModelUnreachable, match="cannot be reached") as caught:
             await anext(client.stream(ASK))
         await client.close()
@@ -384,7 +389,7 @@ async def test_a_cancel_closes_the_connection_at_once() -> None:
 
 async def test_closing_the_stream_closes_the_connection_at_once() -> None:
     async with ScriptedModel([Stream(pieces=[chunk({"content": "x"})], hang=True)]) as model:
-        client = OpenAIClient(ModelSettings(provider="openai", model="x", base_url=model.base_url))
+        client = client_of(base_url=model.base_url)
         async with contextlib.aclosing(client.stream(ASK)) as parts:
             assert await anext(parts) == TextDelta("x")
         async with asyncio.timeout(30):
@@ -394,7 +399,7 @@ async def test_closing_the_stream_closes_the_connection_at_once() -> None:
 
 async def test_one_connection_serves_many_requests() -> None:
     async with ScriptedModel([say("x")]) as model:
-        client = OpenAIClient(ModelSettings(provider="openai", model="x", base_url=model.base_url))
+        client = client_of(base_url=model.base_url)
         for _ in range(3):
             assert text_of([part async for part in client.stream(ASK)]) == "x"
         await client.close()

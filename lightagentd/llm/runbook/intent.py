@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lightagentd.llm.tokens import BREAKS, QUESTIONS, Token, clauses_of
-from lightagentd.llm.vocabulary import CHANGE_VERBS, VERB_NOUNS, words
-from lightagentd.llm.wording import stem
+from lightagentd.llm.runbook.tokens import BREAKS, QUESTIONS, Token, clauses_of
+from lightagentd.llm.runbook.vocabulary import CHANGE_VERBS, VERB_NOUNS, words
+from lightagentd.llm.runbook.wording import stem
 
 
 def _split(text: str) -> list[str]:

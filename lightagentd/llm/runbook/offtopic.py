@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lightagentd.llm.elsewhere import FOREIGN, OFF_TOPIC
-from lightagentd.llm.tokens import Token
-from lightagentd.llm.vocabulary import words
+from lightagentd.llm.runbook.elsewhere import FOREIGN, OFF_TOPIC
+from lightagentd.llm.runbook.tokens import Token
+from lightagentd.llm.runbook.vocabulary import words
 
 _CONCEPT = (
     r"(?:dns|swap|swapping|inodes?|oom|systemd|journald|tls|ssl|ssh|cron|tcp|udp|iowait|load "

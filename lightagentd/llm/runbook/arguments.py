@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from lightagentd.llm.placeholders import Extraction
-from lightagentd.llm.times import take_clock_times, take_dates, take_times
-from lightagentd.llm.vocabulary import UNITS, words
-from lightagentd.llm.wording import Speller, unit_name
+from lightagentd.llm.runbook.placeholders import Extraction
+from lightagentd.llm.runbook.times import take_clock_times, take_dates, take_times
+from lightagentd.llm.runbook.vocabulary import UNITS, words
+from lightagentd.llm.runbook.wording import Speller, unit_name
 
 _SUFFIXES = "service|socket|timer|mount|automount|target|path|slice|scope|swap|device"
 _NOT_DOMAINS = words(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lightagentd.llm.matching import SkillIndex
+from lightagentd.llm.runbook.matching import SkillIndex
 from lightagentd.skills import load_skills
 
 SKILLS = Path(__file__).parents[2] / "skills"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from lightagentd.llm.vocabulary import UNITS
+from lightagentd.llm.runbook.vocabulary import UNITS
 
 _PROPER = {"networkmanager": "NetworkManager", "modemmanager": "ModemManager"}
 _SHORT = {"udevd", "journald", "resolved", "networkd", "timesyncd", "logind"}

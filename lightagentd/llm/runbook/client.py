@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 
 from lightagentd.events.model import new_id
 from lightagentd.fenced import question_of
-from lightagentd.llm.matching import SkillIndex, abilities
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
+from lightagentd.llm.runbook.matching import SkillIndex, abilities
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lightagentd.llm.arguments import extract
-from lightagentd.llm.elsewhere import ANCHORS, ELSEWHERE, HOMONYMS, OFF_TOPIC
-from lightagentd.llm.intent import asks_to_change
-from lightagentd.llm.offtopic import is_foreign, is_other_talk
-from lightagentd.llm.tokens import Token, asks, clauses_of, tokenize
-from lightagentd.llm.vocabulary import CHANGE_VERBS, GROUPS, NEUTRAL, UNITS, words
-from lightagentd.llm.wording import Speller, stem
+from lightagentd.llm.runbook.arguments import extract
+from lightagentd.llm.runbook.elsewhere import ANCHORS, ELSEWHERE, HOMONYMS, OFF_TOPIC
+from lightagentd.llm.runbook.intent import asks_to_change
+from lightagentd.llm.runbook.offtopic import is_foreign, is_other_talk
+from lightagentd.llm.runbook.tokens import Token, asks, clauses_of, tokenize
+from lightagentd.llm.runbook.vocabulary import CHANGE_VERBS, GROUPS, NEUTRAL, UNITS, words
+from lightagentd.llm.runbook.wording import Speller, stem
 from lightagentd.skills import Skill
 
 THRESHOLD = 0.6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.llm.matching import THRESHOLD, Match, SkillIndex, abilities, match
+from lightagentd.llm.runbook.matching import THRESHOLD, Match, SkillIndex, abilities, match
 from lightagentd.skills import Skill, load_skills
 
 SKILLS = Path(__file__).parents[2] / "skills"

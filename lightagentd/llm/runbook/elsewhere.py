@@ -6,7 +6,7 @@ word that no list knows is taken for detail; without them it makes a homonym suc
 
 from __future__ import annotations
 
-from lightagentd.llm.vocabulary import words
+from lightagentd.llm.runbook.vocabulary import words
 
 OFF_TOPIC = words(
     """

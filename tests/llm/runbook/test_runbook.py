@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall, Usage
-from lightagentd.llm.runbook import RunbookClient
+from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.skills import SkillCatalog, load_skills
 from tests.conftest import REPOSITORY, write
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from lightagentd.llm.placeholders import Extraction
+from lightagentd.llm.runbook.placeholders import Extraction
 
 _NUMBER_WORDS = {
     "a": 1,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightagentd.llm.vocabulary import words
+from lightagentd.llm.runbook.vocabulary import words
 
 _TOKEN = re.compile(
     r"<(?P<kind>[a-z]+)(?::(?P<original>[^<>\s]*))?>|(?P<word>[A-Za-z0-9][A-Za-z0-9'_+]*)|"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightagentd.llm.sse import SSEDecoder
+from lightagentd.llm.endpoint.sse import SSEDecoder
 
 
 def decode(*chunks: bytes) -> list[str]:

@@ -1,0 +1,1 @@
+"""What model servers speak: one module for each protocol, all behind `dialect.Dialect`."""

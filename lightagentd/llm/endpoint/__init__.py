@@ -1,0 +1,1 @@
+"""A model over HTTP: connections (`http`), certificates (`tls`), events (`sse`), refusals (`refusals`)."""

@@ -1,0 +1,1 @@
+"""The embedded model: `client.RunbookClient`, and how it finds the skill for a prompt (`matching`)."""

@@ -307,6 +307,7 @@ async def test_a_program_that_does_not_read_holds_up_nobody(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dbus_peers, "WINDOW_BYTES", 2048)
+    monkeypatch.setattr(dbus_peers, "PATIENCE_S", 600.0)  # twenty prompts may take long here
     async with (
         serving(paths, [say("x")]) as (_, address),
         BusClient(address, UID) as me,

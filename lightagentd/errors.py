@@ -64,6 +64,7 @@ The tree (class: code, exit status of lactl):
     │   │   ├── ModelCertificate: model_certificate, 70
     │   │   ├── ModelRedirected: model_redirected, 70
     │   │   └── ModelGarbled: model_garbled, 70
+    │   ├── ModelEmpty: model_empty, 70
     │   └── ModelRejected: model_rejected, 70
     │       ├── ModelKeyRefused: model_key_refused, 70
     │       ├── ModelQuotaExceeded: model_quota_exceeded, 70
@@ -536,6 +537,13 @@ class ModelGarbled(ModelUnreachable):
 
     code = "model_garbled"
     transient = False
+
+
+class ModelEmpty(ModelError):
+    """The model answered with nothing: no text and no call. `again`: another try may have something."""
+
+    code = "model_empty"
+    again = False
 
 
 class ModelRejected(ModelError):

@@ -15,6 +15,9 @@ from typing import Any, Literal, Protocol
 
 Role = Literal["user", "assistant", "tool"]
 
+ASSUMED_WINDOW = 128_000
+"""The window, in tokens, of a model of which none is known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
@@ -142,7 +145,26 @@ Part = TextDelta | ReasoningDelta | Reasoning | ToolCall | Finish
 
 
 class ModelClient(Protocol):
-    """A model behind one endpoint. Clients are made once per agent and closed with it."""
+    """A model behind one endpoint. Clients are made once per agent and closed with it.
+
+    A client of an administrator's own is such a class, named in the configuration as
+
+        [models.providers.ours]
+        kind = "our_models:Client"
+
+    and importable by the daemon; a model string is then `ours/ANYTHING`. It is made as `Client(settings)`
+    with `ModelSettings` when its agent starts, and may take connections and the like when it is first
+    asked. It runs in the daemon's event loop with all that the daemon may do: it is to be trusted as the
+    daemon is, and must not block. `stream` is an async generator: it yields TextDelta and ReasoningDelta as
+    they arrive, whole Reasoning blocks and ToolCalls, and one Finish as the last part. It makes one attempt
+    and raises ModelError (or one of its subclasses in `errors`: `transient` says that another attempt may
+    succeed); whoever calls tries again. What it yields is checked, and whatever else it raises fails the
+    one call (`own_client`). When the turn is cancelled, the generator gets CancelledError or is closed, and
+    lets go of its connection.
+
+    A client may have two attributes more: `retry` (`retry.RetrySettings`), without which the default counts,
+    and `endpoint`, such as `https://api.openai.com:443`, without which no circuit breaker stands before it.
+    """
 
     name: str
     """The model string, such as `openai/gpt-5` or `runbook`."""
@@ -182,6 +204,10 @@ class ModelSettings:
     """How long the endpoint may be silent."""
     total_timeout_s: float = 900.0
     """How long one answer may take."""
+    max_retries: int = 4
+    """How often a call is made again that failed in a way that may pass."""
+    max_retry_s: float = 60.0
+    """How long all waiting between these calls may take."""
     proxy: str = ""
     """Empty for what the environment names; `none` for no proxy."""
     ca_file: Path | None = None

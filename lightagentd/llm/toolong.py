@@ -1,8 +1,8 @@
 """Whether an endpoint refused a request because it does not fit into the model's window.
 
 The API reference has the code `context_length_exceeded` for it; servers that speak the dialect say it in
-words of their own. Those here are what OpenAI, vLLM, llama.cpp, Mistral, Anthropic, Gemini, Groq and DeepSeek
-say.
+words of their own. Those here are what OpenAI, vLLM, llama.cpp, Mistral, Anthropic, Gemini, Groq, DeepSeek,
+xAI, Z.ai, Moonshot, DashScope, GitHub, Ollama and Together say.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ _WORDS = re.compile(
     r"|maximum context length|context (?:length|window|size)"
     r"|(?:prompt|input|request|conversation) (?:is )?too (?:long|large)"
     r"|too many (?:input |prompt )?tokens"
-    r"|token count .{0,40}exceeds|exceeds .{0,60}(?:number of tokens|token limit|context)"
-    r"|reduce the length of (?:the|your) (?:messages|prompt|input)",
+    r"|token count .{0,40}exceeds|exceeds? .{0,60}(?:number of tokens|token limit|context)"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)|reduce your message size"
+    r"|maximum prompt length|exceeds? max(?:imum)? length|exceeded (?:the )?model token"
+    r"|input length should be|tokens_limit_reached|request body too large|inputs?\W+tokens.{0,40} must be",
     re.IGNORECASE,
 )
 

@@ -18,6 +18,15 @@ from lightagentd.llm.toolong import says_too_long
         "Please reduce the length of the messages or completion.",
         "refused (context_length_exceeded)",
         "Input is too long for requested model.",
+        "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+        "Prompt exceeds max length",
+        "Invalid request: Your request exceeded model token limit: 8192",
+        "Range of input length should be [1, 30720]",
+        "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+        "prompt too long; exceeded max context length by 12 tokens",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097.",
+        "Please reduce your message size and try again.",
+        "input length and `max_tokens` exceed context limit: 150000 + 64000 > 200000, decrease input length",
     ],
 )
 def test_a_request_that_is_too_long_is_known_by_the_words(message: str) -> None:
@@ -33,6 +42,9 @@ def test_a_request_that_is_too_long_is_known_by_the_words(message: str) -> None:
         "max_tokens is too large: 100000.",
         "The model `gpt-9` does not exist.",
         "Invalid schema for function 'file_read'.",
+        "The maximum length of a tool call id is 40.",
+        "You exceeded your current quota.",
+        "max_tokens must be <= 4096.",
     ],
 )
 def test_other_refusals_are_none_of_it(message: str) -> None:

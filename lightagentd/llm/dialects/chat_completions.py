@@ -1,37 +1,40 @@
-"""Chat completions, as OpenAI and most other servers speak them.
+"""Chat completions, as OpenAI and most other servers speak them: what is sent (answers: `chat_decoder`).
 
-The API reference is "Create chat completion" with `stream: true`.
+The API reference is "Create chat completion" with `stream: true`. Where servers differ, a request begins with
+what the most of them take, and does without what this one refuses: see `ChatCompletions.concedes`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import urllib.parse
+from collections.abc import Sequence
 from typing import Any
 
-from lightagentd.errors import ModelCutOff, ModelGarbled, ModelRejected
-from lightagentd.events.model import dump_json, new_id
-from lightagentd.llm.dialects.dialect import (
-    ERROR_CHARS,
-    NAME_CHARS,
-    count,
-    joined_url,
-    marked_result,
-    text,
+from lightagentd.events.model import dump_json
+from lightagentd.llm.dialects.chat_decoder import REASONING, ChatDecoder
+from lightagentd.llm.dialects.dialect import joined_url, marked_result
+from lightagentd.llm.dialects.fitting import (
+    arguments_object,
+    fitted,
+    function_name,
+    loop_start,
+    own_reasoning,
+    wrapped_arguments,
 )
-from lightagentd.llm.protocol import (
-    Finish,
-    Function,
-    Message,
-    ModelSettings,
-    Part,
-    Request,
-    TextDelta,
-    ToolCall,
-    Usage,
+from lightagentd.llm.protocol import Function, Message, ModelSettings, Request, ToolCall
+
+_NEW_LIMIT = "max_completion_tokens"
+_OLD_LIMIT = "max_tokens"
+"""Deprecated by OpenAI, whose newer models refuse it; the only one that many other servers know."""
+_OPENAI_HOSTS = re.compile(r"(?:api\.openai\.com|.+\.openai\.azure\.com)", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"not support|unsupported|unrecognized|unknown|unexpected|not permitted|not allowed|instead"
+    r"|extra (?:inputs|fields)|no such (?:field|parameter)|not a valid (?:field|parameter)|additional prop",
+    re.IGNORECASE,
 )
+"""What is said of a field that the endpoint does not know, other than of its value."""
 
 
 class ChatCompletions:
@@ -42,6 +45,11 @@ class ChatCompletions:
         self._name = f"{settings.provider}/{settings.model}"
         self._functions: tuple[Sequence[Function], bytes] = ((), b"")
         """The functions of the last call and their JSON: they are the same for all steps of a turn."""
+        self._usage_option = True
+        self._reasoning_back = True
+        host = urllib.parse.urlsplit(settings.base_url).hostname or ""
+        self._limit_name = _NEW_LIMIT if _OPENAI_HOSTS.fullmatch(host) else _OLD_LIMIT
+        self._limit_changed = False
 
     def url(self, base_url: str) -> str:
         return joined_url(base_url, "/chat/completions")
@@ -50,20 +58,19 @@ class ChatCompletions:
         return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def body(self, request: Request) -> bytes:
-        messages: list[dict[str, Any]] = []
-        if request.system:
-            messages.append({"role": "system", "content": request.system})
-        messages += [_wire_message(message) for message in request.messages]
-        body = dump_json(
-            {
-                "model": self._settings.model,
-                "messages": messages,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-                **self._settings.extra_body,
-            }
-        )
-        if not request.functions:
+        settings = self._settings
+        fields: dict[str, Any] = {
+            "model": settings.model,
+            "messages": self._messages(request),
+            "stream": True,
+        }
+        if self._usage_option:
+            fields["stream_options"] = {"include_usage": True}
+        if settings.max_output_tokens is not None:
+            fields[self._limit_name] = settings.max_output_tokens
+        fields |= settings.extra_body
+        body = dump_json(fields)
+        if not request.functions or "tools" in settings.extra_body:
             return body
         known, tools = self._functions
         if known is not request.functions:
@@ -73,6 +80,35 @@ class ChatCompletions:
 
     def decoder(self, request: Request) -> ChatDecoder:
         return ChatDecoder(self._name, request.on_usage)
+
+    def concedes(self, message: str) -> bool:
+        """What servers refuse: the option for the usage, the name of the limit, reasoning that comes back."""
+        if self._usage_option and ("stream_options" in message or "include_usage" in message):
+            self._usage_option = False
+            return True
+        if not _UNSUPPORTED.search(message):
+            return False
+        if self._settings.max_output_tokens is not None and self._limit_name in message:
+            other = _OLD_LIMIT if self._limit_name == _NEW_LIMIT else _NEW_LIMIT
+            changed, self._limit_changed = self._limit_changed, True
+            self._limit_name = other if not changed else self._limit_name
+            return not changed
+        if self._reasoning_back and any(field in message for field in REASONING):
+            self._reasoning_back = False
+            return True
+        return False
+
+    def _messages(self, request: Request) -> list[dict[str, Any]]:
+        messages = fitted(request.messages)
+        wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
+        wire += map(_wire_message, messages)
+        if self._reasoning_back:
+            before = len(wire) - len(messages)
+            for at in range(loop_start(messages), len(messages)):
+                for block in own_reasoning(messages[at], self._name):
+                    field = block.id if block.id in REASONING else REASONING[0]
+                    wire[before + at][field] = wire[before + at].get(field, "") + block.text
+        return wire
 
 
 def _wire_tool(function: Function) -> dict[str, Any]:
@@ -101,118 +137,6 @@ def _wire_message(message: Message) -> dict[str, Any]:
 
 def _wire_function(call: ToolCall) -> dict[str, str]:
     """A call as it may be sent back: endpoints refuse a conversation with a bad name or bad JSON in it."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:NAME_CHARS] or "unnamed"
-    try:
-        whole = isinstance(json.loads(call.arguments), dict)
-    except (ValueError, RecursionError):
-        whole = False
-    return {
-        "name": name,
-        "arguments": call.arguments if whole else json.dumps({"not_a_json_object": call.arguments}),
-    }
-
-
-@dataclass(kw_only=True)
-class _Call:
-    """A tool call that is being put together."""
-
-    index: int
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-
-
-class ChatDecoder:
-    """Puts the chunks of one answer together."""
-
-    def __init__(self, model: str, on_usage: Callable[[Usage], None] | None = None) -> None:
-        self._on_usage = on_usage
-        self._model = model
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
-        self._reason = ""
-        self._usage: Usage | None = None
-        self._any = False
-        self._done = False
-
-    def feed(self, data: str) -> list[Part]:
-        """The parts in the data of one event. Raises ModelGarbled, ModelRejected."""
-        if data.strip() == "[DONE]":
-            self._done = True
-            return []
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError) as err:
-            raise ModelGarbled(
-                f"The stream of {self._model} holds something that is not JSON: {data[:200]!r}."
-            ) from err
-        if isinstance(chunk, dict) and (error := chunk.get("error")):
-            said = error.get("message") if isinstance(error, dict) else error
-            raise ModelRejected(f"The model {self._model} broke off: {str(said)[:ERROR_CHARS]}")
-        try:
-            return self._take(chunk)
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as err:
-            raise ModelGarbled(
-                f"The stream of {self._model} holds something that is not part of an answer: {data[:200]!r}."
-            ) from err
-
-    def _take(self, chunk: dict[str, Any]) -> list[Part]:
-        if usage := chunk.get("usage"):
-            details = usage.get("prompt_tokens_details") or {}
-            self._usage = Usage(
-                prompt_tokens=count(usage.get("prompt_tokens")),
-                completion_tokens=count(usage.get("completion_tokens")),
-                cached_tokens=count(details.get("cached_tokens")),
-            )
-            if self._on_usage is not None:
-                self._on_usage(self._usage)
-        self._any = True
-        parts: list[Part] = []
-        for choice in (chunk.get("choices") or [])[:1]:
-            self._reason = text(choice.get("finish_reason")) or self._reason
-            delta = choice.get("delta") or {}
-            if said := text(delta.get("content")):
-                parts.append(TextDelta(said))
-            for piece in delta.get("tool_calls") or []:
-                self._add(piece)
-        return parts
-
-    def _add(self, piece: dict[str, Any]) -> None:
-        function = piece.get("function") or {}
-        call_id, name = text(piece.get("id")), text(function.get("name"))
-        call = self._call_of(piece.get("index"), call_id, name)
-        call.id = call.id or call_id
-        call.name = call.name or name
-        call.arguments += text(function.get("arguments"))
-
-    def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
-        """The call that a piece belongs to. Some endpoints give no index, or the same one to every call."""
-        if index is None:
-            known = self._calls[-1] if self._calls and not name else None
-        else:
-            known = self._by_index.get(int(index))
-        if known is not None and not (name and call_id and known.id and known.id != call_id):
-            return known
-        call = _Call(index=len(self._calls) if index is None else int(index))
-        self._calls.append(call)
-        self._by_index[call.index] = call
-        return call
-
-    def finish(self, content_type: str) -> Iterator[Part]:
-        """The calls, in the order of their index, and the end. Raises ModelGarbled."""
-        if not self._any:
-            raise ModelGarbled(
-                f"The model {self._model} answered with nothing that is a stream of chat completions "
-                f"(content type {content_type[:100] or 'missing'}).",
-                suggestion="Check base_url: it must name an OpenAI-compatible API.",
-            )
-        if not self._done and not self._reason:
-            raise ModelCutOff(f"The answer of {self._model} broke off before its end.", reached=True)
-        used: set[str] = set()
-        for call in sorted(self._calls, key=lambda call: call.index):
-            call_id = call.id
-            if not call_id or call_id in used:
-                call_id = new_id("call")
-            used.add(call_id)
-            yield ToolCall(id=call_id, name=call.name, arguments=call.arguments or "{}")
-        yield Finish(reason=self._reason or ("tool_calls" if self._calls else "stop"), usage=self._usage)
+    whole = arguments_object(call.arguments) is not None
+    arguments = call.arguments if whole else json.dumps(wrapped_arguments(call.arguments))
+    return {"name": function_name(call.name), "arguments": arguments}

@@ -6,6 +6,7 @@ raises ModelError for whatever does not have the shape of an answer, and nothing
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ MOST_TOKENS = 10**9
 """More than any call takes: sums of what an endpoint says stay numbers that everybody can store and send."""
 NAME_CHARS = 64
 """The longest name of a function that the APIs take."""
+MOST_VALUES = 500_000
+"""More values in the JSON of one event than any answer has: each takes some hundred bytes when decoded."""
 ERROR_CHARS = 500
 """How much of an endpoint's own words an error repeats."""
 _ASKS_PERSON = "human_ask"
@@ -24,6 +27,9 @@ _PERSON = "from the daemon, with what a person said"
 
 class Decoder(Protocol):
     """Puts one answer together."""
+
+    over: bool
+    """Whether the endpoint said that the answer is whole; nothing that follows belongs to it."""
 
     def feed(self, data: str) -> Iterable[Part]:
         """The parts in the data of one event. Raises ModelError."""
@@ -47,6 +53,13 @@ class Dialect(Protocol):
     def decoder(self, request: Request) -> Decoder:
         """The decoder of the answer to a request."""
 
+    def concedes(self, message: str) -> bool:
+        """Whether requests from now on do without something that the endpoint refused with these words.
+
+        It is asked of each refusal whose status says that the request as such is wrong. A dialect that can do
+        without nothing says False.
+        """
+
 
 def marked_result(message: Message) -> str:
     """What a model gets to read of a call's result: marked as data."""
@@ -55,9 +68,21 @@ def marked_result(message: Message) -> str:
 
 
 def joined_url(base_url: str, path: str) -> str:
-    """The base URL with the path behind it, unless it ends in that already."""
-    base = base_url.rstrip("/")
-    return base if base.endswith(path) else f"{base}{path}"
+    """The base URL with the path behind it, unless it ends in that already; a query stays the last."""
+    base, mark, query = base_url.partition("?")
+    base = base.rstrip("/")
+    return f"{base if base.endswith(path) else base + path}{mark}{query}"
+
+
+def from_json(data: str | bytes) -> Any:
+    """What the data of one event says. Raises ValueError, RecursionError.
+
+    An event of a few megabytes can hold millions of empty lists. Commas and brackets in texts count, too.
+    """
+    marks: tuple[Any, ...] = (",", "[", "{") if isinstance(data, str) else (b",", b"[", b"{")
+    if len(data) > MOST_VALUES and sum(map(data.count, marks)) > MOST_VALUES:
+        raise ValueError("too many values in one event")
+    return json.loads(data)
 
 
 def count(value: Any) -> int:

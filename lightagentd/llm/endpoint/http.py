@@ -7,6 +7,7 @@ costs 2.8 times the CPU at 128 agents, and one agent's stuck connections would h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import sys
@@ -20,22 +21,36 @@ from typing import cast
 import httpx
 
 from lightagentd import __version__
-from lightagentd.errors import ModelCutOff, ModelTimedOut, ModelUnreachable
-from lightagentd.llm.endpoint.refusals import refusal
-from lightagentd.llm.endpoint.sse import SSEDecoder
+from lightagentd.errors import (
+    ConfigError,
+    ModelCertificate,
+    ModelError,
+    ModelGarbled,
+    ModelRedirected,
+    ModelTimedOut,
+)
+from lightagentd.llm.endpoint.answer import Answer
+from lightagentd.llm.endpoint.body import Body
+from lightagentd.llm.endpoint.compression import NotReadable
+from lightagentd.llm.endpoint.failures import begin, failure
+from lightagentd.llm.endpoint.refusals import printable, refusal
 from lightagentd.llm.endpoint.tls import tls_context
 from lightagentd.llm.protocol import ModelSettings
 
 _ERROR_BODY_BYTES = 64 << 10
 _ANSWER_BYTES = 64 << 20
 """How long one streamed answer may be; each token comes as a chunk of some hundred bytes."""
+_AFTER_OVER_S = 2.0
+"""How long the end of the response may take once the answer is whole, so that its connection can be kept."""
 
 
 @dataclass(kw_only=True)
 class Head:
-    """What an endpoint said of its answer before the answer itself."""
+    """What is known of an answer beside its events."""
 
     content_type: str = ""
+    over: bool = False
+    """Whoever reads the events says with it that the answer is whole; the response should end then, too."""
 
 
 class Endpoint:
@@ -45,14 +60,15 @@ class Endpoint:
         self._name = f"{settings.provider}/{settings.model}"
         self._settings = settings
         self._url = url
-        self._shown = without_userinfo(url)
-        """The URL as errors may show it."""
+        self._where = f"the model {self._name} at {shown_url(url)}"
+        proxy = settings.proxy or _proxy_for(url) or ""
+        self._proxy = "" if proxy == "none" else proxy
         self._http: httpx.AsyncHTTPTransport | None = None
         self._headers = {
             "User-Agent": f"lightagentd/{__version__}",
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
-            "Accept-Encoding": "gzip, deflate",
+            "Accept-Encoding": "identity",
             **settings.headers,
             **headers,
         }
@@ -60,89 +76,189 @@ class Endpoint:
             settings.idle_timeout_s, connect=settings.connect_timeout_s, pool=settings.connect_timeout_s
         ).as_dict()
 
-    def _transport(self) -> httpx.AsyncHTTPTransport:
-        if self._http is None:
-            _settle_sniffio()
-            settings = self._settings
-            self._http = httpx.AsyncHTTPTransport(
-                # Plain HTTP needs no certificates.
-                verify=tls_context(settings.ca_file, settings.client_cert, settings.client_key)
-                if self._url.startswith("https:")
-                else False,
-                limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
-                proxy=_proxy_for(self._url) if not settings.proxy else settings.proxy,
-            )
-        return self._http
-
     async def events(self, body: bytes, head: Head) -> AsyncGenerator[str, None]:
         """Post a request; the data of each event of the answer. Closing the generator closes the connection.
 
         `head` is filled in before the first event. Raises ModelError.
         """
-        decoder = SSEDecoder()
-        received = 0
-        request = httpx.Request(
-            "POST", self._url, content=body, headers=self._headers, extensions={"timeout": self._timeout}
-        )
+        deadline = asyncio.get_running_loop().time() + self._settings.total_timeout_s
+        request = self._request(body)
+        await self._load_certificates()
+        transport = self._transport()
+        answer: Body | None = None
+        done = False
         try:
-            response = await self._transport().handle_async_request(request)
-            response.request = request
-            async with contextlib.aclosing(response):
-                if response.status_code != httpx.codes.OK:
-                    said = await _start_of(response)
-                    raise refusal(self._name, response.status_code, response.headers, said)
-                head.content_type = response.headers.get("content-type", "")
-                async for chunk in response.aiter_bytes():
-                    received += len(chunk)
-                    if received > _ANSWER_BYTES:
-                        raise ModelTimedOut(f"The model {self._name} does not come to an end.", reached=True)
-                    for data in decoder.feed(chunk):
-                        yield data
-                for data in decoder.finish():
+            async with asyncio.timeout_at(deadline):
+                response = await transport.handle_async_request(request)
+            answer = Body(response, deadline, self._settings.idle_timeout_s)
+            if not response.is_success:
+                raise await self._refused(response, answer)
+            headers = response.headers
+            head.content_type = headers.get("content-type", "")
+            decoder = Answer(self._name, self._where, response.status_code, headers)
+            async for chunk in answer:
+                if answer.received > _ANSWER_BYTES:
+                    raise self._endless()
+                for data in decoder.feed(chunk):
                     yield data
-        except httpx.TimeoutException as err:
-            raise ModelTimedOut(
-                f"The model {self._name} at {self._shown} did not answer in time ({type(err).__name__}).",
-                suggestion="Try again, or choose another model.",
+                    if head.over and not done:
+                        done = True
+                        answer.hurry(_AFTER_OVER_S)
+            for data in decoder.finish():
+                yield data
+        except TimeoutError as err:
+            if not done:
+                raise self._took_too_long() from err
+        except NotReadable as err:
+            raise ModelGarbled(
+                f"{begin(self._where)}: the answer {err}.",
+                suggestion="Check base_url, and whether a proxy is in the way.",
+                reached=True,
             ) from err
-        except (httpx.HTTPError, httpx.InvalidURL) as err:
-            said_of = str(err).replace(self._url, self._shown)
-            kind = ModelCutOff if isinstance(err, httpx.RemoteProtocolError) else ModelUnreachable
-            raise kind(
-                f"The model {self._name} at {self._shown} cannot be reached:"
-                f" {said_of or type(err).__name__}.",
-                suggestion="Check base_url and that the endpoint is up.",
-            ) from err
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:  # OSError: what TLS says while reading
+            if not done:
+                raise failure(
+                    err, self._where, shown_host(self._proxy), answering=answer is not None
+                ) from err
+        finally:
+            if answer is not None:
+                await answer.close()
 
     async def close(self) -> None:
+        """Close the connections; a call that is being answered fails with ModelCutOff."""
         if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+            http, self._http = self._http, None
+            await http.aclose()
+
+    def _request(self, body: bytes) -> httpx.Request:
+        """The request. Raises ModelError for a URL or a header that cannot be sent."""
+        try:
+            request = httpx.Request(
+                "POST", self._url, content=body, headers=self._headers, extensions={"timeout": self._timeout}
+            )
+            if any(set("\r\n\0") & set(value) for pair in self._headers.items() for value in pair):
+                raise ValueError("a header has more than one line")
+        except (httpx.InvalidURL, UnicodeEncodeError, ValueError, TypeError) as err:
+            # What a UnicodeEncodeError says of itself holds the whole value, which may be secret.
+            why = "a header has characters other than ASCII" if isinstance(err, UnicodeError) else str(err)
+            raise ModelError(
+                f"{begin(self._where)} cannot be asked: {why}.",
+                suggestion="Correct base_url and headers of the provider.",
+            ) from None
+        port = request.url.port
+        if (
+            request.url.scheme not in ("http", "https")
+            or not request.url.host
+            or not (port is None or 0 < port < 1 << 16)
+        ):
+            raise ModelError(
+                f"{begin(self._where)} cannot be asked: its base_url is no URL of a web server.",
+                suggestion="Write base_url with its scheme, such as https://HOST/v1.",
+            )
+        return request
+
+    async def _load_certificates(self) -> None:
+        """Have them loaded, which takes 60 ms and is done once for the process, outside of the event loop."""
+        settings = self._settings
+        if self._http is None and self._url.lower().startswith("https:"):
+            with contextlib.suppress(ConfigError):  # told by whoever needs them
+                await asyncio.to_thread(
+                    tls_context, settings.ca_file, settings.client_cert, settings.client_key
+                )
+
+    def _transport(self) -> httpx.AsyncHTTPTransport:
+        """The connections. Raises ModelError where certificates or proxy cannot be used."""
+        if self._http is None:
+            _settle_sniffio()
+            settings = self._settings
+            try:
+                self._http = httpx.AsyncHTTPTransport(
+                    # Plain HTTP needs no certificates.
+                    verify=tls_context(settings.ca_file, settings.client_cert, settings.client_key)
+                    if self._url.lower().startswith("https:")
+                    else False,
+                    limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+                    proxy=self._proxy or None,
+                )
+            except ConfigError as err:
+                raise ModelCertificate(
+                    f"{begin(self._where)}: {err.message}", suggestion=err.suggestion
+                ) from err
+            except (ImportError, ValueError, httpx.InvalidURL) as err:
+                missing = (
+                    "the Python package socksio is missing" if isinstance(err, ImportError) else "no URL"
+                )
+                raise ModelError(
+                    f"{begin(self._where)} has the proxy {shown_host(self._proxy)!r}: {missing}.",
+                    suggestion="Correct the provider's proxy; an http:// proxy needs nothing more.",
+                ) from err
+        return self._http
+
+    async def _refused(self, response: httpx.Response, body: Body) -> ModelError:
+        """The error that a response without success is."""
+        status = response.status_code
+        if response.is_redirect or status // 100 == 3:
+            return self._redirected(response)
+        said = b""
+        body.hurry(self._settings.connect_timeout_s)
+        try:
+            async for chunk in body:
+                said += chunk
+                if len(said) > _ERROR_BODY_BYTES:
+                    break
+        except (httpx.HTTPError, OSError, NotReadable):
+            pass  # the status says enough
+        return refusal(self._name, status, response.headers, said)
+
+    def _redirected(self, response: httpx.Response) -> ModelRedirected:
+        said = response.headers.get("location", "")
+        try:
+            to = shown_url(urllib.parse.urljoin(self._url, said)) if said else "nowhere"
+        except ValueError:
+            to = "somewhere that is no URL"
+        return ModelRedirected(
+            f"{begin(self._where)} sends requests on to {printable(to)[:200]} "
+            f"(status {response.status_code}); neither the request nor its key was sent there.",
+            suggestion="If that is the right place, name it in base_url; else a login page is in the way.",
+            reached=True,
+        )
+
+    def _endless(self) -> ModelTimedOut:
+        return ModelTimedOut(
+            f"{begin(self._where)} does not come to an end: it has more than {_ANSWER_BYTES >> 20} MiB.",
+            suggestion="Choose another model, or set max_output_tokens.",
+            reached=True,
+        )
+
+    def _took_too_long(self) -> ModelTimedOut:
+        return ModelTimedOut(
+            f"{begin(self._where)} did not answer in time: the answer took longer than "
+            f"{self._settings.total_timeout_s:g} s.",
+            suggestion="Try again, choose another model, or set total_timeout_s.",
+            reached=True,
+        )
 
 
-async def _start_of(response: httpx.Response) -> bytes:
-    """As much of an error's body as may be of use."""
-    body = b""
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > _ERROR_BODY_BYTES:
-            break
-    return body
-
-
-def without_userinfo(url: str) -> str:
-    """A URL without the user and password that may stand in it."""
+def shown_url(url: str) -> str:
+    """A URL as errors may show it: without user and password, and without a query, which may hold a key."""
     scheme, sep, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{sep}{host.rpartition('@')[2]}{slash}{path}" if sep else url
+    host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+    return f"{scheme}{sep}{host.rpartition('@')[2]}{slash}{path}" if sep else url.partition("?")[0]
+
+
+def shown_host(url: str) -> str:
+    """The host of a proxy with its port, without user and password."""
+    return shown_url(url).partition("://")[2].partition("/")[0]
 
 
 def _proxy_for(url: str) -> str | None:
     """The proxy that the environment names for a URL, if it names one."""
     parts = urllib.parse.urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
+    if urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
-    return urllib.request.getproxies().get(parts.scheme)
+    proxies = urllib.request.getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    return found if not found or "://" in found else f"http://{found}"
 
 
 def _settle_sniffio() -> None:

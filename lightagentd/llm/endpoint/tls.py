@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import ssl
+import threading
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
+
+_loading = threading.Lock()
+"""Agents that begin at the same time wait for one context, and do not each make their own."""
 
 
 def tls_context(
@@ -15,7 +19,8 @@ def tls_context(
     """The context for these files, one for the process until one of them changes. Raises ConfigError."""
     try:
         stamps = tuple(path.stat().st_mtime_ns for path in (ca_file, client_cert, client_key) if path)
-        return _made(ca_file, client_cert, client_key, stamps)
+        with _loading:
+            return _made(ca_file, client_cert, client_key, stamps)
     except (OSError, ssl.SSLError) as err:
         raise ConfigError(
             f"The certificates for a model's endpoint cannot be used: {err}.",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lightagentd.agents.jsoncalls import call_in_text
+from lightagentd.llm.json_calls import call_in_text
 
 CALL = '{"tool": "proc", "action": "info", "args": {"pid": 1}}'
 

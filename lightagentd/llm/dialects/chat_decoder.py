@@ -1,0 +1,228 @@
+"""The answers of chat completions: chunks of a stream, or one whole completion where a server has no stream.
+
+What is here beyond the API reference, servers have been seen to send: calls without index or id, the same
+index for every call, arguments as an object, content in parts, reasoning in fields of several names, an end
+without a reason and a reason with another name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightagentd.errors import ModelCutOff, ModelGarbled, ModelOverloaded
+from lightagentd.events.model import new_id
+from lightagentd.llm.dialects.dialect import count, from_json, text
+from lightagentd.llm.dialects.think_tags import ThinkTags
+from lightagentd.llm.endpoint.refusals import error_said, printable, stream_error
+from lightagentd.llm.protocol import (
+    Finish,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers have it: DeepSeek, Qwen, GLM, llama.cpp; and OpenRouter, Ollama, vLLM, Groq."""
+_REASONS = {
+    "stop": ("stop", "end_turn", "eos", "eos_token", "stop_sequence"),
+    "length": ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"),
+    "tool_calls": ("tool_calls", "function_call", "tool_use"),
+    "content_filter": ("content_filter", "safety", "sensitive", "recitation", "refusal"),
+    "error": ("error", "network_error", "insufficient_system_resource", "abort", "aborted", "cancelled"),
+}
+_NORMAL = {said: reason for reason, words in _REASONS.items() for said in words}
+_MOST_CALLS = 1000
+"""More calls in one answer than anybody means."""
+
+
+@dataclass(kw_only=True)
+class _Call:
+    """A tool call that is being put together."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class ChatDecoder:
+    """Puts the chunks of one answer together."""
+
+    def __init__(self, model: str, on_usage: Callable[[Usage], None] | None = None) -> None:
+        self._on_usage = on_usage
+        self._model = model
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._reason = ""
+        self._usage: Usage | None = None
+        self._any = False
+        self.over = False
+        self._think = ThinkTags()
+        self._reasoning: list[str] = []
+        self._reasoning_field = ""
+
+    def feed(self, data: str) -> list[Part]:
+        """The parts in the data of one event. Raises ModelError."""
+        if self.over:
+            return []
+        try:
+            chunk = from_json(data)
+        except (ValueError, RecursionError) as err:
+            if data.strip() == "[DONE]":
+                self.over = True
+                return []
+            raise self._garbled("something that is not JSON", data) from err
+        try:
+            return self._take(chunk)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as err:
+            raise self._garbled("something that is not part of an answer", data) from err
+
+    def _garbled(self, what: str, data: str) -> ModelGarbled:
+        return ModelGarbled(
+            f"The stream of {self._model} holds {what}: {data[:200]!r}.",
+            suggestion="Check base_url and kind of the provider, or choose another model.",
+            reached=True,
+        )
+
+    def _take(self, chunk: dict[str, Any]) -> list[Part]:
+        if error := chunk.get("error"):
+            raise stream_error(self._model, error)
+        choices = chunk.get("choices")
+        if choices is None and "choices" not in chunk and error_said(chunk) is not None:
+            raise stream_error(self._model, chunk)
+        self._count(chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage"))
+        self._any = self._any or "choices" in chunk
+        parts: list[Part] = []
+        for choice in (choices or [])[:1]:
+            if error := choice.get("error"):
+                raise stream_error(self._model, error)
+            self._count(choice.get("usage"))  # Moonshot has it there
+            self._reason = text(choice.get("finish_reason")) or self._reason
+            self._delta(choice.get("delta") or choice.get("message") or {}, parts)
+        return parts
+
+    def _count(self, usage: dict[str, Any] | None) -> None:
+        if not usage:
+            return
+        cached = (
+            (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            or usage.get("prompt_cache_hit_tokens")  # DeepSeek
+            or usage.get("cached_tokens")  # Moonshot
+        )
+        self._usage = Usage(
+            prompt_tokens=count(usage.get("prompt_tokens")),
+            completion_tokens=count(usage.get("completion_tokens")),
+            cached_tokens=count(cached),
+        )
+        if self._on_usage is not None:
+            self._on_usage(self._usage)
+
+    def _delta(self, delta: dict[str, Any], parts: list[Part]) -> None:
+        for name in REASONING:
+            if thought := text(delta.get(name)):
+                self._reasoning_field = self._reasoning_field or name
+                self._reasoned(thought, parts)
+                break  # some servers have the same in both
+        content = delta.get("content")
+        if isinstance(content, list):
+            for part in content:
+                self._content_part(part, parts)
+        elif said := text(content):
+            parts += [TextDelta(said)] if self._think.settled else self._think.feed(said)
+        if refused := text(delta.get("refusal")):
+            parts.append(TextDelta(refused))
+        for piece in delta.get("tool_calls") or ():
+            self._add(piece)
+        if legacy := delta.get("function_call"):
+            self._add({"index": 0, "function": legacy})
+
+    def _reasoned(self, thought: str, parts: list[Part]) -> None:
+        self._reasoning.append(thought)
+        parts.append(ReasoningDelta(thought))
+
+    def _content_part(self, part: dict[str, Any], parts: list[Part]) -> None:
+        """A part of content that is a list, as Mistral's models that think have it."""
+        if (kind := part.get("type")) == "thinking":
+            inner = part.get("thinking")
+            for piece in inner if isinstance(inner, list) else [{"text": inner}]:
+                if thought := text(piece.get("text")):
+                    self._reasoned(thought, parts)
+        elif kind in ("text", "output_text", "refusal") and (
+            said := text(part.get("text") or part.get(kind))
+        ):
+            parts += self._think.feed(said)
+
+    def _add(self, piece: dict[str, Any]) -> None:
+        function = piece.get("function") or {}
+        call_id, name = text(piece.get("id")), text(function.get("name"))
+        call = self._call_of(piece.get("index"), call_id, name)
+        call.id = call.id or call_id
+        call.name = call.name or name
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):  # Ollama, in one piece
+            arguments = json.dumps(arguments)
+        if arguments := text(arguments):
+            call.arguments.append(arguments)
+
+    def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
+        """The call that a piece belongs to. Some endpoints give no index, or the same one to every call."""
+        if index is None:
+            known = self._calls[-1] if self._calls and not name else None
+        else:
+            known = self._by_index.get(int(index))
+        if known is not None and not (name and call_id and known.id and known.id != call_id):
+            return known
+        if len(self._calls) >= _MOST_CALLS:
+            raise ValueError("too many calls")
+        call = _Call(index=len(self._calls) if index is None else int(index))
+        self._calls.append(call)
+        self._by_index[call.index] = call
+        return call
+
+    def finish(self, content_type: str) -> Iterator[Part]:
+        """Reasoning, calls in the order of their index, and the end. Raises ModelError."""
+        if not self._any:
+            raise ModelGarbled(
+                f"The model {self._model} answered with nothing that is a stream of chat completions "
+                f"(content type {printable(content_type[:100]) or 'missing'}).",
+                suggestion="Check base_url: it must name an OpenAI-compatible API.",
+                reached=True,
+            )
+        if not self.over and not self._reason:
+            raise ModelCutOff(
+                f"The answer of {self._model} broke off before its end.",
+                suggestion="Try again, or choose another model.",
+                reached=True,
+            )
+        reason = _NORMAL.get(self._reason.lower(), "stop")
+        if reason == "error":
+            raise ModelOverloaded(
+                f"The model {self._model} broke off its answer: {self._reason}.",
+                suggestion="Try again later, or choose another model.",
+                reached=True,
+            )
+        yield from self._think.finish()
+        if self._reasoning:
+            own = self._reasoning_field if self._reasoning_field != REASONING[0] else ""
+            yield Reasoning(model=self._model, text="".join(self._reasoning), id=own)
+        yield from self._whole_calls()
+        if reason in ("stop", "tool_calls"):  # servers mix them up
+            reason = "tool_calls" if self._calls else "stop"
+        yield Finish(reason=reason, usage=self._usage)
+
+    def _whole_calls(self) -> Iterator[ToolCall]:
+        used: set[str] = set()
+        for call in sorted(self._calls, key=lambda call: call.index):
+            call_id = call.id
+            if not call_id or call_id in used:
+                call_id = new_id("call")
+            used.add(call_id)
+            # A call that was cut off before its arguments is no call without any: it must not run.
+            nothing = "{" if self._reason == "length" and call is self._calls[-1] else "{}"
+            yield ToolCall(id=call_id, name=call.name, arguments="".join(call.arguments) or nothing)

@@ -1,0 +1,172 @@
+"""Makes any conversation one that an endpoint takes.
+
+A conversation may have begun with another model, may be imported, or may have lost a part. The endpoints
+refuse it whole for one call without a result, one result without its call, or an id that they find odd. What
+is made here depends on nothing but the messages, so that the beginning of a longer conversation stays the
+same and is found in the endpoint's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.llm.dialects.dialect import NAME_CHARS, marked_result
+from lightagentd.llm.protocol import Message, Reasoning, ToolCall
+
+PLAIN_IDS = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""Ids that all endpoints take: Anthropic demands these characters, OpenAI not more than 40 of them."""
+NO_RESULT = "The result of this call is not known."
+_MOST_BRACKETS = 200
+"""So many in the arguments of a call cannot be nested too deep for any encoder."""
+
+
+def fitted(messages: Sequence[Message], ids: re.Pattern[str] = PLAIN_IDS) -> list[Message]:
+    """The messages, with each call followed at once by its one result, in the order of the results.
+
+    Calls have an id that matches `ids` and that no other call of the conversation has. A result whose call is
+    gone is told as text of the user, and of a call without a result it is said that there is none.
+    """
+    made: list[Message] = []
+    used: dict[str, int] = {}
+    at, end = 0, len(messages)
+    while at < end:
+        message = messages[at]
+        at += 1
+        if message.role != "assistant" or not message.tool_calls:
+            made.append(_told(message) if message.role == "tool" else message)
+            continue
+        begin = at
+        while at < end and messages[at].role != "assistant":
+            at += 1
+        following = messages[begin:at]
+        if _fits(message, following, used, ids):
+            made.append(message)
+            made += following
+        else:
+            made += _step(message, following, used, ids)
+    return made
+
+
+def _fits(message: Message, following: Sequence[Message], used: dict[str, int], ids: re.Pattern[str]) -> bool:
+    """Whether a message with one call and what follows is as it has to be; that is what nearly all are."""
+    if len(message.tool_calls) != 1 or len(following) != 1:
+        return False
+    call_id, result = message.tool_calls[0].id, following[0]
+    if (
+        result.tool_call_id != call_id
+        or result.role != "tool"
+        or call_id in used
+        or not ids.fullmatch(call_id)
+    ):
+        return False
+    used[call_id] = 0
+    return True
+
+
+def _step(
+    message: Message, following: Sequence[Message], used: dict[str, int], ids: re.Pattern[str]
+) -> list[Message]:
+    """A message with calls, their results, and then what else came before the model spoke again."""
+    new_ids: dict[str, list[str]] = {}
+    calls: list[ToolCall] = []
+    for call in message.tool_calls:
+        new_id = call.id if call.id not in used and ids.fullmatch(call.id) else _fresh(call.id, used)
+        used.setdefault(new_id, 0)
+        new_ids.setdefault(call.id, []).append(new_id)
+        calls.append(call if new_id == call.id else replace(call, id=new_id))
+    results: list[Message] = []
+    rest: list[Message] = []
+    for other in following:
+        if other.role != "tool":
+            rest.append(other)
+        elif waiting := new_ids.get(other.tool_call_id):
+            new_id = waiting.pop(0)
+            results.append(other if new_id == other.tool_call_id else replace(other, tool_call_id=new_id))
+        else:
+            rest.append(_told(other))
+    if len(results) < len(calls):
+        answered = {result.tool_call_id for result in results}
+        results += [
+            Message(role="tool", content=NO_RESULT, tool_call_id=call.id, name=call.name)
+            for call in calls
+            if call.id not in answered
+        ]
+    return [replace(message, tool_calls=tuple(calls)), *results, *rest]
+
+
+def _told(result: Message) -> Message:
+    """A result without a call, as an endpoint may read it."""
+    return Message(role="user", content=marked_result(result))
+
+
+def _fresh(old: str, used: dict[str, int]) -> str:
+    """An id in place of one that does not do, the same for the same conversation. `used` has for each id how
+    many were made in place of it: some servers have the same id for every call.
+    """
+    seed = old.encode("utf-8", "replace")
+    number = used.get(old, 0)
+    while True:
+        made = f"call_{hashlib.sha256(b'%d ' % number + seed).hexdigest()[:24]}"
+        number += 1
+        if made not in used:
+            used[old] = number
+            return made
+
+
+def loop_start(messages: Sequence[Message]) -> int:
+    """Where the tool loop begins in which the conversation is: behind the newest message that is a person's
+    alone. The endpoints want the reasoning from there on back, and ignore older. `messages` are fitted.
+    """
+    person = result = False
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role == "assistant":
+            if person and not result:
+                return at + 1
+            person = result = False
+        else:
+            person = True
+            result = result or messages[at].role == "tool"
+    return 0
+
+
+def own_reasoning(message: Message, model: str) -> list[Reasoning]:
+    """The blocks that this model gave: nobody else's signature or cipher means anything to its endpoint."""
+    return [block for block in message.reasoning if block.model == model]
+
+
+def function_name(name: str) -> str:
+    """A name as it may be sent back: endpoints refuse a conversation with a bad one in it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "unnamed"
+
+
+def arguments_object(arguments: str) -> dict[str, Any] | None:
+    """The object that the arguments of a call are; None for what is none."""
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if arguments.count("{") + arguments.count("[") > _MOST_BRACKETS and _depth(found) > _MOST_BRACKETS:
+        return None
+    return found
+
+
+def wrapped_arguments(arguments: str) -> dict[str, Any]:
+    """What stands in a conversation for arguments that are no object."""
+    return {"not_a_json_object": arguments}
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested."""
+    level, deep = [value], 0
+    while level:
+        deep += 1
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return deep

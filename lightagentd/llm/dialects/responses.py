@@ -1,0 +1,143 @@
+"""The Responses API, as OpenAI and some other servers speak it: what is sent (answers: `responses_decoder`).
+
+The API reference is "Create a model response" with `stream: true`. Nothing is stored at the endpoint: each
+request has the whole conversation, and what the model thought comes back as it was, in cipher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lightagentd.events.model import dump_json
+from lightagentd.llm.dialects.dialect import joined_url, marked_result
+from lightagentd.llm.dialects.fitting import (
+    arguments_object,
+    fitted,
+    function_name,
+    loop_start,
+    own_reasoning,
+    wrapped_arguments,
+)
+from lightagentd.llm.dialects.responses_decoder import ResponsesDecoder
+from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning, Request
+
+_DOES_NOT_THINK = re.compile(r"^(gpt-3|gpt-4|chatgpt-4|gpt-5-chat)")
+"""OpenAI's models without reasoning refuse a request that wants reasoning in cipher."""
+_ENCRYPTED = "reasoning.encrypted_content"
+_ABOUT_CIPHER = re.compile(r"encrypted content is not supported|['\"`]include\b|\binclude\[", re.IGNORECASE)
+_ABOUT_ITEMS = re.compile(
+    r"encrypted_content|encrypted content|type '?reasoning'?|reasoning item|\brs_\w+", re.IGNORECASE
+)
+
+
+class Responses:
+    """The dialect for one model."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._name = f"{settings.provider}/{settings.model}"
+        self._functions: tuple[Sequence[Function], bytes] = ((), b"")
+        """The functions of the last call and their JSON: they are the same for all steps of a turn."""
+        self._encrypted = not _DOES_NOT_THINK.match(settings.model.rpartition("/")[2])
+        self._reasoning_back = True
+
+    def url(self, base_url: str) -> str:
+        return joined_url(base_url, "/responses")
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+    def body(self, request: Request) -> bytes:
+        settings = self._settings
+        fields: dict[str, Any] = {
+            "model": settings.model,
+            "input": self._wire_items(fitted(request.messages)),
+            "stream": True,
+            "store": False,
+        }
+        if self._encrypted:
+            fields["include"] = [_ENCRYPTED]
+        if request.system:
+            fields["instructions"] = request.system
+        if settings.max_output_tokens is not None:
+            fields["max_output_tokens"] = settings.max_output_tokens
+        body = dump_json(fields | settings.extra_body)
+        if not request.functions or "tools" in settings.extra_body:
+            return body
+        known, tools = self._functions
+        if known is not request.functions:
+            tools = dump_json([_wire_tool(function) for function in request.functions])
+            self._functions = (request.functions, tools)
+        return body[:-1] + b',"tools":' + tools + b"}"
+
+    def decoder(self, request: Request) -> ResponsesDecoder:
+        return ResponsesDecoder(self._name, request.on_usage)
+
+    def concedes(self, message: str) -> bool:
+        """What models refuse: to encrypt reasoning that they do not have; and reasoning that comes back."""
+        said = message.replace(self._name, "")
+        if self._encrypted and _ABOUT_CIPHER.search(said):
+            self._encrypted = False
+            return True
+        if self._reasoning_back and _ABOUT_ITEMS.search(said):
+            self._reasoning_back = False
+            return True
+        return False
+
+    def _wire_items(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The conversation as items; reasoning only in the tool loop that goes on, where the API wants it."""
+        items: list[dict[str, Any]] = []
+        in_loop = loop_start(messages) if self._reasoning_back else len(messages)
+        for at, message in enumerate(messages):
+            if message.role == "tool":
+                items.append(
+                    {
+                        "type": "function_call_output",
+                        "call_id": message.tool_call_id,
+                        "output": marked_result(message),
+                    }
+                )
+                continue
+            if at >= in_loop and (message.content or message.tool_calls):
+                # An item of reasoning is refused when nothing follows that it was about.
+                items += [_wire_reasoning(block) for block in own_reasoning(message, self._name)]
+            if message.content or message.role == "user":
+                items.append({"type": "message", "role": message.role, "content": message.content})
+            items += [
+                # The id of the item itself is left out: it names something that the endpoint has not stored.
+                {
+                    "type": "function_call",
+                    "call_id": call.id,
+                    "name": function_name(call.name),
+                    "arguments": _wire_arguments(call.arguments),
+                }
+                for call in message.tool_calls
+            ]
+        return items
+
+
+def _wire_tool(function: Function) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.parameters,
+        # What the API calls strict are schemas of a kind that those of the tools need not be.
+        "strict": False,
+    }
+
+
+def _wire_arguments(arguments: str) -> str:
+    if arguments_object(arguments) is None:
+        return dump_json(wrapped_arguments(arguments)).decode()
+    return arguments
+
+
+def _wire_reasoning(block: Reasoning) -> dict[str, Any]:
+    item = {"type": "reasoning", **({"id": block.id} if block.id else {})}
+    if block.data:
+        summary = [{"type": "summary_text", "text": block.text}] if block.text else []
+        return {**item, "summary": summary, "encrypted_content": block.data}
+    return {**item, "summary": [], "content": [{"type": "reasoning_text", "text": block.text}]}

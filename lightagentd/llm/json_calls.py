@@ -1,0 +1,90 @@
+"""Tool calls written as text, for models without native ones (DESIGN section 6).
+
+Content that is exactly one JSON object `{"tool", "action", "args"}`, bare or in one code fence, is a call.
+Anything else is text, however much it looks like a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.events.model import new_id
+from lightagentd.llm.protocol import Finish, Part, TextDelta, ToolCall
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_KEYS = {"tool", "action", "args"}
+_BEGINNINGS = tuple(f'{fence}{{"{key}"' for fence in ("", "```json", "```") for key in sorted(_KEYS))
+"""How a call begins, without blanks."""
+_LOOK_CHARS = 200
+
+
+def object_in_text(text: str) -> dict[str, Any] | None:
+    """The JSON object that the whole text is, bare or in one code fence, or None."""
+    stripped = text.strip()
+    if fenced := _FENCE.fullmatch(stripped):
+        stripped = fenced[1].strip()
+    if not (stripped.startswith("{") and stripped.endswith("}")):
+        return None
+    try:
+        found = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def call_in_text(text: str) -> ToolCall | None:
+    """The call that the whole text is, or None."""
+    found = object_in_text(text)
+    if found is None or set(found) - _KEYS or not {"tool", "action"} <= set(found):
+        return None
+    tool, action, args = found["tool"], found["action"], found.get("args", {})
+    if not (isinstance(tool, str) and isinstance(action, str) and isinstance(args, dict)):
+        return None
+    name = f"{tool}_{action}" if action else tool
+    try:
+        arguments = json.dumps(args)
+    except RecursionError:
+        return None
+    return ToolCall(id=new_id("call"), name=name, arguments=arguments)
+
+
+class WrittenCalls:
+    """Makes a call of the text of one answer, if that is one; until then such text is held back."""
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+        self._head = ""
+        self._holding = True
+
+    def feed(self, part: Part) -> Iterator[Part]:
+        """What a part of the answer becomes."""
+        if self._holding:
+            if isinstance(part, TextDelta):
+                self._held.append(part.text)
+                if self._may_be_call(part.text):
+                    return
+                part = self._text()
+            elif isinstance(part, ToolCall) and self._held:
+                yield self._text()
+            elif isinstance(part, Finish) and self._held:
+                if (call := call_in_text("".join(self._held))) is not None:
+                    yield call
+                    part = replace(part, reason="tool_calls")
+                else:
+                    yield self._text()
+        yield part
+
+    def _may_be_call(self, more: str) -> bool:
+        if len(self._head) < _LOOK_CHARS:
+            self._head += "".join(more.split())[:_LOOK_CHARS]
+        return any(self._head.startswith(begin) or begin.startswith(self._head) for begin in _BEGINNINGS)
+
+    def _text(self) -> TextDelta:
+        self._holding = False
+        text = "".join(self._held)
+        self._held = []
+        return TextDelta(text)

@@ -1,0 +1,135 @@
+"""What is sent as a chat completion, and what a request does without once a server refused it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lightagentd.llm.dialects.chat_completions import ChatCompletions
+from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning, Request, ToolCall
+
+ASK = Request(system="S", messages=[Message(role="user", content="how?")])
+FUNCTIONS = [Function(name="f_g", description="Does it.", parameters={"type": "object"})]
+
+
+def dialect(**settings: Any) -> ChatCompletions:
+    return ChatCompletions(ModelSettings(provider="p", model="m", **settings))
+
+
+def body(chat: ChatCompletions, request: Request = ASK) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(chat.body(request))
+    return found
+
+
+def step(number: int, *blocks: Reasoning) -> list[Message]:
+    """A call with its reasoning, and its result."""
+    call = ToolCall(id=f"c{number}", name="f_g", arguments="{}")
+    return [
+        Message(role="assistant", content="", tool_calls=(call,), reasoning=blocks),
+        Message(role="tool", content="ok", tool_call_id=f"c{number}", name="f_g"),
+    ]
+
+
+def hmm(text: str, model: str = "p/m", field: str = "") -> Reasoning:
+    return Reasoning(model=model, text=text, id=field)
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("https://x.openai.azure.com/openai/v1", "max_completion_tokens"),
+        ("https://api.openai.com.evil.example/v1", "max_tokens"),
+        ("http://127.0.0.1:11434/v1", "max_tokens"),
+        ("https://openrouter.ai/api/v1", "max_tokens"),
+    ],
+)
+def test_the_limit_has_the_name_that_the_server_takes(base: str, name: str) -> None:
+    sent = body(dialect(base_url=base, max_output_tokens=500))
+    assert sent[name] == 500
+    assert len({"max_tokens", "max_completion_tokens"} & set(sent)) == 1
+
+
+def test_there_is_no_limit_without_one() -> None:
+    assert not {"max_tokens", "max_completion_tokens"} & set(body(dialect()))
+
+
+def test_more_fields_win_over_those_of_the_client() -> None:
+    chat = dialect(
+        extra_body={"temperature": 0, "stream_options": None, "max_tokens": 7}, max_output_tokens=5
+    )
+    sent = body(chat)
+    assert (sent["temperature"], sent["stream_options"], sent["max_tokens"]) == (0, None, 7)
+
+
+def test_tools_of_the_configuration_are_not_sent_twice() -> None:
+    chat = dialect(extra_body={"tools": []})
+    assert chat.body(Request(system="", messages=ASK.messages, functions=FUNCTIONS)).count(b'"tools"') == 1
+
+
+def test_a_refused_option_for_the_usage_is_left_out_from_then_on() -> None:
+    chat = dialect()
+    assert "stream_options" in body(chat)
+    assert chat.concedes("Unrecognized request argument supplied: stream_options")
+    assert "stream_options" not in body(chat)
+    assert not chat.concedes("Unrecognized request argument supplied: stream_options")
+
+
+def test_a_refused_name_of_the_limit_is_changed_once() -> None:
+    chat = dialect(max_output_tokens=5)
+    words = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
+    assert chat.concedes(words)
+    assert body(chat)["max_completion_tokens"] == 5
+    assert "max_tokens" not in body(chat)
+    assert not chat.concedes("Unknown field: max_completion_tokens")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "max_tokens is too large: 5.",
+        "Invalid schema for function",
+        "Incorrect API key",
+        "context_length_exceeded",
+        "",
+    ],
+)
+def test_nothing_is_left_out_for_other_refusals(words: str) -> None:
+    assert not dialect(max_output_tokens=5).concedes(words)
+
+
+def test_reasoning_goes_back_within_the_tool_loop_that_runs() -> None:
+    messages = [
+        Message(role="user", content="first"),
+        *step(1, hmm("old")),
+        Message(role="assistant", content="done", reasoning=(hmm("old too"),)),
+        Message(role="user", content="second"),
+        *step(2, hmm("new")),
+        *step(3, hmm("newer", field="reasoning")),
+    ]
+    sent = body(dialect(), Request(system="S", messages=messages))["messages"]
+    thoughts = [found.get("reasoning_content") or found.get("reasoning") for found in sent]
+    assert thoughts == [None, None, None, None, None, None, "new", None, "newer", None]
+    assert sent[6]["reasoning_content"] == "new"
+    assert sent[8]["reasoning"] == "newer"
+
+
+def test_reasoning_of_another_model_stays_here() -> None:
+    messages = [Message(role="user", content="x"), *step(1, hmm("theirs", model="other/m"))]
+    assert "theirs" not in json.dumps(body(dialect(), Request(system="", messages=messages)))
+
+
+def test_reasoning_that_is_refused_stays_here_from_then_on() -> None:
+    chat = dialect()
+    request = Request(system="", messages=[Message(role="user", content="x"), *step(1, hmm("mine"))])
+    assert "mine" in json.dumps(body(chat, request))
+    assert chat.concedes("messages.1.reasoning_content: Extra inputs are not permitted")
+    assert "mine" not in json.dumps(body(chat, request))
+
+
+def test_a_call_without_a_result_is_sent_with_one() -> None:
+    messages = [Message(role="user", content="x"), step(1)[0], Message(role="user", content="y")]
+    roles = [found["role"] for found in body(dialect(), Request(system="", messages=messages))["messages"]]
+    assert roles == ["user", "assistant", "tool", "user"]

@@ -8,31 +8,51 @@ passwords never stand in these files: a provider names where its key is.
 from __future__ import annotations
 
 import difflib
-import os
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError
 
+from lightagentd.config_section import Seconds, Section
 from lightagentd.errors import ConfigError
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.model_config import CREDENTIAL_NAMES, ModelFacts, Models, Price, Provider, api_key, read_key
+
+__all__ = [
+    "Budget",
+    "Budgets",
+    "Config",
+    "Daemon",
+    "History",
+    "Limits",
+    "Memory",
+    "ModelFacts",
+    "Models",
+    "Price",
+    "Provider",
+    "Seconds",
+    "Section",
+    "Worker",
+    "api_key",
+    "check_place",
+    "files",
+    "load",
+    "load_one",
+    "parse_toml",
+    "place_of",
+    "read_key",
+    "read_text",
+]
 
 _Model = TypeVar("_Model", bound=BaseModel)
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 ETC = Path("/etc")
 """Below it only root may be able to write what the daemon reads."""
-_CREDENTIAL_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
 
-class _Section(BaseModel):
-    # The input may hold a key that somebody wrote where none belongs: never show it.
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class Daemon(_Section):
+class Daemon(Section):
     """`[daemon]`"""
 
     socket_group: str = "lightagent"
@@ -52,7 +72,7 @@ class Daemon(_Section):
     then reads everyone's conversations."""
 
 
-class Limits(_Section):
+class Limits(Section):
     """`[limits]`: what one turn, session or prompt may use, unless the agent's own limits say less."""
 
     max_steps: int = Field(default=40, ge=1, le=10_000)
@@ -74,16 +94,17 @@ class Limits(_Section):
     max_attachment_bytes: int = Field(default=1 << 20, ge=1, le=MAX_MESSAGE_BYTES // 4)
     """The largest file that may be attached to a prompt; all of one prompt together may have four times that.
     """
-    max_tools: int = Field(default=64, ge=8, le=2000)
-    """How many functions a model is offered at once. An agent that has more offers those that fit the prompt,
-    those that its session used before, and a search for the others."""
+    max_tools: int = Field(default=96, ge=8, le=2000)
+    """How many functions a model is offered at once, and fewer where they would take more than a third of its
+    window. An agent that has more offers those that fit the prompt, those that its session used before, and a
+    search for the others."""
     compact_at: float = Field(default=0.8, gt=0.1, le=0.95)
     """How full a model's window may be, as a part of it, before the conversation is compacted."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
     """How much of a call's output a model gets to read."""
 
 
-class Budget(_Section):
+class Budget(Section):
     """What may be used in one scope; 0 means that there is no limit."""
 
     tokens: int = Field(default=0, ge=0)
@@ -99,7 +120,7 @@ class Budget(_Section):
     """The time of turns, without that which they wait for a person."""
 
 
-class Budgets(_Section):
+class Budgets(Section):
     """`[budgets.SCOPE]`: checked before each model call; a turn that used one up ends with exit status 79.
     What a call takes in tokens and money is known when it is over: calls that run at once may use more."""
 
@@ -115,18 +136,7 @@ class Budgets(_Section):
     """Everything that the daemon does, on one day (UTC)."""
 
 
-class Price(_Section):
-    """`[models.prices."PROVIDER/MODEL"]`: what a million tokens cost."""
-
-    prompt: float = Field(default=0.0, ge=0.0)
-    """A million tokens of prompts."""
-    completion: float = Field(default=0.0, ge=0.0)
-    """A million tokens of answers."""
-    cached: float | None = Field(default=None, ge=0.0)
-    """A million tokens of prompts that the endpoint had cached; without it, as those that it had not."""
-
-
-class Memory(_Section):
+class Memory(Section):
     """`[memory]`: what agents remember of and for each user."""
 
     store: str = Field(default="", pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")
@@ -137,7 +147,7 @@ class Memory(_Section):
     """How much of an owner's memories stands in the system prompt, the surest and newest first."""
 
 
-class History(_Section):
+class History(Section):
     """`[history]`"""
 
     max_age_days: float = Field(default=0.0, ge=0.0, le=100_000.0)
@@ -152,7 +162,7 @@ class History(_Section):
     """After so many seconds at the latest, when there are events that no checkpoint covers."""
 
 
-class Worker(_Section):
+class Worker(Section):
     """`[worker]`"""
 
     sandbox: Literal["auto", "systemd", "bwrap", "none"] = "auto"
@@ -171,95 +181,7 @@ class Worker(_Section):
     """How long a worker may take until it answers."""
 
 
-class Provider(_Section):
-    """`[models.providers.NAME]`: an endpoint of models, or a client of your own."""
-
-    kind: str = Field(
-        default="openai",
-        pattern=r"^(openai|openai-responses|anthropic|replay|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
-    )
-    """The protocol: `openai` is chat completions, as most servers speak it; `openai-responses` the Responses
-    API; `anthropic` the Messages API; `replay` plays recorded answers; `module:Class` is a client of your own
-    (see `lightagentd.llm.protocol`)."""
-    base_url: str = Field(default="", pattern=r"^(https?://[^\s/@]+(/\S*)?)?$")
-    """Where the endpoint is, up to and with `/v1`."""
-    api_key_file: Path | None = None
-    """A file that holds the key and nothing else, or the name of a credential of the daemon."""
-    api_key_env: str = ""
-    """A variable of the daemon's environment that holds the key."""
-    headers: dict[str, str] = Field(default_factory=dict)
-    """More headers of each request; those that would hold a key are refused."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """More fields of each request's JSON, such as `temperature`; they win over those of the daemon."""
-    connect_timeout_s: Seconds = 10.0
-    """How long the connection may take."""
-    idle_timeout_s: Seconds = 120.0
-    """How long the endpoint may be silent, before an answer and in the middle of it."""
-    total_timeout_s: Seconds = 900.0
-    """How long one answer may take as a whole."""
-    max_retries: int = Field(default=4, ge=0, le=20)
-    """How often a call is made again that failed in a way that may pass."""
-    max_retry_s: Seconds = 60.0
-    """How long all waiting between these calls may take; an endpoint that wants more is given up."""
-    proxy: str = Field(default="", pattern=r"^(none|(https?|socks5h?)://\S+)?$")
-    """The proxy; without it the one that the environment names, with `none` none at all."""
-    ca_file: Path | None = None
-    """The certificates that are trusted, instead of the system's."""
-    client_cert: Path | None = None
-    """The certificate to show, a PEM file."""
-    client_key: Path | None = None
-    """Its key, if that is not in the same file."""
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    """How long an answer may be; without it what the model's metadata or the endpoint say."""
-    native_tools: bool | None = None
-    """Whether the endpoint takes functions; if not, they are described in words and called as JSON. Without
-    it what the model's metadata say, and what the endpoint answers."""
-    thinking_tokens: int = Field(default=0, ge=0)
-    """How much a model may think before it answers (`anthropic`); 0 for not at all."""
-    recording: Path | None = None
-    """With the kind `replay`: the folder with the recorded answers."""
-    context_tokens: int | None = Field(default=None, ge=1000)
-    """The window of this endpoint's models: how many tokens a prompt and its answer may have. Without it a
-    conversation is compacted as if it were 128,000, and what is longer even so is left to the endpoint."""
-
-    @field_validator("headers")
-    @classmethod
-    def _no_credentials(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name in headers:
-            if name.lower() in _CREDENTIAL_HEADERS:
-                raise ValueError(f"the header {name!r} would hold a key: use api_key_file or api_key_env")
-        return headers
-
-
-class ModelFacts(_Section):
-    """`[models.known."PROVIDER/MODEL"]`: what is known of a model, over what the shipped table says."""
-
-    context_tokens: int | None = Field(default=None, ge=1000)
-    """The window."""
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    """How long an answer may be."""
-    tools: bool | None = None
-    """Whether it takes functions."""
-    reasoning: bool | None = None
-    """Whether it thinks before it answers."""
-
-
-class Models(_Section):
-    """`[models]`"""
-
-    default: str = "runbook"
-    """The model of agents that name none: `runbook`, or `PROVIDER/MODEL`."""
-    fallback: list[str] = Field(default_factory=lambda: ["runbook"])
-    """What every agent falls back to behind its own list, when all endpoints before are down: `runbook` takes
-    over where it has a runbook for the prompt. `[]` for nothing."""
-    record: Path | None = None
-    """A folder to which every exchange with a model is written, without secrets; see the kind `replay`."""
-    known: dict[str, ModelFacts] = Field(default_factory=dict)
-    providers: dict[str, Provider] = Field(default_factory=dict)
-    prices: dict[str, Price] = Field(default_factory=dict)
-
-
-class Config(_Section):
+class Config(Section):
     """The whole configuration."""
 
     daemon: Daemon = Field(default_factory=Daemon)
@@ -358,9 +280,11 @@ def _merge(
 def _known_keys(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
     for part in where:
         found = model.model_fields.get(str(part))
-        annotation = found.annotation if found else Provider
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        if found is None:
+            continue  # a name in a table of sections
+        for annotation in (found.annotation, *get_args(found.annotation)):
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                model = annotation
     return list(model.model_fields)
 
 
@@ -370,14 +294,24 @@ def _explain(
     first = err.errors(include_url=False, include_input=False)[0]
     loc = tuple(str(part) for part in first["loc"])
     key = ".".join(loc)
-    path = next((origins[name] for name in _from_longest(loc) if name in origins), file)
-    where = f"{path}{_line_of(path, loc)}" if path else "The configuration"
+    where = place_of(loc, origins, file)
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(loc[-1], _known_keys(model, loc[:-1]), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Remove it; lactl config show lists what there is."
+        if loc[:2] == ("models", "providers") and loc[-1].lower() in CREDENTIAL_NAMES:
+            hint = "A key stands in a file of its own (chmod 600): name that with api_key_file."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
-    said = f"{key}: {first['msg']}" if key else str(first["msg"])
+    said = first["msg"].removeprefix("Value error, ").rstrip(".")
+    said = f"{key}: {said}" if key else said
     return ConfigError(f"{where}: {said}.", suggestion="Mend the file at the place named.", field=key)
+
+
+def place_of(loc: tuple[str, ...], origins: Mapping[str, Path], file: Path | None = None) -> str:
+    """`FILE:LINE` of what set a key, or else the table around it; `file` is where it is when nothing else is
+    known.
+    """
+    path = next((origins[name] for name in _from_longest(loc) if name in origins), file)
+    return f"{path}{_line_of(path, loc)}" if path else "The configuration"
 
 
 def _from_longest(loc: tuple[str, ...]) -> Iterator[str]:
@@ -416,35 +350,3 @@ def _key_path(text: str) -> tuple[str, ...]:
         name, value = next(iter(value.items()))
         path.append(name)
     return tuple(path)
-
-
-def api_key(provider: Provider) -> str:
-    """The key of a provider, from its file or environment variable; empty when it names neither or
-    the variable is not set.
-
-    Raises ConfigError when the file cannot be read or holds no key.
-    """
-    if provider.api_key_file is not None:
-        return read_key(provider.api_key_file)
-    return os.environ.get(provider.api_key_env, "") if provider.api_key_env else ""
-
-
-def read_key(path: Path) -> str:
-    """A key from a file; a bare name is a systemd credential of the daemon (`LoadCredential=`).
-
-    Raises ConfigError.
-    """
-    if len(path.parts) == 1:
-        path = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/run/credentials/lightagentd.service")) / path
-    try:
-        found = path.read_text().split()
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(
-            f"The key file {path} cannot be read: {err}", suggestion="Name a file that the daemon can read."
-        ) from err
-    if len(found) != 1:
-        raise ConfigError(
-            f"The key file {path} must hold one key; it holds {len(found)} words.",
-            suggestion="Write the key into it, and nothing else.",
-        )
-    return found[0]

@@ -33,7 +33,7 @@ class FrontMatterFile:
             top = str(first["loc"][0]) if first["loc"] else ""
             where = f"{self.path}, line {self.lines[top]}" if top in self.lines else str(self.path)
             said = {"extra_forbidden": "is not known", "missing": "is missing"}.get(first["type"])
-            problem = f" {said}" if said else f": {first['msg']}"
+            problem = f" {said}" if said else f": {first['msg'].removeprefix('Value error, ')}"
             raise ConfigError(f"{where}: the key {key}{problem}.") from err
 
 

@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+ENVIRONMENT_FILE = "environment"
+"""Beside the configuration: what the system daemon's unit reads with `EnvironmentFile=`."""
 CONTENT_KINDS = ("tools", "skills", "agent")
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 

@@ -83,6 +83,13 @@ def test_providers_of_several_files_are_merged(tmp_path: Path) -> None:
             "providers",
         ),
         ("verbose = true\n", 1, "verbose", ""),
+        ("[models.prices.'w/x']\npromt = 1\n", 2, "models.prices.w/x.promt", "prompt"),
+        (
+            "[models.known.'w/x']\ncontext_tokns = 9000\n",
+            2,
+            "models.known.w/x.context_tokns",
+            "context_tokens",
+        ),
     ],
 )
 def test_an_unknown_key_names_file_line_and_nearest_key(
@@ -109,13 +116,49 @@ def test_an_unknown_key_names_file_line_and_nearest_key(
             "worker.sandbox: Input should be 'auto', 'systemd', 'bwrap' or 'none'",
         ),
         ("daemon = 5\n", 1, "daemon: Input should be a valid dictionary"),
-        (
-            "[models]\n[models.providers.x]\nidle_timeout_s = 1\n",
-            2,
-            "models.providers.x.base_url: Field required",
-        ),
         ("[worker]\nidle_timeout_s = nan\n", 2, "worker.idle_timeout_s: "),
-        ("[models.providers.x]\nbase_url = 'ftp://x'\n", 2, "models.providers.x.base_url: "),
+        (
+            "[models.providers.x]\nbase_url = 'ftp://x'\n",
+            2,
+            "models.providers.x.base_url: write http:// or https://, and no other scheme.",
+        ),
+        (
+            "[models.providers.x]\nbase_url = 'api.example.org/v1'\n",
+            2,
+            "models.providers.x.base_url: it has no scheme: write https:// before it.",
+        ),
+        (
+            "[models.providers.x]\nbase_url = 'http://x'\nproxy = 'proxy:3128'\n",
+            3,
+            "models.providers.x.proxy: it has no scheme: write http:// before it.",
+        ),
+        (
+            "[models.providers.x]\nclient_key = '/k'\n",
+            1,
+            "models.providers.x: client_key is of no use without client_cert.",
+        ),
+        ("[models]\ndefault = 'gpt-5'\n", 2, "models.default: 'gpt-5' is not a model: write runbook, or"),
+        ("[models]\nfallback = ['x']\n", 2, "models.fallback: 'x' is not a model"),
+        ("[models.prices.x]\nprompt = 1\n", 1, "models.prices: 'x' is not a model"),
+        (
+            "[models.providers.x]\nkind = 'opanai'\n",
+            2,
+            "models.providers.x.kind: write one of openai, openai-responses, anthropic, replay, or",
+        ),
+        ("[models]\nrecord = 'here'\n", 2, "models.record: write the whole path"),
+        ("[models.providers.x]\nca_file = 'a/b'\n", 2, "models.providers.x.ca_file: write the whole path"),
+        ("[models.providers.'a/b']\n", 1, "models.providers: no provider can be called 'a/b'"),
+        ("[models.providers.runbook]\n", 1, "models.providers: no provider can be called 'runbook'"),
+        (
+            "[models.providers.x]\nextra_body = { messages = [] }\n",
+            2,
+            "models.providers.x.extra_body: the field 'messages' is the daemon's own.",
+        ),
+        (
+            "[models.providers.x]\nheaders = { 'X Team' = 'a' }\n",
+            2,
+            "models.providers.x.headers: the header 'X Team' has characters",
+        ),
     ],
 )
 def test_a_wrong_value_names_file_line_and_what_it_should_be(
@@ -123,13 +166,6 @@ def test_a_wrong_value_names_file_line_and_what_it_should_be(
 ) -> None:
     path = write(tmp_path / "lightagentd.toml", text)
     assert refused(tmp_path).message.startswith(f"{path}:{line}: {said}")
-
-
-def test_the_file_that_set_the_last_value_is_named_not_another_that_begins_alike(tmp_path: Path) -> None:
-    write(tmp_path / "lightagentd.toml", "[models.providers.a]\nbase_url = 'http://a'\n")
-    path = write(tmp_path / "lightagentd.toml.d/1.toml", "[models.providers.ab]\nkind = 'openai'\n")
-    write(tmp_path / "lightagentd.toml.d/2.toml", "[models]\ndefault = 'runbook'\n")
-    assert refused(tmp_path).message.startswith(f"{path}:1: models.providers.ab.base_url")
 
 
 @pytest.mark.parametrize("content", [b"[limits\n", b"a = 1\na = 2\n", b"\xff\xfe", b"x = 'unterminated\n"])
@@ -151,9 +187,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     [
         f"api_key = '{KEY}'",
         f"api_key_env = ['{KEY}']",
+        f"api_key_env = '{KEY}'",
         f"headers = {{ Authorization = 'Bearer {KEY}' }}",
         f"headers = {{ x-api-key = '{KEY}' }}",
         f"base_url = 'https://user:{KEY}@host/v1'",
+        f"base_url = 'https://host/v1?key={KEY}'",
+        f"proxy = 'http://user:{KEY}@host:3128'",
+        f"extra_body = {{ api_key = '{KEY}' }}",
         f"connect_timeout_s = '{KEY}'",
     ],
 )
@@ -208,3 +248,8 @@ def test_a_key_file_without_one_key_is_refused_and_named(tmp_path: Path, content
 def test_a_configuration_cannot_be_changed_once_it_is_read() -> None:
     with pytest.raises(ValidationError):
         Config().limits.max_steps = 3
+
+
+def test_who_writes_a_key_into_the_file_is_told_where_it_belongs(tmp_path: Path) -> None:
+    write(tmp_path / "lightagentd.toml", f"[models.providers.x]\nbase_url = 'http://x'\napi_key = '{KEY}'\n")
+    assert "api_key_file" in refused(tmp_path).suggestion

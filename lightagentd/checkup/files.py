@@ -14,7 +14,9 @@ from lightagentd.api import Finding
 from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.errors import ConfigError, LightagentError
-from lightagentd.paths import Paths
+from lightagentd.llm.environment import Environment
+from lightagentd.llm.in_force import in_force
+from lightagentd.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.unattended.prompt_file import check as check_prompt
 from lightagentd.unattended.prompt_file import prompt_files
 
@@ -50,13 +52,18 @@ def linked(folders: Iterable[Path]) -> list[Finding]:
 
 def _configuration(paths: Paths) -> list[Finding]:
     try:
-        loaded, _ = configuration.load(paths.config)
+        loaded = in_force(*configuration.load(paths.config), Environment()).config
     except (ConfigError, OSError) as err:
         return [_unreadable("configuration", "configuration", err)]
     names = ", ".join(str(path) for path in configuration.files(paths.config))
     found = [ok("configuration", "configuration", names or f"no file in {paths.config}: the defaults apply")]
-    keys = [provider.api_key_file for provider in loaded.models.providers.values() if provider.api_key_file]
-    for path in [key for key in keys if len(key.parts) > 1]:
+    providers = loaded.models.providers.values()
+    named = [path for one in providers for path in (one.api_key_file, one.client_key) if path is not None]
+    keys = list(dict.fromkeys(path for path in named if len(path.parts) > 1))
+    environment = paths.config / ENVIRONMENT_FILE
+    if environment.exists():
+        keys.append(environment)
+    for path in keys:
         try:
             mode = path.stat().st_mode
         except PermissionError as err:
@@ -67,7 +74,7 @@ def _configuration(paths: Paths) -> list[Finding]:
         else:
             if mode & (stat.S_IROTH | _SHARED_WRITE):
                 detail = f"its mode is {stat.S_IMODE(mode):04o}, so it is open to others"
-                give = _give_to_daemon(path, paths)
+                give = "" if path == environment else _give_to_daemon(path, paths)  # systemd reads that one
                 remedy = f"Close it ({give}chmod 600 {path}), and think about a new key."
                 found.append(wrong("files", f"key file {path}", detail, remedy))
             else:

@@ -1,6 +1,7 @@
 """The endpoints of models: whether each has its key, and, only when asked for, whether it answers at all.
 
-Nothing is asked of a model, because that costs something: reaching an endpoint is a connection and no more.
+Nothing is asked of a model, because that costs something: reaching an endpoint is a connection and no more,
+to its proxy where it has one. Servers on this machine that nobody configured are named, so that they can be.
 """
 
 from __future__ import annotations
@@ -11,35 +12,62 @@ from urllib.parse import urlsplit
 from lightagentd import config as configuration
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import not_tried, ok, wrong
-from lightagentd.config import Provider
+from lightagentd.config import Models, Provider
 from lightagentd.errors import LightagentError
+from lightagentd.llm.environment import Environment, own_environment
+from lightagentd.llm.in_force import InForce, in_force
+from lightagentd.llm.local import LocalServer, found_locally
+from lightagentd.llm.providers import known_provider
+from lightagentd.model_config import credential
 from lightagentd.paths import Paths
 
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 async def check(paths: Paths, *, in_daemon: bool, reach: bool) -> list[Finding]:
     """`in_daemon` says that this process has the daemon's environment and credentials."""
     try:
-        models = configuration.load(paths.config)[0].models
+        # Outside of the daemon its environment is not known, and that of this process is another one.
+        environment = own_environment() if in_daemon else Environment()
+        found = in_force(*configuration.load(paths.config), environment)
     except (LightagentError, OSError):
         return []  # told where the configuration is looked at
-    found = [_default(models)]
+    models = found.config.models
+    told = [_default(models, in_daemon=in_daemon), *_environment(found)]
     for name, provider in models.providers.items():
-        found.append(_key(name, provider, in_daemon=in_daemon))
-        if reach:
-            found.append(await _reached(name, provider))
-    return found
+        told.append(_key(name, provider, in_daemon=in_daemon))
+        told += _certificates(name, provider, in_daemon=in_daemon)
+        if reach and provider.over_http:
+            told.append(await _reached(name, provider))
+    told += [_offered(server, models) for server in await found_locally()]
+    return told
 
 
-def _default(models: configuration.Models) -> Finding:
+def _default(models: Models, *, in_daemon: bool) -> Finding:
     if models.default == "runbook":
         return ok("models", "default", "runbook, which needs no key and no network")
-    provider = models.default.partition("/")[0]
-    if provider in models.providers or provider == "openai":
+    name = models.default.partition("/")[0]
+    if name in models.providers:
         return ok("models", "default", models.default)
-    detail = f"{models.default}: the provider {provider} is not configured"
-    return wrong("models", "default", detail, f"Add [models.providers.{provider}] with its base_url.")
+    known = known_provider(name)
+    if known is not None and (known.local or known.name in models.providers):
+        return ok("models", "default", models.default)
+    if known is not None and not in_daemon:
+        why = f"{models.default}: only the daemon knows whether it has the key {known.keys[0]}"
+        return not_tried("models", "default", why, "Start the daemon, and ask again as an administrator.")
+    if known is not None:
+        detail = f"{models.default}: there is no key for the provider {name}"
+        remedy = f"Set {known.keys[0]}, or add [models.providers.{name}] with api_key_file."
+        return wrong("models", "default", detail, remedy)
+    detail = f"{models.default}: the provider {name} is not configured"
+    return wrong("models", "default", detail, f"Add [models.providers.{name}] with its base_url.")
+
+
+def _environment(found: InForce) -> list[Finding]:
+    if not found.problems:
+        return []
+    remedy = "lightagentd.toml(5) says which variables belong together."
+    return [wrong("models", "environment", " ".join(found.problems), remedy)]
 
 
 def _key(name: str, provider: Provider, *, in_daemon: bool) -> Finding:
@@ -61,16 +89,64 @@ def _key(name: str, provider: Provider, *, in_daemon: bool) -> Finding:
     return wrong("models", title, f"the daemon's environment has no {variable}", remedy)
 
 
+def _certificates(name: str, provider: Provider, *, in_daemon: bool) -> list[Finding]:
+    """What is wrong with the files that make a secure connection; nothing is told of those that are right."""
+    found = []
+    for setting in ("ca_file", "client_cert", "client_key"):
+        path = getattr(provider, setting)
+        if path is None or (not in_daemon and len(path.parts) == 1):
+            continue
+        title = f"{name}, {setting}"
+        try:
+            if "-----BEGIN " in credential(path).read_text():
+                continue
+            why = "it is no PEM file"
+        except (OSError, UnicodeDecodeError) as err:
+            if isinstance(err, PermissionError) and not in_daemon:
+                found.append(not_tried("models", title, f"{path} cannot be read by you"))
+                continue
+            why = (isinstance(err, OSError) and err.strerror) or "it is no PEM file"
+        found.append(wrong("models", title, f"{path}: {why}", f"Correct {setting} of the provider {name}."))
+    return found
+
+
 async def _reached(name: str, provider: Provider) -> Finding:
-    url = urlsplit(provider.base_url)
+    proxy = _proxy_of(provider)
+    url = urlsplit(proxy or provider.base_url)
     host, port = url.hostname or "", url.port or _PORTS.get(url.scheme, 443)
-    title, place = f"{name}, endpoint", f"{host} port {port}"
+    title, place = f"{name}, endpoint", f"{'its proxy ' if proxy else ''}{host} port {port}"
     try:
         async with asyncio.timeout(provider.connect_timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, ValueError) as err:  # TimeoutError is an OSError, and has no text
         why = str(err) or f"no answer within {provider.connect_timeout_s:g} s"
-        remedy = f"Check base_url and the way there: curl -v {provider.base_url}"
+        setting = "the proxy" if proxy else "base_url"
+        remedy = f"Check {setting} and the way there: curl -v {provider.base_url}"
         return wrong("models", title, f"{place} cannot be reached: {why}", remedy)
     writer.transport.abort()
     return ok("models", title, f"{place} answers")
+
+
+def _proxy_of(provider: Provider) -> str:
+    """The proxy on the way to an endpoint; empty for none."""
+    if provider.proxy:
+        return provider.proxy.removeprefix("none")
+    import urllib.request  # with http.client: memory that a daemon needs for nothing else
+
+    parts = urlsplit(provider.base_url)
+    if urllib.request.proxy_bypass(parts.netloc):
+        return ""
+    named = urllib.request.getproxies().get(parts.scheme, "")
+    return named if "://" in named or not named else f"http://{named}"
+
+
+def _offered(server: LocalServer, models: Models) -> Finding:
+    """A server on this machine, and how to use it."""
+    used = server.name in models.providers or models.default.startswith(f"{server.name}/")
+    count = len(server.models)
+    detail = f"it runs on this machine with {count} model{'' if count == 1 else 's'}"
+    if not used and count:
+        detail += f'; to use it: default = "{server.model_strings[0]}" under [models], or model: in an agent'
+    elif not used:
+        detail += ", so there is nothing to use yet"
+    return ok("models", server.name, detail)

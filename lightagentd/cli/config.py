@@ -1,7 +1,13 @@
-"""`lactl config`: the configuration files, read here and not by the daemon, so that it need not run."""
+"""`lactl config`: the configuration files, read here and not by the daemon, so that it need not run.
+
+What the environment says of models is looked up here as well: for root in the file `environment` beside the
+configuration, which the daemon's unit reads, if it is there; else in the environment of lactl and, for a
+user's own daemon, in `.env`, as a daemon would that was started here.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import dump, fields, print_json, table
+from lightagentd.cli.output import dump, fields, print_json, table, warn
 
 if TYPE_CHECKING:
-    from lightagentd.config import Config
-
+    from lightagentd.llm.in_force import InForce
 _FOLDER = click.option(
     "--folder", metavar="PATH", help="The folder with lightagentd.toml, instead of the usual one."
 )
@@ -32,7 +37,7 @@ def check(settings: Settings, folder: str | None) -> None:
 
     The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them.
     """
-    place, _, _ = _load(folder)
+    place, found = _load(folder)
     from lightagentd.config import files
     from lightagentd.unattended.prompt_file import check as check_prompt
     from lightagentd.unattended.prompt_file import prompt_files
@@ -40,36 +45,54 @@ def check(settings: Settings, folder: str | None) -> None:
     prompts = prompt_files(place)
     for path in prompts:
         check_prompt(path)
-    found = [str(path) for path in [*files(place), *prompts]]
+    read = [str(path) for path in [*files(place), *prompts]]
     if settings.json:
-        print_json({"ok": True, "folder": str(place), "files": found})
+        print_json({"ok": True, "folder": str(place), "files": read, "problems": list(found.problems)})
     else:
-        fields([("folder", place), ("files", found or "none: the defaults apply"), ("result", "ok")])
+        fields(
+            [
+                ("folder", place),
+                ("files", read or "none: the defaults apply"),
+                *(("environment", problem) for problem in found.problems),
+                ("result", "ok"),
+            ]
+        )
 
 
 @command.command("show")
 @_FOLDER
 @click.pass_obj
 def show(settings: Settings, folder: str | None) -> None:
-    """Show each setting, its value, and the file that it comes from."""
-    _, config, origins = _load(folder)
-    rows = [
-        (key, value, str(origins.get(key, "default"))) for key, value in _flat(config.model_dump(mode="json"))
-    ]
+    """Show each setting, its value, and the file or the variable that it comes from.
+
+    Variables are those of this shell and, for a user's own daemon, of the file .env in this folder; for root
+    those of the file "environment" beside the configuration, if there is one. Keys are never shown.
+    """
+    _, found = _load(folder)
+    values = _flat(found.config.model_dump(mode="json"))
+    rows = [(key, value, str(found.origins.get(key, "default"))) for key, value in values]
     if settings.json:
         print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
     else:
         table(("KEY", "VALUE", "ORIGIN"), ((key, dump(value), origin) for key, value, origin in rows))
+        for problem in found.problems:
+            warn(problem)
 
 
-def _load(folder: str | None) -> tuple[Path, Config, dict[str, Path]]:
-    """The folder, the configuration, and where each key was set. Raises ConfigError."""
+def _load(folder: str | None) -> tuple[Path, InForce]:
+    """The folder, and the configuration with where each key was set. Raises ConfigError."""
     from lightagentd.config import load
-    from lightagentd.paths import default_paths
+    from lightagentd.llm.environment import own_environment, read_environment
+    from lightagentd.llm.in_force import in_force
+    from lightagentd.paths import ENVIRONMENT_FILE, default_paths
 
     place = Path(folder) if folder else default_paths().config
-    config, origins = load(place)
-    return place, config, origins
+    unit_file = place / ENVIRONMENT_FILE
+    if os.geteuid() == 0 and unit_file.exists():
+        environment = read_environment({}, unit_file)
+    else:
+        environment = own_environment()
+    return place, in_force(*load(place), environment)
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,25 +1,48 @@
 """Makes the client of a model string: `runbook`, or `PROVIDER/MODEL` with the provider's settings.
 
-A provider comes from the configuration; `openai` also from `OPENAI_API_KEY` and `OPENAI_BASE_URL` in the
-environment, and any provider from the `base_url` of an agent's own definition. A provider's key and headers
-are never sent to an agent's own `base_url`; its window counts there, too.
+A provider is one of those in force (`llm.in_force`), one that is known by its name (`llm.providers`), or
+comes from the `base_url` of an agent's own definition. A provider's key, headers, certificates and proxy are
+never used for an agent's own `base_url`; what is known of its models counts there, too. What is set nowhere
+is filled from the metadata of the model.
+
+A `Recipe` is what a client is made of: two that are equal make clients that do the same, so that a reload
+can tell whether anything changed.
 """
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightagentd.config import Models, api_key, read_key
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import ModelClient, ModelSettings
+from lightagentd.llm.providers import kind_of, known_provider, provider_at
 from lightagentd.llm.runbook.client import RunbookClient
+from lightagentd.model_config import Models, Provider, api_key, credential, read_key
 from lightagentd.skills import SkillCatalog
 
-OPENAI_URL = "https://api.openai.com/v1"
+if TYPE_CHECKING:
+    from lightagentd.llm.metadata.facts import Facts, Metadata
+
+RUNBOOK = "runbook"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What one client is made of. `kind` is `runbook`, or that of a provider."""
+
+    kind: str
+    settings: ModelSettings | None = None
+    """None for the runbook."""
+    recording: Path | None = None
+    """What is played."""
+    record: Path | None = None
+    """Where exchanges are written to."""
 
 
 def make_client(
@@ -30,53 +53,189 @@ def make_client(
     redactor: Redactor,
     base_url: str = "",
     api_key_file: Path | None = None,
+    metadata: Metadata | None = None,
 ) -> ModelClient:
     """The client of one model. Its key is made known to the redactor. Raises ConfigError."""
-    if model == "runbook":
-        return RunbookClient(catalog)
-    provider, _, name = model.partition("/")
-    if not provider or not name:
+    recipe = recipe_of(model, models, base_url=base_url, api_key_file=api_key_file, metadata=metadata)
+    return client_of(recipe, catalog=catalog, redactor=redactor)
+
+
+def recipe_of(
+    model: str,
+    models: Models,
+    *,
+    base_url: str = "",
+    api_key_file: Path | None = None,
+    metadata: Metadata | None = None,
+) -> Recipe:
+    """What the client of a model is made of; `base_url` and `api_key_file` are the agent's own.
+
+    Raises ConfigError.
+    """
+    if model == RUNBOOK:
+        return Recipe(kind=RUNBOOK)
+    name, _, rest = model.partition("/")
+    if not name or not rest:
         raise ConfigError(f"{model!r} is not a model.", suggestion="Write runbook, or PROVIDER/MODEL.")
-    settings = _settings(provider, name, models, base_url, api_key_file)
-    if not (settings.api_key.isascii() and settings.api_key.isprintable()):
+    if base_url:
+        provider = _of_agent(name, base_url, models.providers.get(name))
+    else:
+        provider = models.providers.get(name) or _known(name, models, has_key=api_key_file is not None)
+    key = read_key(api_key_file) if api_key_file else api_key(provider)
+    if not (key.isascii() and key.isprintable()):
         raise ConfigError(f"The API key for {model} has characters that no HTTP header can have.")
-    redactor.add(settings.api_key)
-    redactor.add(urllib.parse.urlsplit(settings.base_url).password or "")
-    for value in filter(redactor.looks_secret, settings.headers.values()):
-        redactor.add(value)
-    from lightagentd.llm.dialects.chat_completions import ChatCompletions
+    return Recipe(
+        kind=provider.kind or kind_of(name, provider.base_url),
+        settings=_settings(model, provider, key, metadata),
+        recording=provider.recording,
+        record=models.record,
+    )
+
+
+def client_of(recipe: Recipe, *, catalog: Callable[[], SkillCatalog], redactor: Redactor) -> ModelClient:
+    """The client of a recipe; the redactor gets to know its secrets. Raises ConfigError."""
+    settings = recipe.settings
+    if settings is None:
+        return RunbookClient(catalog)
+    _tell(redactor, settings)
+    client = _client(recipe.kind, settings, recipe.recording, redactor)
+    if recipe.record is None:
+        return client
+    from lightagentd.llm.recording import Recorder
+
+    return Recorder(client, recipe.record, redactor)
+
+
+def _client(kind: str, settings: ModelSettings, recording: Path | None, redactor: Redactor) -> ModelClient:
+    if ":" in kind:
+        from lightagentd.llm.own_client import OwnClient
+
+        return OwnClient(kind, settings)
+    if kind == "replay":
+        from lightagentd.llm.replay import ReplayClient
+
+        assert recording is not None  # as llm.in_force checked
+        return ReplayClient(settings, recording, redactor)
+    if settings.proxy.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise ConfigError(
+            f"The proxy of the provider {settings.provider} speaks SOCKS, and the Python package socksio,"
+            " which that takes, is not installed.",
+            suggestion="Install python3-socksio, or name a proxy that speaks HTTP.",
+        )
     from lightagentd.llm.http_client import HttpClient  # with httpx: 0.1 s and some megabytes
+
+    if kind == "anthropic":
+        from lightagentd.llm.dialects.messages import Messages
+
+        return HttpClient(settings, Messages(settings))
+    if kind == "openai-responses":
+        from lightagentd.llm.dialects.responses import Responses
+
+        return HttpClient(settings, Responses(settings))
+    from lightagentd.llm.dialects.chat_completions import ChatCompletions
 
     return HttpClient(settings, ChatCompletions(settings))
 
 
-def _settings(
-    provider: str, name: str, models: Models, base_url: str, api_key_file: Path | None
-) -> ModelSettings:
-    configured = models.providers.get(provider)
-    if base_url:
-        key = read_key(api_key_file) if api_key_file else ""
-        window = configured.context_tokens if configured is not None else None
-        return ModelSettings(
-            provider=provider, model=name, base_url=base_url, api_key=key, context_tokens=window
+def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider:
+    """The endpoint of an agent's own definition: of the provider with its name it has what is not secret, and
+    what does not belong to another address.
+    """
+    if configured is None:
+        return Provider.model_construct(kind=kind_of(name, base_url), base_url=base_url)
+    if not configured.over_http:
+        raise ConfigError(
+            f"The provider {name} is of the kind {configured.kind}, which has no address.",
+            suggestion="Take base_url out of the agent's definition, or name another provider.",
+            field="base_url",
         )
-    if configured is not None:
-        return ModelSettings(
-            provider=provider,
-            model=name,
-            base_url=configured.base_url,
-            api_key=read_key(api_key_file) if api_key_file else api_key(configured),
-            headers=configured.headers,
-            context_tokens=configured.context_tokens,
-            connect_timeout_s=configured.connect_timeout_s,
-            idle_timeout_s=configured.idle_timeout_s,
-        )
-    env_key, env_url = os.environ.get("OPENAI_API_KEY", ""), os.environ.get("OPENAI_BASE_URL", "")
-    if provider == "openai" and (env_key or env_url):
-        key = read_key(api_key_file) if api_key_file else env_key
-        return ModelSettings(provider=provider, model=name, base_url=env_url or OPENAI_URL, api_key=key)
-    known = ", ".join(sorted(models.providers)) or "none"
-    raise ConfigError(
-        f"The model {provider}/{name} has no endpoint: the provider {provider!r} is not configured.",
-        suggestion=f"Add [models.providers.{provider}] with base_url; configured are: {known}.",
+    return Provider.model_construct(
+        kind=configured.kind or kind_of(name, base_url),
+        base_url=base_url,
+        connect_timeout_s=configured.connect_timeout_s,
+        idle_timeout_s=configured.idle_timeout_s,
+        total_timeout_s=configured.total_timeout_s,
+        max_retries=configured.max_retries,
+        max_retry_s=configured.max_retry_s,
+        max_output_tokens=configured.max_output_tokens,
+        native_tools=configured.native_tools,
+        thinking_tokens=configured.thinking_tokens,
+        context_tokens=configured.context_tokens,
     )
+
+
+def _known(name: str, models: Models, *, has_key: bool) -> Provider:
+    """A provider that nobody configured. Raises ConfigError unless it is known and wants no key."""
+    known = known_provider(name)
+    configured = ", ".join(sorted(models.providers)) or "none"
+    if name == RUNBOOK:
+        raise ConfigError(
+            "The embedded model has no models below it.", suggestion="Write runbook, and nothing behind it."
+        )
+    if known is None:
+        raise ConfigError(
+            f"The provider {name!r} is not configured, so its models have no endpoint.",
+            suggestion=f"Add [models.providers.{name}] with base_url; configured are: {configured}.",
+        )
+    if known.name in models.providers:
+        return models.providers[known.name]
+    if not known.local and not has_key:
+        raise ConfigError(
+            f"There is no key for the provider {name!r}.",
+            suggestion=f"Set {known.keys[0]} in the environment of the daemon, or add"
+            f" [models.providers.{name}] with api_key_file; configured are: {configured}.",
+        )
+    return Provider(kind=known.kind, base_url=known.base_url)
+
+
+def _settings(model: str, provider: Provider, key: str, metadata: Metadata | None) -> ModelSettings:
+    """The settings of a provider; what it leaves open is as it is known of the model."""
+    name, _, rest = model.partition("/")
+    facts = None
+    if metadata is not None:
+        at = provider_at(provider.base_url) if known_provider(name) is None else None
+        facts = metadata.facts(model) or (metadata.facts(f"{at.name}/{rest}") if at is not None else None)
+    native = provider.native_tools
+    if native is None:
+        native = facts is None or facts.tools is not False
+    return ModelSettings(
+        provider=name,
+        model=rest,
+        base_url=provider.base_url,
+        api_key=key,
+        headers=provider.headers,
+        extra_body=provider.extra_body,
+        context_tokens=provider.context_tokens or (facts.window_tokens if facts else None),
+        max_output_tokens=provider.max_output_tokens or _longest(provider, facts),
+        native_tools=native,
+        thinking_tokens=provider.thinking_tokens,
+        connect_timeout_s=provider.connect_timeout_s,
+        idle_timeout_s=provider.idle_timeout_s,
+        total_timeout_s=provider.total_timeout_s,
+        max_retries=provider.max_retries,
+        max_retry_s=provider.max_retry_s,
+        proxy=provider.proxy,
+        ca_file=_file(provider.ca_file),
+        client_cert=_file(provider.client_cert),
+        client_key=_file(provider.client_key),
+    )
+
+
+def _longest(provider: Provider, facts: Facts | None) -> int | None:
+    """How long an answer may be, for a protocol that must be told; others think best themselves: what they
+    are told counts against the window, even where the answer is short.
+    """
+    return facts.max_output_tokens if facts is not None and provider.kind == "anthropic" else None
+
+
+def _file(path: Path | None) -> Path | None:
+    return None if path is None else credential(path)
+
+
+def _tell(redactor: Redactor, settings: ModelSettings) -> None:
+    """Make the secrets known that go to the endpoint."""
+    redactor.add(settings.api_key)
+    redactor.add(urllib.parse.urlsplit(settings.base_url).password or "")
+    for value in (*settings.headers.values(), *settings.extra_body.values()):
+        if isinstance(value, str) and redactor.looks_secret(value):
+            redactor.add(value)

@@ -208,6 +208,24 @@ api_key_env = "NO_SUCH_VARIABLE"
     assert named(found, "default").status == "wrong"
 
 
+async def test_certificates_that_cannot_be_used_are_named(paths: Paths) -> None:
+    (paths.config / "der").write_bytes(b"0\x82\x03\xff")
+    good = write(paths.config / "good.pem", "-----BEGIN CERTIFICATE-----\n")
+    toml = f"""
+[models.providers.x]
+base_url = "https://x.example/v1"
+ca_file = "{paths.config}/gone.pem"
+client_cert = "{paths.config}/der"
+client_key = "{good}"
+"""
+    write(paths.config / "lightagentd.toml", toml)
+    found = await models.check(paths, in_daemon=True, reach=False)
+    assert named(found, "x, ca_file").status == "wrong"
+    assert "No such file" in named(found, "x, ca_file").detail
+    assert "no PEM file" in named(found, "x, client_cert").detail
+    assert "x, client_key" not in [one.name for one in found]
+
+
 def test_of_two_answers_the_one_that_was_tried_and_then_the_worse_counts() -> None:
     inside = [
         ok("files", "a", "inside"),

@@ -1,0 +1,178 @@
+"""What the environment says of models, so that they can be used without any configuration.
+
+`OPENAI_API_KEY` with `OPENAI_BASE_URL`, `ANTHROPIC_API_KEY` with `ANTHROPIC_BASE_URL`, the key of another
+endpoint that is known by its name (`llm.providers`), or `API_KEY` with `BASE_URL`, and `MODEL`: from the
+environment of the daemon, where an `EnvironmentFile=` of its unit puts them, and for a user's own daemon from
+the file `.env` in its working folder. Nothing else is taken from that file, and nothing of it goes into the
+environment of any process.
+
+A key and the address that it is sent to come from the same place: a `.env` that lies in some folder cannot
+have a key of the environment sent elsewhere. So of the variables of one endpoint, those of the file count
+only where the environment has none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightagentd.errors import ConfigError
+from lightagentd.llm.providers import KNOWN
+
+KEY, ADDRESS, MODEL = "API_KEY", "BASE_URL", "MODEL"
+"""An endpoint without a name of its own."""
+IN_ENVIRONMENT = "environment"
+GROUPS: tuple[tuple[str, ...], ...] = (
+    (KEY, ADDRESS),
+    (MODEL,),
+    *dict.fromkeys((*one.keys, *((one.address,) if one.address else ())) for one in KNOWN if one.keys),
+)
+"""Variables that count only together: those of one endpoint."""
+VARIABLES = frozenset(name for group in GROUPS for name in group)
+"""All that is taken."""
+_MOST_BYTES = 64 << 10
+_ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$", "`": "`"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The variables that were found, where each is from, and what is wrong with that, as sentences."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """`environment`, or the path of the file."""
+    problems: tuple[str, ...] = ()
+
+    def get(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def secrets(self) -> list[str]:
+        """The keys, used or not."""
+        return [value for name, value in self.values.items() if name.endswith(KEY)]
+
+    def first(self, names: tuple[str, ...]) -> str:
+        """The name of the first of these variables that is set; empty when none is."""
+        return next((name for name in names if self.get(name)), "")
+
+
+def read_environment(variables: Mapping[str, str], file: Path | None = None) -> Environment:
+    """What these variables and a file say; a file that is not there says nothing, and one that cannot be used
+    is a problem.
+    """
+    in_file: Mapping[str, str] = {}
+    problems: list[str] = []
+    try:
+        if file is not None:
+            in_file = read_file(file)
+    except FileNotFoundError:
+        pass
+    except ConfigError as err:
+        problems.append(f"{err.message} {err.suggestion}")
+    values: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for group in GROUPS:
+        given = {name: text for name in group if (text := variables.get(name, "").strip())}
+        filed = {name: in_file[name] for name in group if in_file.get(name)}
+        for name, text in (given or filed).items():
+            # One variable may be the key of two endpoints: what came first stays.
+            values.setdefault(name, text)
+            origins.setdefault(name, IN_ENVIRONMENT if given else str(file))
+        left = [name for name in filed if given and name not in given]
+        if left:
+            problems.append(
+                f"{', '.join(left)} in {file} {'is' if len(left) == 1 else 'are'} not used: the environment"
+                f" has {', '.join(given)}, and a key goes only to an address from the same place."
+                " Set both in one place."
+            )
+    return Environment(values=values, origins=origins, problems=tuple(problems))
+
+
+def own_environment() -> Environment:
+    """That of this process; of a user's own daemon with `.env` in the working folder. For the daemon of the
+    system, and for root, no file counts that happens to lie somewhere.
+    """
+    if os.geteuid() == 0 or os.environ.get("STATE_DIRECTORY"):
+        return read_environment(os.environ)
+    try:
+        return read_environment(os.environ, Path(".env").absolute())
+    except OSError:  # the working folder is gone
+        return read_environment(os.environ)
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """The variables of a `.env` that mean something here. Raises FileNotFoundError, and ConfigError for a
+    file that is not the user's own, that others can write, or in which one of them has no clear value.
+    """
+    try:
+        # No link and no pipe: what is opened is what is looked at.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as err:
+        raise _unusable(path, err.strerror or str(err)) from err
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise _unusable(path, "it is no file")
+        if info.st_uid != os.geteuid():
+            raise _unusable(path, "it belongs to another user")
+        if stat.S_IMODE(info.st_mode) & 0o022:
+            raise _unusable(path, f"others can write it; chmod go-w {path}")
+        content = os.read(fd, _MOST_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(content) > _MOST_BYTES:
+        raise _unusable(path, f"it has more than {_MOST_BYTES >> 10} KiB")
+    try:
+        return parse(content.decode(), path)
+    except UnicodeDecodeError as err:
+        raise _unusable(path, "it is not UTF-8 text") from err
+
+
+def parse(text: str, path: Path) -> dict[str, str]:
+    """`NAME=VALUE` line by line, with or without `export`, in quotes or not; `#` begins a comment. Nothing is
+    expanded. Other variables are left out, whatever stands in them. Raises ConfigError.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        assignment = _ASSIGNMENT.fullmatch(line)
+        if assignment is None:
+            continue  # somebody else's, such as a value over several lines
+        name, written = assignment.groups()
+        if name in VARIABLES:
+            value = _value(written)
+            if value is None:
+                raise _unusable(path, f"line {number}: the value of {name} is not one word or in quotes")
+            found[name] = value
+    return found
+
+
+def _value(written: str) -> str | None:
+    """The value behind the `=`; None for one that does not come to an end, or that something follows."""
+    quote = written[:1]
+    if quote == "'":
+        value, end, rest = written[1:].partition("'")
+        return value if end and _is_comment(rest) else None
+    if quote == '"':
+        quoted = re.fullmatch(r'"((?:[^"\\]|\\.)*)"(.*)', written)
+        if quoted is None or not _is_comment(quoted[2]):
+            return None
+        return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), quoted[1])
+    value = re.split(r"[ \t]#|^#", written, maxsplit=1)[0].rstrip()
+    return None if re.search(r"[\s'\"]", value) else value
+
+
+def _is_comment(rest: str) -> bool:
+    return not rest.strip() or rest.lstrip().startswith("#")
+
+
+def _unusable(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"{path} is not used: {why}.", suggestion="Mend it, and reload, or set the variables.")

@@ -1,0 +1,180 @@
+"""Model servers on this machine: found when somebody asks for them, offered, and never used unasked.
+
+Only ports of 127.0.0.1 are asked on which these servers listen by default, and an answer counts only when it
+is one that this server gives: something else may listen there. No proxy, no key, no redirect; answers are
+read up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+from urllib.parse import urlsplit
+
+from lightagentd.llm.providers import known_provider
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT_S = 2.0
+"""How long one server may take for all questions."""
+_MOST_BYTES = 1 << 20
+_MOST_MODELS = 500
+_NAME_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalServer:
+    """A server that answers: `name` is its provider's, and `models` are what it has."""
+
+    name: str
+    base_url: str
+    models: tuple[str, ...]
+    version: str = ""
+
+    @property
+    def model_strings(self) -> list[str]:
+        """What to write as a model to use it."""
+        return [f"{self.name}/{model}" for model in self.models]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """How a server is told: `path` is answered with an object that `is_it`; `models` is where its models are
+    listed, and `names` takes them out of that.
+    """
+
+    provider: str
+    path: str
+    is_it: Callable[[dict[str, Any]], bool]
+    models: str
+    names: Callable[[dict[str, Any]], list[object]]
+
+
+def _ids(listed: dict[str, Any]) -> list[object]:
+    return [one.get("id") for one in _objects(listed.get("data"))]
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        provider="ollama",
+        path="/api/version",
+        is_it=lambda said: isinstance(said.get("version"), str),
+        models="/api/tags",
+        names=lambda listed: [one.get("name") for one in _objects(listed.get("models"))],
+    ),
+    Sign(
+        provider="llamacpp",
+        path="/props",
+        is_it=lambda said: isinstance(said.get("default_generation_settings"), dict),
+        models="/v1/models",
+        names=_ids,
+    ),
+    Sign(
+        provider="lmstudio",
+        path="/api/v0/models",
+        is_it=lambda said: (
+            isinstance(said.get("data"), list) and all("state" in one for one in _objects(said["data"]))
+        ),
+        models="/api/v0/models",
+        names=_ids,
+    ),
+    Sign(
+        provider="vllm",
+        path="/v1/models",
+        is_it=lambda said: any(one.get("owned_by") == "vllm" for one in _objects(said.get("data"))),
+        models="/v1/models",
+        names=_ids,
+    ),
+)
+
+
+async def found_locally(
+    *, timeout_s: float = TIMEOUT_S, places: dict[str, str] | None = None
+) -> list[LocalServer]:
+    """The servers that answer just now; never raises. `places`: base URLs of providers that are elsewhere."""
+    looked = await asyncio.gather(*(_look(sign, timeout_s, places or {}) for sign in SIGNS))
+    return [server for server in looked if server is not None]
+
+
+async def _look(sign: Sign, timeout_s: float, places: dict[str, str]) -> LocalServer | None:
+    known = known_provider(sign.provider)
+    assert known is not None
+    base_url = places.get(sign.provider, known.base_url)
+    root = base_url.removesuffix("/v1")
+    try:
+        async with asyncio.timeout(timeout_s):
+            if not await _listens(root):
+                return None
+            return await _asked(sign, base_url, root)
+    except (OSError, ValueError):  # TimeoutError is an OSError
+        return None
+
+
+async def _listens(root: str) -> bool:
+    """Whether anything listens there, which takes no HTTP client to find out."""
+    parts = urlsplit(root)
+    try:
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def _asked(sign: Sign, base_url: str, root: str) -> LocalServer | None:
+    import httpx  # 0.1 s and some megabytes, for those who have such a server
+
+    transport = httpx.AsyncHTTPTransport(verify=False)
+    try:
+        said = await _get(transport, f"{root}{sign.path}")
+        if not sign.is_it(said):
+            return None
+        listed = said if sign.models == sign.path else await _get(transport, f"{root}{sign.models}")
+        version = said.get("version", "")
+        return LocalServer(
+            name=sign.provider,
+            base_url=base_url,
+            models=tuple(name for name in sign.names(listed)[:_MOST_MODELS] if _is_name(name)),
+            version=version if _is_name(version) else "",
+        )
+    except httpx.HTTPError:
+        return None
+    finally:
+        await transport.aclose()
+
+
+async def _get(transport: httpx.AsyncHTTPTransport, url: str) -> dict[str, Any]:
+    """The JSON object at a URL. Raises ValueError and httpx.HTTPError."""
+    import httpx
+
+    request = httpx.Request("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"})
+    response = await transport.handle_async_request(request)
+    try:
+        if response.status_code != httpx.codes.OK or "content-encoding" in response.headers:
+            raise ValueError("not what was asked for")
+        body = b""
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                raise ValueError("too long")
+    finally:
+        await response.aclose()
+    try:
+        found = json.loads(body)
+    except RecursionError as err:
+        raise ValueError("nested too deeply") from err
+    if not isinstance(found, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - it is the answer that is wrong
+    return found
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= _NAME_CHARS and name.isprintable()

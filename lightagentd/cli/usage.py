@@ -36,7 +36,7 @@ def command(settings: Settings, scope: str | None, session: str | None, budgets:
 
     The columns: name, turns, steps (model calls), tool calls, tokens, cost, seconds, and of the tokens
     those of prompts, those of answers, and those of prompts that the endpoint had cached. The cost is '-'
-    where no price is configured ([models.prices] in the configuration), and lacks the steps without one.
+    where no price is known (see 'lactl models show'), and lacks the steps without one.
 
     With --budgets the columns are: scope, name, what is limited, used, limit.
     """

@@ -14,12 +14,12 @@ import asyncio
 import datetime
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.metering.budgets import Limit, limits_of
-from lightagentd.config import Budgets, Price
+from lightagentd.config import Budgets
 from lightagentd.errors import NotFound
 from lightagentd.events.history import Change, History
 from lightagentd.events.store.states import checked, decoding
@@ -27,13 +27,15 @@ from lightagentd.llm.protocol import Usage
 
 if TYPE_CHECKING:
     from lightagentd.agents.metering.meter import Meter
+    from lightagentd.llm.metadata.price import Price
 
 SCOPES = ("turn", "session", "agent", "owner", "owner_day", "day", "all")
 KEPT_TURNS = 10_000
 """Turns whose own figures are kept, the newest of them."""
 KEPT_DAYS = 400
-_KEPT_IN_MEMORY = 4096
-"""Rows in memory. One beyond that is read again when it is needed; it was stored long before."""
+_KEPT_IN_MEMORY = 1024
+"""Rows in memory. One beyond that is read again when it is needed; it was stored long before. Most rows are
+those of turns that are over: more of them would only be memory that grows for days."""
 _STATE = "usage"
 
 
@@ -77,7 +79,7 @@ _NAMES = tuple(each.name for each in fields(Counters))
 
 @dataclass(frozen=True, kw_only=True)
 class Whose:
-    """For whom something is used. `session` and `trace_id` may be empty."""
+    """For whom something is used. All but the owner may be empty."""
 
     agent: str
     owner: int
@@ -89,8 +91,9 @@ class Whose:
         found = {"turn": f"turn/{self.trace_id}"} if self.trace_id else {}
         if self.session:
             found["session"] = f"session/{self.session}"
+        if self.agent:
+            found["agent"] = f"agent/{self.agent}"
         return found | {
-            "agent": f"agent/{self.agent}",
             "owner": f"owner/{self.owner}",
             "owner_day": f"owner_day/{day}/{self.owner}",
             "day": f"day/{day}",
@@ -162,8 +165,11 @@ class _Sum(Change):
 class Ledger:
     """Begin with `load()` when the history is open; there is nothing to close."""
 
-    def __init__(self, history: History, budgets: Budgets, prices: Mapping[str, Price]) -> None:
-        self.prices = prices
+    def __init__(
+        self, history: History, budgets: Budgets, price_of: Callable[[str], Price | None] | None = None
+    ) -> None:
+        """`price_of` says what a model takes, if that is known."""
+        self._price_of = price_of
         self.meters: set[Meter] = set()
         """Those of the turns that run now."""
         self.history = history
@@ -227,13 +233,8 @@ class Ledger:
         """What a model call cost; None when no price is known."""
         if not usage.prompt_tokens and not usage.completion_tokens:
             return 0.0
-        price = self.prices.get(model)
-        if price is None:
-            return None
-        cached = min(usage.cached_tokens, usage.prompt_tokens)
-        of_cached = price.prompt if price.cached is None else price.cached
-        whole = (usage.prompt_tokens - cached) * price.prompt + cached * of_cached
-        return (whole + usage.completion_tokens * price.completion) / 1_000_000
+        price = self._price_of(model) if self._price_of is not None else None
+        return None if price is None else price.cost(usage)
 
     def add(self, whose: Whose, more: Counters) -> list[Change]:
         """Count something in every scope; the changes must be appended, once."""

@@ -1,0 +1,1 @@
+"""What is known of models: windows, prices, abilities. `facts.Metadata` is what the daemon asks."""

@@ -6,14 +6,19 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.errors import InvalidArgument, ToolNotFound
 from lightagentd.llm.protocol import Function
 from lightagentd.tool import Effect, Place
 
+if TYPE_CHECKING:
+    from lightagentd.agents.offering.index import ToolIndex
+
 _MAX_DEPTH = 50
+_AT_ONCE = 500
+"""An index of so many functions is made within the time of a step."""
 _VALUES = ("default", "examples", "enum", "const")
 """The keywords of JSON Schema whose value is a value, and no schema."""
 
@@ -43,6 +48,11 @@ class ActionInfo:
         definitions = self.schema.get("$defs", {})
         properties = self.schema.get("properties", {})
         return tuple(name for name, described in properties.items() if _write_only(described, definitions))
+
+    @cached_property
+    def offer(self) -> Function:
+        """As a model sees it; always the same object."""
+        return Function(name=self.function, description=self.description, parameters=self.schema)
 
     def effect_of(self, args: dict[str, Any]) -> Effect:
         """The effect of a call with these arguments. Raises InvalidArgument for one that does not exist."""
@@ -86,6 +96,17 @@ class Toolbox:
     def functions(self) -> dict[str, ActionInfo]:
         return {action.function: action for tool in self.tools.values() for action in tool.actions}
 
+    @cached_property
+    def index(self) -> ToolIndex:
+        """Ranks the functions by words; see `offering.choice.index_of` for where to make it."""
+        from lightagentd.agents.offering.index import ToolIndex  # few daemons need it
+
+        return ToolIndex(self.tools)
+
+    @property
+    def has_index(self) -> bool:
+        return "index" in vars(self)
+
     def find(self, tool: str, action: str) -> ActionInfo:
         """Raises ToolNotFound that names the nearest actions there are."""
         actions = [one for info in self.tools.values() for one in info.actions]
@@ -98,8 +119,14 @@ class Toolbox:
         """Raises ToolNotFound that names the nearest functions there are."""
         found = self.functions.get(function)
         if found is None:
-            raise _not_found(function, self.functions)
+            raise _not_found(function, self.functions, self._like(function))
         return found
+
+    def _like(self, name: str) -> list[str]:
+        """The functions that have the words of a name, where that can be said at once."""
+        if not self.has_index and len(self.functions) > _AT_ONCE:
+            return []
+        return [hit.function for hit in self.index.rank(name[:100], limit=3)]
 
     def offered(
         self, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"] = ""
@@ -114,7 +141,7 @@ class Toolbox:
         if plan:
             effects &= {Effect.OBSERVE}
         return [
-            Function(name=action.function, description=action.description, parameters=action.schema)
+            action.offer
             for action in self.functions.values()
             if agent.offers(action.tool, action.name) and (action.effect is None or action.effect in effects)
         ]
@@ -139,8 +166,8 @@ def _write_only(described: Any, definitions: dict[str, Any], depth: int = 0) -> 
     return _write_only(nested, definitions, depth + 1)
 
 
-def _not_found(name: str, known: Iterable[str]) -> ToolNotFound:
-    near = difflib.get_close_matches(name[:100], known, n=3)
+def _not_found(name: str, known: Iterable[str], like: Iterable[str] = ()) -> ToolNotFound:
+    near = list(dict.fromkeys([*difflib.get_close_matches(name[:100], known, n=3), *like]))
     return ToolNotFound(
         f"There is no tool {name[:100]!r}.",
         suggestion=f"The nearest are: {', '.join(near)}." if near else "",

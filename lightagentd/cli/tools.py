@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument
+from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import dump, fields, print_json, say, table
-from lightagentd.cli.terminal import BOLD, style
+from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import watch
 from lightagentd.errors import ToolNotFound
 
@@ -65,6 +65,48 @@ def show(settings: Settings, name: str) -> None:
         required = schema.get("required", [])
         for argument, described in schema.get("properties", {}).items():
             say(f"  {argument}: {_type_name(described, schema)}{_note(argument, described, required)}")
+
+
+@command.command("select")
+@click.argument("prompt")
+@click.option("--agent", metavar="AGENT", shell_complete=agent_names, help="Of the functions of one agent.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many to show."
+)
+@click.pass_obj
+def select(settings: Settings, prompt: str, agent: str | None, limit: int) -> None:
+    """Show which functions a model is offered for PROMPT.
+
+    An agent that has more functions than limits.max_tools, or than take a third of its model's window, offers
+    those that fit the prompt, those that every conversation needs, and a search for the others. No model is
+    asked.
+
+    The columns: score, whether it is offered for the prompt (fits), in every conversation (always) or not
+    (left_out), function, and the words that it was found by.
+    """
+    parameters: dict[str, Any] = {"prompt": prompt, "limit": limit} | ({"agent": agent} if agent else {})
+    found = settings.call("Tools.Select", **parameters)
+    if settings.json:
+        print_json(found)
+        return
+    table(
+        ("SCORE", "WHY", "FUNCTION", "WORDS"),
+        ((f"{one['score']:.2f}", one["why"], one["function"], one["words"]) for one in found["choices"]),
+        empty="No function fits.",
+    )
+    if is_terminal():
+        say()
+        say(_summary(found))
+
+
+def _summary(found: dict[str, Any]) -> str:
+    if found["all_offered"]:
+        return (
+            f"All {found['functions']} functions are offered, whatever the prompt: up to {found['max_tools']}"
+            " may be (limits.max_tools, the model's window)."
+        )
+    offered, limit = f"{found['offered']} of {found['functions']}", found["max_tools"]
+    return f"{offered} functions are offered: up to {limit} may be (limits.max_tools, the model's window)."
 
 
 @command.command("call")

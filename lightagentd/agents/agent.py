@@ -371,7 +371,7 @@ class Agent:
             await asyncio.wait(runners)
         parts, self.parts = self.parts, None
         if parts is not None:
-            for client in parts.clients:
+            for client in (*parts.clients, *parts.last_resort):
                 await client.close()
 
     def _release_queues(self) -> None:

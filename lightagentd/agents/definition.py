@@ -7,7 +7,7 @@ The front matter's keys, all optional, others are refused by name:
     model: runbook, or PROVIDER/MODEL
     fallback: [models to try in turn when the first fails before it said anything]
     base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
-    tools: [names of tools, or tool.action]; all when missing
+    tools: [names of tools, or tool.action]; all when missing; `tools.search` comes with any of them
     skills: [names of skills]; all when missing
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     parallel: true when calls that observe may run at once
@@ -29,10 +29,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from lightagentd import frontmatter
 from lightagentd.config import Seconds, check_place
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
+from lightagentd.model_config import wrong_model, wrong_url
 from lightagentd.tool import Effect
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 """An agent's name is also a systemd instance name and a D-Bus path element."""
+SEARCH = ("tools", "search")
+"""The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
+has any tool has it, too."""
 
 
 class AgentLimits(BaseModel):
@@ -54,7 +58,7 @@ class AgentFrontMatter(BaseModel):
     role: str = Field(default="default", pattern=r"^[a-z][a-z0-9-]{0,30}$")
     model: str = ""
     fallback: list[str] = Field(default_factory=list)
-    base_url: str = Field(default="", pattern=r"^(https?://[^\s/]+.*)?$")
+    base_url: str = ""
     api_key_file: Path | None = None
     tools: list[str] | None = None
     skills: list[str] | None = None
@@ -62,6 +66,13 @@ class AgentFrontMatter(BaseModel):
     parallel: bool = False
     plan_tools: Literal["observe", "none"] = "observe"
     limits: AgentLimits = Field(default_factory=AgentLimits)
+
+    @field_validator("base_url")
+    @classmethod
+    def _base_url(cls, value: str) -> str:
+        if value and (why := wrong_url(value, with_password=True)):
+            raise ValueError(why)
+        return value
 
     @field_validator("model")
     @classmethod
@@ -96,6 +107,8 @@ class AgentDefinition:
     def offers(self, tool: str, action: str) -> bool:
         """Whether the agent may use this action at all."""
         allowed = self.front.tools
+        if (tool, action) == SEARCH and allowed:
+            return True
         return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
 
 
@@ -110,9 +123,8 @@ class Definitions:
 
 def check_model(model: str) -> None:
     """Raises ValueError unless it is `runbook` or `PROVIDER/MODEL` (or empty: the default)."""
-    provider, slash, name = model.partition("/")
-    if model and model != "runbook" and not (slash and provider and name):
-        raise ValueError(f"{model!r} is not a model: write runbook, or PROVIDER/MODEL")
+    if model and (why := wrong_model(model)):
+        raise ValueError(why)
 
 
 def check_name(name: str) -> None:

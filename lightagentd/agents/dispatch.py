@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,6 +57,13 @@ from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 from lightagentd.worker.pool import Pool
 
+Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
+"""From a call, its result, the text of that and its metadata: what is said behind the text."""
+
+
+def _no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str, Any]) -> str:
+    return ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatcher:
@@ -80,8 +87,11 @@ class Dispatcher:
         results: Results,
         before: Before,
         waits_for: str = "",
+        remark: Remark = _no_remark,
     ) -> Outcome:
         """Run one call; its result goes to `results`, which the caller settles.
+
+        `remark` gives what the model reads behind the result.
 
         `before` is what must be stored no later than the intent; it is emptied. `waits_for` is
         the approval or input that the call waits for already, since an earlier run of the daemon. Raises
@@ -89,7 +99,7 @@ class Dispatcher:
         """
         await results.settle()
         if waits_for.startswith(INPUT_PREFIX):
-            return await self._resume(call, waits_for, origin, toolbox, stream, results)
+            return await self._resume(call, waits_for, origin, toolbox, stream, results, remark)
         approval = waits_for
         asked = self.approvals.find(approval) if approval else None
         what: dict[str, Any] = {
@@ -119,13 +129,13 @@ class Dispatcher:
         except StorageError:
             raise
         except LightagentError as err:
-            return await self._refuse(call, what, err, origin, stream, before, approval)
+            return await self._refuse(call, what, err, origin, stream, before, approval, remark)
         except (asyncio.CancelledError, Suspended):
             if origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
                 self._abandon(approval)
             raise
         stream.event("tool_call", call_id=ready.call_id, decision=what["decision"], **ready.what)
-        return await self._execute(ready, granted, origin, stream, results)
+        return await self._execute(ready, granted, origin, stream, results, remark)
 
     async def _intend(
         self,
@@ -152,6 +162,7 @@ class Dispatcher:
         toolbox: Toolbox,
         stream: TurnStream,
         results: Results,
+        remark: Remark,
     ) -> Outcome:
         """Go on with a call that had begun and waits for a person's input; its intent is stored.
 
@@ -164,9 +175,9 @@ class Dispatcher:
                 raise no_such_input(waits_for)
         except LightagentError as err:  # a record was damaged, so that nobody can answer
             what: dict[str, Any] = {"call_id": new_id("call")}
-            return await self._refuse(call, what, err, origin, stream, Before(), waits_for)
+            return await self._refuse(call, what, err, origin, stream, Before(), waits_for, remark)
         ready = Ready(call=call, call_id=asked.call_id, action=action, args={}, effect=Effect.OBSERVE)
-        return await self._execute(ready, None, origin, stream, results, waits_for=waits_for)
+        return await self._execute(ready, None, origin, stream, results, remark, waits_for=waits_for)
 
     async def _check(self, call: ToolCall, toolbox: Toolbox, origin: Origin, what: dict[str, Any]) -> Ready:
         """The call with the arguments that its action will get. Fills in `what` as far as it comes.
@@ -298,6 +309,7 @@ class Dispatcher:
         origin: Origin,
         stream: TurnStream,
         results: Results,
+        remark: Remark,
         *,
         waits_for: str = "",
     ) -> Outcome:
@@ -345,6 +357,7 @@ class Dispatcher:
             changes = origin.after_call(wanted.call_id, taints=action.taints, host="")
             self._store_result(wanted, action, outcome, results, changes)
             raise
+        text += remark(call, result, text, metadata)
         outcome = self._outcome(call, action, result, text, metadata, started)
         # A call that failed may say what it read all the same, so it taints too.
         changes = origin.after_call(wanted.call_id, taints=taints, host=host if result == "ok" else "")
@@ -444,9 +457,11 @@ class Dispatcher:
         stream: TurnStream,
         before: Before,
         approval: str,
+        remark: Remark,
     ) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
         text, name = self._readable(error_text(err)), self.history.redactor.text(call.name)[:100]
+        text += remark(call, err.code, text, {})
         outcome = Outcome(call=call, result=err.code, text=text, function=name)
         message = self._readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()

@@ -1,7 +1,8 @@
 """One model call, whoever makes it and whatever for: checked against the budgets, counted, and stored.
 
-A call that ends early is counted too, when the endpoint had said something or the call was cancelled: with
-the tokens that it had counted until then, else as a step without usage. Its event is then `failed`.
+A call that ends early is counted too, when the endpoint had it or the call was cancelled: with the tokens
+that it had counted until then, else as a step without usage. Its event is then `failed`. Calls are made again
+in `attempts`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lightagentd.agents.metering.meter import Meter
+from lightagentd.errors import ModelError
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.kinds.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.events.model import Event
@@ -71,16 +73,25 @@ class Reply:
 
 
 @dataclass(kw_only=True)
-class _Heard:
-    """What came of an answer until now."""
+class Heard:
+    """What came of one answer until now. `on_first` is called when the endpoint says its first word."""
 
+    on_first: Callable[[], None] | None = None
     texts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     reasoning: list[Reasoning] = field(default_factory=list)
     finish: Finish | None = None
     usage: Usage | None = None
 
+    @property
+    def has_text(self) -> bool:
+        """Whether there was text to read."""
+        return any(text.strip() for text in self.texts)
+
     def take(self, part: Part) -> None:
+        if self.on_first is not None:
+            self.on_first()
+            self.on_first = None
         if isinstance(part, TextDelta):
             self.texts.append(part.text)
         elif isinstance(part, ToolCall):
@@ -95,16 +106,23 @@ class _Heard:
 
 
 async def model_call(
-    client: ModelClient, request: Request, *, meter: Meter, hear: Callable[[Part], Awaitable[None]]
+    client: ModelClient,
+    request: Request,
+    *,
+    meter: Meter,
+    hear: Callable[[Part], Awaitable[None]],
+    heard: Heard | None = None,
 ) -> Reply:
     """Make one call; `hear` is given each part. What comes back is counted by `Reply.stored`.
+
+    `heard` is filled in as the answer comes.
 
     Raises BudgetExceeded before the call, ModelError, StorageError, and what `hear` raises.
     """
     await meter.check()
     meter.asks = True
     started = time.monotonic()
-    heard = _Heard()
+    heard = heard or Heard()
     request = replace(request, on_usage=heard.take_usage)
     whole = left = False
     try:
@@ -116,14 +134,17 @@ async def model_call(
     except asyncio.CancelledError:
         left = True  # the endpoint may have worked on it, whatever it said until then
         raise
+    except ModelError as err:
+        left = err.reached
+        raise
     finally:
         if not whole and (left or heard.texts or heard.calls or heard.usage):
-            _store_failed(_reply(client, heard, started, failed=True), meter)
+            store_failed(_reply(client, heard, started, failed=True), meter)
         meter.asks = whole
     return _reply(client, heard, started)
 
 
-def _reply(client: ModelClient, heard: _Heard, started: float, *, failed: bool = False) -> Reply:
+def _reply(client: ModelClient, heard: Heard, started: float, *, failed: bool = False) -> Reply:
     return Reply(
         text="".join(heard.texts),
         calls=tuple(heard.calls),
@@ -135,9 +156,11 @@ def _reply(client: ModelClient, heard: _Heard, started: float, *, failed: bool =
     )
 
 
-def _store_failed(reply: Reply, meter: Meter) -> None:
-    """Have it stored before whatever is stored next; a disk that does not take it fails that, too."""
-    store_unwatched(meter.ledger.history, *reply.stored(meter))
+def store_failed(reply: Reply, meter: Meter) -> None:
+    """Count a call as failed, and have that stored before whatever is stored next; a disk that does not take
+    it fails that, too.
+    """
+    store_unwatched(meter.ledger.history, *replace(reply, failed=True).stored(meter))
 
 
 def store_unwatched(history: History, events: Sequence[NewEvent], changes: Sequence[Change]) -> None:

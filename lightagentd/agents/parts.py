@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.dispatch import Dispatcher
 from lightagentd.agents.metering.ledger import Ledger
+from lightagentd.agents.offering.choice import Offers
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox
 from lightagentd.config import Limits
 from lightagentd.events.history import History
+from lightagentd.llm.circuit import Circuits
 from lightagentd.llm.protocol import ModelClient
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentParts:
-    """One agent's definition and its tools of the trade. `clients` are the model, then its fallbacks."""
+    """One agent's definition and its tools of the trade. `clients` are the model, then its fallbacks;
+    `last_resort` are asked when all these are down.
+    """
 
     definition: AgentDefinition
     clients: Sequence[ModelClient]
@@ -32,6 +36,9 @@ class AgentParts:
     toolbox: Callable[[], Toolbox]
     prompts: SystemPrompts
     ledger: Ledger
+    offers: Offers
+    last_resort: Sequence[ModelClient] = ()
+    circuits: Circuits = field(default_factory=Circuits)
 
     @property
     def max_steps(self) -> int:

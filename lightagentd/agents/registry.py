@@ -18,6 +18,7 @@ from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
 from lightagentd.agents.builtin.plan import PlanTool
+from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.definition import (
     AgentDefinition,
     AgentFrontMatter,
@@ -31,6 +32,9 @@ from lightagentd.agents.definition import (
 from lightagentd.agents.dispatch import Dispatcher
 from lightagentd.agents.inputs import Inputs
 from lightagentd.agents.metering.ledger import Ledger
+from lightagentd.agents.model_clients import ModelClients
+from lightagentd.agents.modelcall import store_unwatched
+from lightagentd.agents.offering.choice import Offers
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.sessions.recovery import (
@@ -43,7 +47,7 @@ from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
-from lightagentd.config import Config
+from lightagentd.config import Config, Models
 from lightagentd.errors import (
     AgentBroken,
     AgentExists,
@@ -53,8 +57,11 @@ from lightagentd.errors import (
     LightagentError,
 )
 from lightagentd.events.history import History
-from lightagentd.llm.factory import make_client
-from lightagentd.llm.protocol import ModelClient
+from lightagentd.events.kinds.daemon import CircuitClosed, CircuitOpened
+from lightagentd.events.kinds.kind import Kind
+from lightagentd.events.model import EventContext
+from lightagentd.llm.circuit import Circuits, CircuitState
+from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.panic import Panic
@@ -93,11 +100,16 @@ class Registry:
         )
         self.inputs = Inputs(history, timeout_s=config.limits.input_timeout_s)
         self.plans = Plans(history)
-        self.ledger = Ledger(history, config.budgets, config.models.prices)
+        self.metadata = Metadata(config.models, paths.state / "models.json")
+        self.model_clients = ModelClients(config.models, self.metadata, history.redactor, self._catalog_of)
+        self.circuits = Circuits(self._tell_circuit)
+        self.ledger = Ledger(history, config.budgets, self.metadata.price)
         self.memories = Memories(config.memory, history)
         self.profiles = Profiles(history)
         self.prompts = SystemPrompts(paths, self.memories, self.profiles)
-        self.builtins = Builtins([Human(self.inputs), PlanTool(self.plans), Memory(self.memories)])
+        self.offers = Offers(history)
+        search = ToolSearch(self.offers, lambda: self.toolbox, pool.has_change)
+        self.builtins = Builtins([Human(self.inputs), PlanTool(self.plans), Memory(self.memories), search])
         self.panic = panic or Panic()
         self.watches = Watches(history, pool, self._may_watch)
         self.agents: dict[str, Agent] = {}
@@ -111,6 +123,8 @@ class Registry:
         """How many turns the last run left that no agent took up."""
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
+        self._unmade: dict[str, str] = {}
+        """Agents whose models cannot be made as they are configured now, as sentences."""
         self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
 
     async def start(self) -> None:
@@ -128,6 +142,32 @@ class Registry:
             await self._try_start(name)
         for name in agents_with_turns(self.history) - self._running():
             self.ended_turns += await end_interrupted_turns(self.history, name)
+
+    def _tell_circuit(self, circuit: CircuitState) -> None:
+        """Store that an endpoint is left alone, or answers again; that concerns no turn more than others."""
+        if circuit.state == "closed":
+            message = f"The model endpoint {circuit.endpoint} answers again."
+            told: Kind = CircuitClosed(endpoint=circuit.endpoint, message=message)
+        else:
+            message = (
+                f"The model endpoint {circuit.endpoint} is left alone for {circuit.open_s:.0f} s: it failed"
+                f" {circuit.failures} times in a row; the last time {circuit.why}."
+            )
+            told = CircuitOpened(
+                endpoint=circuit.endpoint,
+                failures=circuit.failures,
+                open_s=round(circuit.open_s, 3),
+                message=message,
+            )
+        store_unwatched(self.history, [told.event(context=EventContext())], [])
+
+    def models_in_use(self) -> dict[str, list[str]]:
+        """Each model that an agent or the configuration names, with the agents that may ask it."""
+        found: dict[str, list[str]] = {self.config.models.default: []}
+        for name, definition in self.definitions.agents.items():
+            for model in self.model_clients.named_by(definition):
+                found.setdefault(model, []).append(name)
+        return found | {model: [] for model in self.config.models.fallback if model not in found}
 
     def _running(self) -> set[str]:
         return {name for name, agent in self.agents.items() if agent.state == "running"}
@@ -172,6 +212,7 @@ class Registry:
             self._read_tools(),
             self.prompts.look(),
         )
+        await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
 
     async def _read_tools(self) -> None:
         try:
@@ -208,6 +249,10 @@ class Registry:
             found.append(self.memories.problem)
         if self.toolbox_problem:
             found.append(self.toolbox_problem)
+        found += self._unmade.values()
+        found += self.circuits.problems()
+        if self.metadata.problem:
+            found.append(self.metadata.problem)
         if self.policy.problem:
             found.append(self.policy.problem)
         found += self.policy.doubts
@@ -258,7 +303,9 @@ class Registry:
             )
         definition = await asyncio.to_thread(write_definition, self.paths.own_agents, name, front, prompt)
         try:
-            self._clients_of(definition)
+            made = self.model_clients.of(definition)
+            for client in (*made.own, *made.last_resort):
+                await client.close()
         except LightagentError:
             await asyncio.to_thread(shutil.rmtree, definition.path.parent)
             raise
@@ -298,6 +345,8 @@ class Registry:
     async def _sync(self) -> list[str]:
         folder = self.paths.config / POLICY_FOLDER
         done = await retake_rules(self.policy, folder, self.history, self._actions())
+        self._unmade.clear()
+        await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
         for name in [name for name in self.agents if name not in self.definitions.agents]:
             gone = self.agents.pop(name)
             await gone.stop()
@@ -308,14 +357,33 @@ class Registry:
             if agent is None or (agent.state == "stopped" and agent.problem):
                 await self._try_start(name)
                 done.append(f"started agent {name}")
-            elif agent.parts is not None and agent.parts.definition != definition:
+            elif agent.parts is not None and (what := self._new_for(agent.parts.definition, definition)):
                 if agent.turns_running:
-                    done.append(f"agent {name} takes its new definition when it is restarted (a turn runs)")
+                    done.append(f"agent {name} takes its new {what} when it is restarted (a turn runs)")
                     continue
                 await agent.stop()
                 await self._try_start(name)
                 done.append(f"restarted agent {name}")
         return done
+
+    def _new_for(self, before: AgentDefinition, now: AgentDefinition) -> str:
+        """What a running agent does not have yet; empty for nothing. One whose models cannot be made any more
+        keeps those that it has.
+        """
+        if before != now:
+            return "definition"
+        try:
+            changed = self.model_clients.changed(now)
+        except LightagentError as err:
+            self._unmade[now.name] = f"The agent {now.name} keeps the models that it has: {err.message}"
+            _log.error("%s %s", self._unmade[now.name], err.suggestion)
+            return ""
+        return "model settings" if changed else ""
+
+    def take_models(self, models: Models) -> None:
+        """Have other models from now on; agents that run take them at the next `sync`."""
+        self.config = self.config.model_copy(update={"models": models})
+        self.model_clients.take(models)
 
     async def _try_start(self, name: str) -> None:
         agent = self.agents.get(name)
@@ -368,9 +436,12 @@ class Registry:
             definition = self.definitions.agents.get(name)
             if definition is None:
                 raise AgentBroken(f"The agent {name} has no definition that can be used any more.")
+            clients = self.model_clients.of(definition)
             return AgentParts(
                 definition=definition,
-                clients=self._clients_of(definition),
+                clients=clients.own,
+                last_resort=clients.last_resort,
+                circuits=self.circuits,
                 dispatcher=Dispatcher(
                     history=self.history,
                     policy=self.policy,
@@ -385,30 +456,15 @@ class Registry:
                 toolbox=lambda: self.toolbox,
                 prompts=self.prompts,
                 ledger=self.ledger,
+                offers=self.offers,
             )
 
         return make
 
-    def _clients_of(self, definition: AgentDefinition) -> list[ModelClient]:
+    def _catalog_of(self, definition: AgentDefinition) -> Callable[[], SkillCatalog]:
         front = definition.front
         allowed = None if front.skills is None else frozenset(front.skills)
-
-        def catalog() -> SkillCatalog:
-            return self._skills_for(allowed)
-
-        first = front.model or self.config.models.default
-        own_provider = first.partition("/")[0]
-        return [
-            make_client(
-                model,
-                self.config.models,
-                catalog=catalog,
-                redactor=self.history.redactor,
-                base_url=front.base_url if model.partition("/")[0] == own_provider else "",
-                api_key_file=front.api_key_file if model.partition("/")[0] == own_provider else None,
-            )
-            for model in dict.fromkeys([first, *front.fallback])
-        ]
+        return lambda: self._skills_for(allowed)
 
     def _skills_for(self, allowed: frozenset[str] | None) -> SkillCatalog:
         """The skills of an agent; the same object as long as they did not change."""

@@ -69,6 +69,11 @@ class Results:
     def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:
         self._waiting.append(_Stored(done=done, event=event))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether `settle` has anything to do."""
+        return bool(self._waiting)
+
     async def settle(self) -> None:
         """Wait until each result is on disk, and tell the watchers of it. Raises StorageError."""
         while self._waiting:

@@ -188,7 +188,12 @@ class TurnStream:
         self._outputs: dict[tuple[str, str], Stream] = {}
         """What commands that run say, by call and stream."""
         self._watchers: list[Watcher] = []
+        self._pieces: list[str] = []
+        """What the model said since the last flush. Secrets are taken out of all of it at once, since to look
+        at each piece by itself costs more than all else that is done with it.
+        """
         self._text: list[str] = []
+        """What goes out with the next flush, without secrets."""
         self._flush: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._latest: TurnEvent | None = None
@@ -214,13 +219,13 @@ class TurnStream:
         """A piece of the answer, sent together with what follows within COALESCE_S. Call `end_text` after the
         last one: until then a piece that may be a part of a secret is held back.
         """
-        self._put_text(self._said.feed(text))
+        self._pieces.append(text)
         self._end_pause()
-        if self._said.holds:
-            self._pause = asyncio.get_running_loop().call_later(_PAUSE_S, self._paused)
+        self._flush_soon()
 
     def end_text(self) -> None:
         """The answer is whole, or broke off."""
+        self._clean()
         self._end_pause()
         self._put_text(self._said.finish())
 
@@ -233,11 +238,25 @@ class TurnStream:
             self._pause.cancel()
             self._pause = None
 
+    def _clean(self) -> None:
+        """Take the secrets out of the pieces; what may be a part of one is held back until more has come."""
+        if not self._pieces:
+            return
+        said = "".join(self._pieces)
+        self._pieces.clear()
+        self._put_text(self._said.feed(said))
+        self._end_pause()
+        if self._said.holds:
+            self._pause = asyncio.get_running_loop().call_later(_PAUSE_S, self._paused)
+
     def _put_text(self, text: str) -> None:
         if text and (self._watchers or self._also.watchers):
             self._text.append(text)
-            if self._flush is None:
-                self._flush = asyncio.get_running_loop().call_later(COALESCE_S, self.flush)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_later(COALESCE_S, self.flush)
 
     def output(self, call_id: str, stream: str, text: str) -> None:
         """A piece of what a command says while it runs. Call `end_output` when it has ended."""
@@ -257,6 +276,7 @@ class TurnStream:
             self._send({"type": "tool_output", "call_id": call_id, "stream": stream, "text": text})
 
     def flush(self) -> None:
+        self._clean()
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None

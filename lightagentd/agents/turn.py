@@ -13,15 +13,16 @@ import json
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.asking import Asking
-from lightagentd.agents.jsoncalls import call_in_text
 from lightagentd.agents.metering.ledger import Whose
 from lightagentd.agents.metering.meter import Meter
 from lightagentd.agents.modelcall import Reply, store_unwatched
 from lightagentd.agents.origin import Origin
 from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.repeats import Repeats
 from lightagentd.agents.results import Before, Outcome, Results, message_event
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import Toolbox
@@ -30,6 +31,7 @@ from lightagentd.errors import Cancelled, LightagentError, StepLimit
 from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.redaction import Redactor
+from lightagentd.llm.json_calls import call_in_text
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.policy.approval import hide
 
@@ -111,6 +113,7 @@ class Turn:
         """How many of the step's calls may still run; None when nothing limits them."""
         self.stream = TurnStream(trace_id, session.stream)
         self._results = Results(self.stream)
+        self._repeats = Repeats(trace_id)
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """Whether the task has run at all: one that is cancelled before that does nothing, not even end."""
@@ -141,7 +144,7 @@ class Turn:
     def waiting(self, waits_for: str) -> Iterator[None]:
         """While a person is asked: the time that he takes does not count as the turn's."""
         self.waits_for, self.is_waiting = waits_for, True
-        left_s = self._left_s()
+        left_s = self.left_s()
         if left_s is not None and self.timer is not None:
             self.timer.reschedule(None)
         if self.meter is not None:
@@ -155,7 +158,7 @@ class Turn:
             if left_s is not None and self.timer is not None:
                 self.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
-    def _left_s(self) -> float | None:
+    def left_s(self) -> float | None:
         """How much of its time is left; None when nothing counts it, or it is over."""
         if self.timer is None or self.timer.expired() or (when := self.timer.when()) is None:
             return None
@@ -182,7 +185,7 @@ class Turn:
             value |= {
                 "approval": waits_for,
                 "steps": self.steps_done,
-                "left_s": self._left_s() or 0.0,
+                "left_s": self.left_s() or 0.0,
                 "request_id": current_context().request_id,
                 "wall_ms": self.meter.wall_ms if self.meter is not None else 0,
             }
@@ -208,7 +211,7 @@ class Turn:
         self.over.set()
 
     async def steps(self, parts: AgentParts) -> AsyncGenerator[Step, None]:
-        """Run the turn. Raises StepLimit, ModelError, BudgetExceeded, ContextFull, StorageError."""
+        """Run the turn. Raises StepLimit, CallLoop, ModelError, BudgetExceeded, ContextFull, StorageError."""
         self.started = time.monotonic()
         record, carried_ms = self.session.record, self.taken_up.wall_ms if self.taken_up else 0
         whose = Whose(agent=record.agent, owner=record.owner, session=record.id, trace_id=self.trace_id)
@@ -234,17 +237,20 @@ class Turn:
     async def _loop(self, parts: AgentParts, meter: Meter, asking: Asking) -> AsyncGenerator[Step, None]:
         session = self.session
         system = await parts.system_prompt(session)
-        functions = parts.toolbox().offered(
+        offer = await parts.offers.begin(
+            session,
             parts.definition,
+            parts.toolbox(),
+            parts.clients[0],
             change=parts.dispatcher.pool.has_change(parts.definition.name),
-            plan=session.plan_gate(parts.definition),
+            max_tools=parts.limits.max_tools,
         )
         limit = parts.max_steps
         if self.taken_up is not None:
             await self._take_up(self.taken_up, parts)
         for number in range(self.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
-                reply = await asking.ask(system, functions)
+                reply = await asking.ask(system, offer.functions(session.messages))
                 self.steps_done = number
                 outcomes = await self._act(reply, parts, meter)
             if not reply.calls:
@@ -283,7 +289,7 @@ class Turn:
             session.messages.append(message)
             return ()
         session.messages.append(message)
-        return await self._run_calls(reply.calls, parts, before)
+        return await self._run_calls(reply.calls, parts, before, cut=reply.finish.reason == "length")
 
     async def _take_up(self, taken_up: TakenUp, parts: AgentParts) -> None:
         """Finish the step in which the turn waited; its first call without a result was asked about."""
@@ -307,11 +313,18 @@ class Turn:
         self.session.messages.append(message)
 
     async def _run_calls(
-        self, calls: Sequence[ToolCall], parts: AgentParts, before: Before, *, waits_for: str = ""
+        self,
+        calls: Sequence[ToolCall],
+        parts: AgentParts,
+        before: Before,
+        *,
+        waits_for: str = "",
+        cut: bool = False,
     ) -> tuple[Outcome, ...]:
-        """Run calls one by one. `waits_for` is what the first of them waits for already.
+        """Run calls one by one. `waits_for` is what the first of them waits for already; `cut` says that the
+        answer ended in the last of them because it had become too long.
 
-        Raises BudgetExceeded where there is no room for one more.
+        Raises BudgetExceeded where there is no room for one more, and CallLoop.
         """
         session = self.session
         origin = Origin(agent=parts.definition, owner=session.record.owner, turn=self)
@@ -319,6 +332,7 @@ class Turn:
         try:
             for call in calls:
                 if not waits_for:
+                    self._repeats.check(call)
                     await self._make_room(parts, before)
                 outcome = await parts.dispatcher.run(
                     call,
@@ -328,6 +342,7 @@ class Turn:
                     results=self._results,
                     before=before,
                     waits_for=waits_for,
+                    remark=partial(self._repeats.remark, cut=cut and call is calls[-1]),
                 )
                 waits_for = ""
                 outcomes.append(outcome)
@@ -373,10 +388,10 @@ def _without_secrets(arguments: str, redactor: Redactor) -> str:
         return arguments
     try:
         found = json.loads(arguments)
+        cleaned = redactor.value(found)
+        return arguments if cleaned == found else json.dumps(cleaned)
     except (ValueError, RecursionError):
         return redactor.text(arguments)
-    cleaned = redactor.value(found)
-    return arguments if cleaned == found else json.dumps(cleaned)
 
 
 def _without_hidden(message: Message, toolbox: Toolbox) -> Message:
@@ -388,10 +403,10 @@ def _without_hidden(message: Message, toolbox: Toolbox) -> Message:
             continue
         try:
             args = json.loads(call.arguments or "{}")
+            kept = json.dumps(hide(args, action.hidden) if isinstance(args, dict) else {})
         except (ValueError, RecursionError):
-            args = None  # it is refused, and what it holds cannot be told apart
-        kept = hide(args, action.hidden) if isinstance(args, dict) else {}
-        calls.append(replace(call, arguments=json.dumps(kept)))
+            kept = "{}"  # it is refused, and what it holds cannot be told apart
+        calls.append(replace(call, arguments=kept))
     content = message.content
     if tuple(calls) != message.tool_calls and (written := call_in_text(content)) is not None:
         # The call was written as text, and is what the message says.

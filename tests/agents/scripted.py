@@ -25,6 +25,10 @@ from tests.scripted_model import Script, ScriptedModel
 ME = Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())
 
 
+QUICKLY = "[models.providers.openai]\nmax_retry_s = 0.05\n"
+"""Failed calls are made again, without long waits."""
+
+
 @dataclass(kw_only=True)
 class Scripted:
     """The daemon, its agent and its model."""
@@ -61,6 +65,7 @@ async def scripted(
     """A running daemon with the agent `test`; `front` are more lines of its front matter."""
     async with ScriptedModel(script) as model:
         define(paths, model, front=front, body=body)
+        write(paths.config / "lightagentd.toml.d" / "10-retry.toml", QUICKLY)
         if toml:
             write(paths.config / "lightagentd.toml", toml)
         async with Daemon(paths) as daemon:

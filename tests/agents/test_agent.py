@@ -285,7 +285,7 @@ async def test_an_agent_can_be_stopped_while_it_waits_to_be_restarted(
 
 
 async def test_a_turn_that_fails_in_a_known_way_does_not_fail_the_agent(paths: Paths) -> None:
-    async with scripted(paths, [Fault(status=500), say("fine")]) as test:
+    async with scripted(paths, [Fault(status=400), say("fine")]) as test:
         session = await test.session()
         assert (await test.prompt(session))[-1]["code"] == "model_rejected"
         assert (await test.prompt(session))[-1]["text"] == "fine"

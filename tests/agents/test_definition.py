@@ -68,6 +68,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
         ("model: gpt", "line 2: the key model"),
         ("description: x\nfallback: [runbook, '/x']", "line 3: the key fallback"),
         ("base_url: ftp://x", "line 2: the key base_url"),
+        ("base_url: h.example/v1", "the key base_url: it has no scheme: write https:// before it"),
         ("effects: [write]", "the key effects.0"),
         ("limits: {steps: 3}", "the key limits.steps is not known"),
         ("limits: {max_steps: 0}", "the key limits.max_steps"),

@@ -171,7 +171,7 @@ async def test_a_call_without_an_intent_was_not_run(paths: Paths) -> None:
 
 async def test_what_is_known_of_an_interrupted_turn_is_said_until_a_turn_is_done(paths: Paths) -> None:
     session_id = await crashed(paths, [[asked("bash_exec")]])
-    async with scripted(paths, [Fault(), say("fine")]) as test:
+    async with scripted(paths, [Fault(status=400), say("fine")]) as test:
         told = test.agent.sessions[session_id].record.interrupted
     async with scripted(paths, [Fault(status=400), say("fine")]) as test:
         session = test.agent.sessions[session_id]

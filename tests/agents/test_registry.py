@@ -119,7 +119,7 @@ async def test_an_agents_own_address_is_not_that_of_other_providers_fallbacks(pa
     async with scripted(paths, [say("x")], front="fallback: [openai/small, other/y]", toml=toml) as test:
         clients = test.agent.running_parts().clients
         assert [client.name for client in clients] == ["openai/x", "openai/small", "other/y"]
-        urls = [vars(client)["_url"] for client in clients]
+        urls = [vars(vars(client)["_endpoint"])["_url"] for client in clients]
         assert urls[0] == urls[1] == f"{test.model.base_url}/chat/completions"
         assert urls[2] == "http://127.0.0.1:1/v1/chat/completions"
 

@@ -112,6 +112,22 @@ async def test_a_secret_in_pieces_reaches_no_watcher() -> None:
     assert "[removed: password]" in str(events)
 
 
+async def test_text_is_the_same_wherever_it_is_cut_and_flushed() -> None:
+    redactor = Redactor(["correct-horse-battery"])
+    said = "It is correct-horse-battery,\nand PASSWORD=hunter2 ok; token: ghp_" + "a1B2" * 9 + "\nfine. "
+    for size in (1, 2, 3, 5, 8, 13, len(said)):
+        for flush_each in (1, 2, 3, 7, len(said)):
+            stream = TurnStream("trace", SessionStream("ses", redactor))
+            watcher = stream.watch()
+            for number, at in enumerate(range(0, len(said), size), start=1):
+                stream.text(said[at : at + size])
+                if number % flush_each == 0:
+                    stream.flush()
+            end(stream)
+            events = await read(watcher)
+            assert "".join(each.get("text", "") for each in events) == redactor.text(said)
+
+
 async def test_an_event_is_without_secrets_but_for_whoever_decides() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor(["correct-horse-battery"])))
     watcher = stream.watch()

@@ -187,18 +187,22 @@ async def test_two_prompts_to_one_session_keep_their_order(paths: Paths) -> None
 
 async def test_the_next_model_is_asked_when_one_fails_before_it_spoke(paths: Paths) -> None:
     async with ScriptedModel([Fault(status=503)]) as spare:
-        toml = f'[models.providers.spare]\nbase_url = "{spare.base_url}"\n'
+        toml = f'[models.providers.spare]\nbase_url = "{spare.base_url}"\nmax_retry_s = 0.05\n'
         front = "fallback: [spare/y, runbook]"
         async with scripted(paths, [Fault(status=500)], front=front, toml=toml) as test:
             session = await test.session()
             events = await test.prompt(session, "check disk")
             notices = [event for event in events if event["type"] == "notice"]
-            assert [event["code"] for event in notices] == ["model_rejected", "model_rejected"]
-            assert "spare/y" in notices[0]["message"]
-            assert "runbook" in notices[1]["message"]
+            assert {event["code"] for event in notices} == {"model_overloaded"}
+            messages = [event["message"] for event in notices]
+            assert ["goes on with" in message for message in messages] == 2 * [*4 * [False], True]
+            assert "tried 5 times. The turn goes on with spare/y." in messages[4]
+            assert "tried 5 times. The turn goes on with runbook." in messages[9]
             assert events[-1]["type"] == "done"
+            assert events[-1]["text"].rstrip().endswith("tried 5 times.]")
+            assert "runbook answered this instead of openai/x" in events[-1]["text"]
             assert "skill" in {event.get("tool") for event in events}
-            assert len(test.model.requests) == len(spare.requests) == 1
+            assert len(test.model.requests) == len(spare.requests) == 5
             assert [event.type for event in test.stored(topic="agent.error")] == ["fallback", "fallback"]
 
 
@@ -207,7 +211,7 @@ async def test_a_model_that_spoke_and_then_failed_is_not_replaced(paths: Paths) 
     async with scripted(paths, [broken], front="fallback: [runbook]") as test:
         session = await test.session()
         events = await test.prompt(session, "check disk")
-        assert events[-1]["code"] == "model_unreachable"
+        assert events[-1]["code"] == "model_cut_off"
 
 
 async def test_a_call_written_as_text_is_run(paths: Paths) -> None:

@@ -14,11 +14,13 @@ import pytest
 from lightagentd.agents.metering import ledger as usage_module
 from lightagentd.agents.metering.ledger import Counters, Ledger, Row, Whose, day_of, today
 from lightagentd.agents.sessions.session import Session
-from lightagentd.config import Budgets, Price
+from lightagentd.config import Budgets
 from lightagentd.events.history import History
+from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import Usage
 from lightagentd.paths import Paths
 from tests.agents.asking import add, asked, asking, lines, prepare
+from tests.agents.endpoints import NOWHERE, asking_providers
 from tests.agents.scripted import ME as CALLER
 from tests.agents.scripted import Scripted, check_conversation, define, scripted, until, watch
 from tests.conftest import DaemonProcess, write
@@ -169,15 +171,18 @@ async def test_a_call_that_is_cancelled_counts_with_what_was_seen(paths: Paths, 
         assert ended.data["total_tokens"] == (37 if seen else 0)
 
 
-async def test_a_call_that_fails_counts_when_the_endpoint_had_said_something(paths: Paths) -> None:
+async def test_a_call_that_fails_counts_when_the_endpoint_had_it(paths: Paths) -> None:
     cut = Fault(status=200, body=chunk({"content": "hm"}) + usage(11, 3), cut=True)
-    async with scripted(paths, [Fault(), cut]) as test:
+    async with scripted(paths, [Fault(status=400), Fault(), cut]) as test:
         session = await test.session()
         await test.prompt(session)
-        assert counters(test, f"session/{session.id}").steps == 0, "nothing was used by what was refused"
-        await test.prompt(session)
         row = counters(test, f"session/{session.id}")
-        assert (row.steps, row.total_tokens) == (1, 14)
+        assert (row.steps, row.steps_without_usage) == (1, 1), "what was refused is a call, too"
+        turn = await test.agent.prompt(session, "again")
+        await watch(turn)
+        row = counters(test, f"session/{session.id}")
+        assert (row.steps, row.steps_without_usage, row.total_tokens) == (3, 2, 14)
+        assert [event.type for event in test.stored(turn.trace_id, "agent.llm_response")] == 2 * ["failed"]
 
 
 @pytest.mark.parametrize("prompt_tokens", [-5, 10**30])
@@ -333,11 +338,21 @@ async def test_turns_at_once_share_the_room_for_steps(paths: Paths) -> None:
         assert len(test.model.requests) == stored(test, f"owner/{ME}")["steps"] == 2
 
 
-async def test_what_an_endpoint_refuses_keeps_no_room(paths: Paths) -> None:
-    async with scripted(paths, [Fault(), say("done")], toml="[budgets.session]\nsteps = 1\n") as test:
+async def test_each_attempt_passes_the_budgets(paths: Paths) -> None:
+    async with scripted(paths, [Fault()], toml="[budgets.turn]\nsteps = 2\n") as test:
         session = await test.session()
-        assert (await test.prompt(session))[-1]["type"] == "error"
-        assert (await test.prompt(session))[-1]["type"] == "done"
+        assert (await test.prompt(session))[-1]["code"] == "budget_exceeded"
+        assert len(test.model.requests) == 2
+
+
+async def test_what_never_reached_an_endpoint_keeps_no_room(paths: Paths) -> None:
+    async with ScriptedModel([say("done")]) as model:
+        providers = {"away": {"base_url": NOWHERE}, "main": {"base_url": model.base_url}}
+        toml, models = "[budgets.session]\nsteps = 1\n", ["away/x", "main/x"]
+        async with asking_providers(paths, providers, models=models, toml=toml) as test:
+            session = await test.session()
+            assert (await test.prompt(session))[-1]["type"] == "done"
+            assert counters(test, f"session/{session.id}").steps == 1
 
 
 async def test_a_call_that_is_cancelled_before_its_answer_is_a_step(paths: Paths) -> None:
@@ -385,7 +400,7 @@ async def test_sums_are_stored_in_the_order_of_the_appends(paths: Paths) -> None
     """A turn counts its step, and appends it when the worker has checked its call: others come in between."""
     history = History(paths.history)
     await history.start()
-    ledger = Ledger(history, Budgets(), {})
+    ledger = Ledger(history, Budgets())
     slow = ledger.add(Whose(agent="a", owner=7), Counters(steps=1))
     fast = ledger.add(Whose(agent="b", owner=7), Counters(steps=1))
     assert ledger.row("owner/7").counters.steps == 2, "what runs counts at once"
@@ -417,7 +432,7 @@ async def test_only_the_newest_turns_and_days_are_kept(paths: Paths, monkeypatch
     history = History(paths.history)
     await history.start()
     old, kept = day_of(0), today()
-    first = Ledger(history, Budgets(), {"openai/x": Price(prompt=1.0)})
+    first = Ledger(history, Budgets(), {"openai/x": Price(prompt=1.0, completion=0.0)}.get)
     first.load()
     rows = [Row(key=f"day/{old}", updated_us=1), Row(key=f"owner_day/{old}/7", updated_us=1)]
     await history.append(changes=[row.add({"steps": 1}) for row in rows])
@@ -425,7 +440,7 @@ async def test_only_the_newest_turns_and_days_are_kept(paths: Paths, monkeypatch
         whose = Whose(agent="a", owner=7, session=f"ses_{number % 2}", trace_id=f"trace_{number}")
         await history.append(changes=first.add(whose, Counters(steps=1)))
     assert [row.name for row in await first.rows("turn")] == ["trace_3", "trace_4", "trace_5"]
-    again = Ledger(history, Budgets(), {})
+    again = Ledger(history, Budgets())
     again.load()
     whose = Whose(agent="a", owner=7, session="ses_0", trace_id="trace_6")
     await history.append(changes=again.add(whose, Counters(steps=1)))

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.attempts import ModelCalls
 from lightagentd.agents.compaction.summary import INSTRUCTION, message_of, transcript, without_model
 from lightagentd.agents.compaction.window import BYTES_PER_TOKEN, Gauge, cut, shorten, tokens_of
 from lightagentd.agents.metering.meter import Meter
-from lightagentd.agents.modelcall import Reply, model_call
+from lightagentd.agents.modelcall import Reply
 from lightagentd.agents.results import Results
 from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
 from lightagentd.events.history import Change, History
@@ -70,6 +71,7 @@ class Compactor:
     def __init__(
         self,
         session: Session,
+        calls: ModelCalls,
         meter: Meter,
         results: Results,
         *,
@@ -79,6 +81,7 @@ class Compactor:
     ) -> None:
         self._session = session
         self._history = session.history
+        self._calls = calls
         self._meter = meter
         self._results = results
         self._compact_at = compact_at
@@ -198,7 +201,7 @@ class Compactor:
         text = transcript(older, round(window * 0.6 * BYTES_PER_TOKEN))
         request = Request(system=INSTRUCTION, messages=[Message(role="user", content=text)])
         try:
-            reply = await model_call(client, request, meter=self._meter, hear=hear)
+            reply = await self._calls.make(client, request, hear)
         except ModelError:
             return None, ""
         self._tell_usage(reply)

@@ -64,7 +64,7 @@ class Gauge:
         """About how many tokens a request takes. What was measured before is not measured again."""
         if system != self._system or functions is not self._functions:
             self._system, self._functions = system, functions
-            self.fixed_bytes = _len(system) + sum(_bytes_of_function(each) for each in functions)
+            self.fixed_bytes = _len(system) + sum(map(bytes_of_function, functions))
         if not 0 < self._seen <= len(messages) or messages[self._seen - 1] is not self._last:
             self._seen = self._seen_bytes = 0
         self._seen_bytes += sum(map(bytes_of, messages[self._seen :]))
@@ -155,7 +155,8 @@ def shorten(messages: Sequence[Message], excess_tokens: int, *, newest_too: bool
     return shortened
 
 
-def _bytes_of_function(function: Function) -> int:
+def bytes_of_function(function: Function) -> int:
+    """About how many bytes of a request a function takes."""
     return (
         _MESSAGE_BYTES + len(function.name) + _len(function.description) + len(dump_json(function.parameters))
     )

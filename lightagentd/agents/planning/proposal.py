@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from lightagentd.agents.jsoncalls import object_in_text
 from lightagentd.agents.planning.plan import Task
 from lightagentd.errors import PlanInvalid
+from lightagentd.llm.json_calls import object_in_text
 
 MAX_TASKS = 100
 MAX_TITLE_CHARS, MAX_TEXT_CHARS, MAX_CHECK_CHARS = 200, 4000, 2000

@@ -30,6 +30,8 @@ _ERROR, _WARNING, _NOTICE, _INFO = "3", "4", "5", "6"
 _PRIORITIES = {
     ("agent.error", "cancelled"): _NOTICE,
     ("agent.error", "fallback"): _WARNING,
+    ("agent.retry", "retry"): _WARNING,
+    ("daemon.model", "circuit_opened"): _WARNING,
     ("agent.error", "interrupted"): _WARNING,
     ("agent.tool_dispatch", "refused"): _WARNING,
     ("approval.requested", "requested"): _NOTICE,
@@ -172,7 +174,7 @@ def _sentence(event: Event, data: Mapping[str, Any]) -> str:
         return f"{who}input {data.get('input', '')}: {event.type}"
     if event.topic == "daemon.checkpoint" and "fingerprint" in data:
         return _sentence_of_checkpoint(event, data)
-    if event.topic.startswith(("agent.error", "budget.", "daemon.", "policy.")):
+    if event.topic.startswith(("agent.error", "agent.retry", "budget.", "daemon.", "policy.")):
         return who + f"{event.type}: {data.get('message', '')}".rstrip(": ")
     return f"{who}{event.topic} {event.type}"
 

@@ -43,7 +43,7 @@ class ModelSummedUp(_ModelCall, topic="agent.llm_response", type="summary", sour
 
 
 class ModelBrokeOff(_ModelCall, topic="agent.llm_response", type="failed", source="agent"):
-    """A model call ended early: it was cancelled, or the endpoint failed in the middle."""
+    """A model call came to nothing: it was cancelled, refused, broke off, or its answer was empty."""
 
 
 class CallIntended(Kind, topic="agent.tool_dispatch", type="intent", source="agent"):
@@ -140,6 +140,18 @@ class FellBack(Kind, topic="agent.error", type="fallback"):
 
     code: Text
     message: Text
+
+
+class ModelTriedAgain(Kind, topic="agent.retry", type="retry"):
+    """A model call failed in a way that may pass before it said anything, and is made again."""
+
+    code: Text
+    message: Text
+    model: Text
+    tries: int
+    """How often the call was made until now."""
+    wait_s: float | int
+    """How long until it is made again."""
 
 
 class TurnInterrupted(Kind, topic="agent.error", type="interrupted", source="agent"):

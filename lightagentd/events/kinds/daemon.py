@@ -25,6 +25,14 @@ class DaemonReloaded(_Message, topic="daemon.state", type="reloaded"):
     """Its files were read again."""
 
 
+class ModelsRefreshed(_Message, topic="daemon.state", type="models_refreshed"):
+    """An administrator gave the daemon another table of what is known of models."""
+
+    by: int
+    providers: int
+    models: int
+
+
 class SandboxChosen(_Message, topic="daemon.state", type="sandbox"):
     """What keeps workers to their effects."""
 
@@ -52,6 +60,22 @@ class PanicEnded(Kind, topic="daemon.state", type="panic_ended"):
     """Everything is allowed again."""
 
     by: int
+
+
+class CircuitOpened(Kind, topic="daemon.model", type="circuit_opened"):
+    """A model's endpoint failed so often that it is left alone for a while."""
+
+    endpoint: Text
+    failures: int
+    open_s: float | int
+    message: Text
+
+
+class CircuitClosed(Kind, topic="daemon.model", type="circuit_closed"):
+    """A model's endpoint that was left alone answers again."""
+
+    endpoint: Text
+    message: Text
 
 
 class AgentStarted(Kind, topic="daemon.agent", type="started"):

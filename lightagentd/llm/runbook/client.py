@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 from lightagentd.events.model import new_id
 from lightagentd.fenced import question_of
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
-from lightagentd.llm.runbook.matching import SkillIndex, abilities
+from lightagentd.llm.retry import NEVER
+from lightagentd.llm.runbook.matching import Match, SkillIndex, abilities
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
@@ -22,6 +24,7 @@ NO_TOOL = (
     "I answer from runbooks, and the tool that runs them is not there for this agent. "
     "`lactl status` and the agent's list of tools say why."
 )
+NO_REPORT = "The runbook ended without a report."
 _NOTHING = Usage()
 """What an answer takes: it is counted, and there are no tokens."""
 _LOOKED_AT_CHARS = 2000
@@ -34,6 +37,7 @@ class RunbookClient:
     name = "runbook"
     context_tokens = 0
     window_known = True
+    retry = NEVER
 
     def __init__(self, catalog: Callable[[], SkillCatalog]) -> None:
         self._catalog = catalog
@@ -41,32 +45,81 @@ class RunbookClient:
         self._index = SkillIndex(())
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
-        """Answer the newest prompt: with a call, or, once that was made, with its report."""
-        last = request.messages[-1] if request.messages else Message(role="user", content="")
-        if last.role == "tool":
-            yield TextDelta(last.content)
+        """Answer the newest prompt: with a call, or, once that was made, with its report.
+
+        Where it goes on in the middle of another model's turn, the results of that model's calls are not the
+        answer, unless they are just that report.
+        """
+        ran = _run_before(request.messages)
+        found = None if ran is not None and not ran.skill else await self._match(request)
+        if ran is not None and (found is None or found.skill == ran.skill or not ran.skill):
+            yield TextDelta(ran.report if ran.report.strip() else NO_REPORT)
             yield Finish(reason="stop", usage=_NOTHING)
             return
-        if not any(function.name == RUN for function in request.functions):
+        if not _can_run(request):
             yield TextDelta(NO_TOOL)
             yield Finish(reason="stop", usage=_NOTHING)
             return
-        catalog = self._catalog()
-        if catalog is not self._indexed:
-            # Off the event loop: it takes as long as many small turns.
-            self._index = await asyncio.to_thread(_index_of, catalog)
-            self._indexed = catalog
-        found = self._index.match(question_of(last.content)[:_LOOKED_AT_CHARS])
         if found is None:
-            yield TextDelta(abilities(catalog.skills.values()))
+            yield TextDelta(abilities(self._catalog().skills.values()))
             yield Finish(reason="stop", usage=_NOTHING)
             return
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
         yield Finish(reason="tool_calls", usage=_NOTHING)
 
+    async def knows(self, request: Request) -> bool:
+        """Whether it has a runbook for the newest prompt, and may run it."""
+        return _can_run(request) and await self._match(request) is not None
+
+    async def _match(self, request: Request) -> Match | None:
+        """The runbook for the newest prompt."""
+        catalog = self._catalog()
+        if catalog is not self._indexed:
+            # Off the event loop: it takes as long as many small turns.
+            self._index = await asyncio.to_thread(_index_of, catalog)
+            self._indexed = catalog
+        prompts = (message.content for message in reversed(request.messages) if message.role == "user")
+        return self._index.match(question_of(next(prompts, ""))[:_LOOKED_AT_CHARS])
+
     async def close(self) -> None:
         """Nothing is held."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ran:
+    """A runbook that was run, as the last thing that happened in the turn, and what it reported."""
+
+    skill: str
+    """Empty when the call does not say it."""
+    report: str
+
+
+def _run_before(messages: Sequence[Message]) -> _Ran | None:
+    """The run whose result is the last message, if it is one."""
+    if not messages or messages[-1].role != "tool":
+        return None
+    result = messages[-1]
+    for message in reversed(messages):
+        for call in message.tool_calls:
+            if call.id == result.tool_call_id:
+                return (
+                    _Ran(skill=_skill_in(call.arguments), report=result.content) if call.name == RUN else None
+                )
+    return None
+
+
+def _skill_in(arguments: str) -> str:
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return ""
+    name = found.get("name") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _can_run(request: Request) -> bool:
+    return any(function.name == RUN for function in request.functions)
 
 
 def _index_of(catalog: SkillCatalog) -> SkillIndex:

@@ -24,7 +24,7 @@ from lightagentd.llm.runbook.wording import Speller, stem
 from lightagentd.skills import Skill
 
 THRESHOLD = 0.6
-"""The least confidence of a match; tuned on the phrasings of `tests/llm/test_matching.py`."""
+"""The least confidence of a match; tuned on the phrasings of `tests/llm/runbook/test_matching.py`."""
 _ENOUGH = 2.8
 """The least score: one word that decides alone, or two that need company."""
 _ALONE = 3.9

@@ -10,7 +10,7 @@ import pytest
 from lightagentd.llm.runbook.matching import THRESHOLD, Match, SkillIndex, abilities, match
 from lightagentd.skills import Skill, load_skills
 
-SKILLS = Path(__file__).parents[2] / "skills"
+SKILLS = Path(__file__).parents[3] / "skills"
 PHRASINGS = Path(__file__).with_name("phrasings.txt")
 SATURDAY = datetime(2025, 11, 22, 15, 30).astimezone()
 

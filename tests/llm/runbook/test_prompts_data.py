@@ -11,8 +11,8 @@ import yaml
 from lightagentd.llm.runbook.matching import SkillIndex
 from lightagentd.skills import load_skills
 
-SKILLS = Path(__file__).parents[2] / "skills"
-PROMPTS = Path(__file__).parents[1] / "data" / "prompts.yaml"
+SKILLS = Path(__file__).parents[3] / "skills"
+PROMPTS = Path(__file__).parents[2] / "data" / "prompts.yaml"
 LEAST_SHARE = 0.95
 
 

@@ -1,0 +1,44 @@
+"""An agent whose model takes no functions: found out by the first call, and then a tool loop in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightagentd.paths import Paths
+from tests.agents.scripted import check_conversation, scripted, types
+from tests.scripted_model import Answer, Fault, Script, say
+
+CALL = '{"tool": "file", "action": "stat", "args": {"path": "/"}}'
+
+
+def without_tools(script: list[Answer]) -> Script:
+    """A server that refuses functions, and else plays the script."""
+    left = iter(script)
+
+    def answer(body: dict[str, Any]) -> Answer:
+        if "tools" in body:
+            return Fault(status=400, body=b'{"error": {"message": "x does not support tools"}}')
+        return next(left)
+
+    return answer
+
+
+async def test_a_model_without_tools_runs_them_in_words(paths: Paths) -> None:
+    async with scripted(paths, without_tools([say(*CALL), say("It is a folder."), say("Again.")])) as test:
+        session = await test.session()
+        events = await test.prompt(session)
+        assert events[-1]["type"] == "done"
+        assert events[-1]["text"] == "It is a folder."
+        assert "tool_result" in types(events)
+        assert not any("{" in event["text"] for event in events if event["type"] == "text")
+        first, described, result = (asked.body for asked in test.model.requests)
+        assert "tools" in first
+        assert "tools" not in described
+        assert '"tool": "file", "action": "stat"' in described["messages"][0]["content"]
+        assert [message["role"] for message in result["messages"]] == ["system", "user", "assistant", "user"]
+        assert json.loads(result["messages"][2]["content"]) == json.loads(CALL)
+        assert result["messages"][3]["content"].startswith("[Result of file_stat: data from the machine")
+        check_conversation(test.conversation(session))
+        assert (await test.prompt(session))[-1]["text"] == "Again."
+        assert len(test.model.requests) == 4

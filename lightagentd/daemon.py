@@ -51,6 +51,8 @@ from lightagentd.events.redaction import Redactor
 from lightagentd.events.redaction.credentials import daemon_redactor
 from lightagentd.events.redaction.logs import take_redactor
 from lightagentd.events.subscriptions import Subscriptions
+from lightagentd.llm.environment import own_environment
+from lightagentd.llm.in_force import InForce, in_force
 from lightagentd.panic import Panic
 from lightagentd.paths import Paths, default_paths
 from lightagentd.recovery import Recovery
@@ -83,6 +85,8 @@ class Daemon:
         self.started_us = 0
         self.journal: JournaldSink | None = None
         self.checkpoints: Checkpoints | None = None
+        self._model_problems: tuple[str, ...] = ()
+        """What is wrong with the models of the environment, as sentences."""
         self._server: VarlinkServer | None = None
         self._lock: int | None = None
 
@@ -96,10 +100,17 @@ class Daemon:
     async def start(self) -> None:
         """Raises LightagentError, after undoing what was begun."""
         self.started_us = time.time_ns() // 1000
-        self.config, _ = configuration.load(self.paths.config)
+        found = self._read_configuration()
+        self.config, self._model_problems = found.config, found.problems
         logging.getLogger("lightagentd").setLevel(self.config.daemon.log_level.upper())
         self._make_folders()
+        if "models.default" in found.origins:
+            _log.info(
+                "the default model is %s (%s)", self.config.models.default, found.origins["models.default"]
+            )
         redactor = daemon_redactor(self.paths.state, self.config)
+        for secret in found.secrets:
+            redactor.add(secret)
         take_redactor(redactor)
         self._make_parts(redactor)
         self._lock = state_lock.hold(self.paths.state)
@@ -145,6 +156,10 @@ class Daemon:
             listener.close()
             await self.close()
             raise
+
+    def _read_configuration(self) -> InForce:
+        """What the files say, and under it the environment. Raises ConfigError."""
+        return in_force(*configuration.load(self.paths.config), own_environment())
 
     def _make_parts(self, redactor: Redactor) -> None:
         """What the daemon owns; nothing of it runs yet."""
@@ -214,17 +229,24 @@ class Daemon:
 
         Raises ConfigError.
         """
-        new, _ = configuration.load(self.paths.config)
+        found = self._read_configuration()
+        new = found.config
         waits = [
             f"{name} in the configuration"
-            for name in ("daemon", "worker", "limits", "models", "memory", "history")
+            for name in ("daemon", "worker", "limits", "memory", "history")
             if getattr(new, name) != getattr(self.config, name)
         ]
+        # What waits for a restart is in force until then.
+        self.config = self.config.model_copy(update={"models": new.models})
+        self._model_problems = found.problems
+        for secret in found.secrets:
+            self.history.redactor.add(secret)
+        self.registry.take_models(new.models)
         self.registry.ledger.take_budgets(new.budgets)
         await self.pool.end_idle_now()
         self.registry.watches.renew()
         await self.registry.read_content()
-        applied = ["agents, skills, tools and budgets were read again", *await self.registry.sync()]
+        applied = ["agents, skills, tools, models and budgets were read again", *await self.registry.sync()]
         await self._tell(kinds.DaemonReloaded(message="; ".join(applied)))
         return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
 
@@ -236,6 +258,7 @@ class Daemon:
                 f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"
             )
         found += self.pool.backend.limits
+        found += self._model_problems
         if self.bus_link.problem:
             found.append(f"The daemon is not on the bus: {self.bus_link.problem}")
         if self.polkit is not None and self.polkit.problem:

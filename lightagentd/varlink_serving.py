@@ -252,8 +252,11 @@ class Connection(VarlinkBaseProtocol):
     # Answering
 
     async def _answer_all(self) -> None:
+        first = True
         while (message := self._next()) is not None:
-            await asyncio.sleep(0)  # thousands of small messages must not hold the event loop
+            if not first:
+                await asyncio.sleep(0)  # thousands of small messages must not hold the event loop
+            first = False
             size = len(message)
             try:
                 if self._hung_up and b"oneway" not in message:

@@ -67,12 +67,7 @@ def counting(message: bytes) -> Iterator[None]:
 def decode_message(message: bytes) -> dict[str, Any]:
     """One message without its NUL. Raises MalformedMessage for all that RFC 8259 leaves open or forbids."""
     try:
-        found = json.loads(
-            message.decode(),
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
+        found = _DECODER.decode(message.decode())
         if b"\\ud" in message or b"\\uD" in message:
             _encode_strings(found)
     except UnicodeDecodeError:
@@ -92,7 +87,7 @@ def decode_message(message: bytes) -> dict[str, Any]:
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """A message with its NUL. Lone surrogates, from bytes that were not UTF-8, become U+FFFD."""
-    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    text = _ENCODER.encode(message)
     try:
         return text.encode() + b"\0"
     except UnicodeEncodeError:
@@ -123,6 +118,11 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text[:60]} is out of range")
     return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+"""Made once: `json` itself makes one for each message."""
 
 
 def _encode_strings(value: Any) -> None:

@@ -27,6 +27,7 @@ import pytest
 from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
+from lightagentd.llm.environment import VARIABLES
 from lightagentd.paths import Paths
 from lightagentd.worker import sandbox
 from tests.declared import undeclared
@@ -35,6 +36,8 @@ from tests.other_user import OUTSIDERS_GID
 REPOSITORY = Path(__file__).resolve().parent.parent
 for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
     os.environ[f"DBUS_{_bus}_BUS_ADDRESS"] = "unix:path=/nonexistent/bus"
+for _variable in VARIABLES:  # and neither are the models that its user has
+    os.environ.pop(_variable, None)
 TEST_LIMIT_S = 240.0
 """How long an async test may take: many times what the slowest needs on a loaded machine."""
 
@@ -131,6 +134,8 @@ class DaemonProcess:
         self.paths = paths
         self.log = paths.state.parent / "daemon.log"
         self._prefix = prefix
+        self.cwd = REPOSITORY
+        """Where the daemon is started."""
         self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -168,7 +173,7 @@ class DaemonProcess:
                     f"--state-dir={self.paths.state}",
                     f"--runtime-dir={self.paths.runtime}",
                 ],
-                cwd=REPOSITORY,
+                cwd=self.cwd,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -65,7 +65,7 @@ def show(settings: Settings, agent: str) -> None:
     "--api-key-file",
     metavar="FILE",
     help="The file with the key for it, which the daemon must be able to read; a name without a slash is a "
-    "systemd credential of the daemon.",
+    "systemd credential of the daemon. For administrators.",
 )
 @click.option("--prompt", metavar="TEXT", help="Its system prompt.")
 @click.pass_obj

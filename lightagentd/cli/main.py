@@ -40,6 +40,7 @@ COMMANDS = {
         "audit",
         "memory",
         "usage",
+        "models",
         "tools",
         "skills",
         "policy",

@@ -44,6 +44,8 @@ class AgentOperations(Operations):
         prompt: str,
     ) -> api.Agent:
         caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
+            caller = await self._admit(caller, Operation.ADMINISTER)
         self._check_open()
         _check_no_nul(description=description, api_key_file=api_key_file, prompt=prompt)
         try:
@@ -57,7 +59,8 @@ class AgentOperations(Operations):
         except ValidationError as err:
             first = err.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise InvalidArgument(f"{field}: {first['msg']}.", field=field) from err
+            said = first["msg"].removeprefix("Value error, ")
+            raise InvalidArgument(f"{field}: {said}.", field=field) from err
         async with self._managing:
             await self._registry.create(name, front, prompt)
         return self._agent(caller, name)

@@ -26,6 +26,7 @@ from lightagentd.control.approval_interface import Approvals
 from lightagentd.control.history_interface import Events, History
 from lightagentd.control.input_interface import Inputs
 from lightagentd.control.memory_interface import Memory
+from lightagentd.control.model_interface import Models
 from lightagentd.control.plan_interface import Plans
 from lightagentd.control.policy_interface import Policy
 from lightagentd.control.safety_interface import SafetyMethods, Undo
@@ -118,7 +119,9 @@ class Agents(_Adapter, VarlinkInterface, name="org.lightagent1.Agents"):
         api_key_file: str | None = None,
         prompt: str | None = None,
     ) -> api.Agent:
-        """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt."""
+        """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt.
+        Only an administrator may name an api_key_file.
+        """
         return await self.service.create_agent(
             self.caller,
             name=name,
@@ -292,6 +295,18 @@ class Tools(_Adapter, VarlinkInterface, name="org.lightagent1.Tools"):
         """One tool."""
         return await self.service.get_tool(self.caller, name)
 
+    @varlinkmethod(return_parameter="selection")
+    async def Select(
+        self, *, prompt: str, agent: str | None = None, limit: int | None = None
+    ) -> api.Selection:
+        """Which functions the model of an agent is offered for a prompt, the best first, with scores.
+
+        10 unless limit says otherwise, and those that are always there. Without an agent, of all tools.
+        """
+        return await self.service.select_tools(
+            self.caller, agent=agent or "", prompt=prompt, limit=10 if limit is None else limit
+        )
+
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Call(self, *, agent: str, tool: str, action: str, args: Any) -> AsyncIterator[api.TurnEvent]:
         """Call an action as an agent would, through policy, worker and history, without a model. args is an
@@ -325,6 +340,7 @@ INTERFACES: tuple[
         | Plans
         | Inputs
         | Memory
+        | Models
         | Usage
         | Events
         | History
@@ -342,6 +358,7 @@ INTERFACES: tuple[
     Plans,
     Inputs,
     Memory,
+    Models,
     Usage,
     Events,
     History,

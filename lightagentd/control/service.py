@@ -22,11 +22,13 @@ from lightagentd.control.checkup_operations import CheckupOperations
 from lightagentd.control.history_operations import HistoryOperations
 from lightagentd.control.input_operations import InputOperations
 from lightagentd.control.memory_operations import MemoryOperations
+from lightagentd.control.model_operations import ModelOperations
 from lightagentd.control.plan_operations import PlanOperations
 from lightagentd.control.policy_operations import PolicyOperations
 from lightagentd.control.presentation import broken_skill_info, skill_info, tool_info
 from lightagentd.control.safety_operations import SafetyOperations
 from lightagentd.control.session_care import SessionCareOperations
+from lightagentd.control.tool_operations import ToolOperations
 from lightagentd.control.undo_operations import UndoOperations
 from lightagentd.control.usage_operations import UsageOperations
 from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
@@ -42,6 +44,8 @@ class Service(
     PlanOperations,
     InputOperations,
     MemoryOperations,
+    ModelOperations,
+    ToolOperations,
     UsageOperations,
     HistoryOperations,
     ApprovalOperations,

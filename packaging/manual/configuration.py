@@ -32,13 +32,54 @@ refused.
     lactl config show       what is in force, and what file it is from
     systemctl reload lightagentd
 
-A reload takes up agents, skills, tools, rules and budgets at once; it names the sections of this file
-that wait for a restart.
+A reload takes up agents, skills, tools, rules, models and budgets at once; it names the sections of this
+file that wait for a restart. An agent whose models changed gets them when none of its turns runs, else at
+the next reload; one whose models cannot be made any more, for example because a key file is gone, keeps
+those that it has, and lactl status says so.
+
+A model is written PROVIDER/MODEL. A provider is a section `[models.providers.NAME]`; or it is known by its
+name: openai, anthropic, openrouter, deepseek, alibaba and alibaba-cn (Qwen), zai and zhipuai (GLM),
+moonshotai and moonshotai-cn (Kimi), mistral, groq, xai, google (Gemini), togetherai, cerebras,
+fireworks-ai, which need a key alone, and on this machine ollama, llamacpp, lmstudio, vllm and litellm, at
+the ports where they usually listen. What runs on this machine is shown by lactl models list and lactl
+doctor, and never used unless a model string names it.
+
+    [models.providers.deepseek]
+    api_key_file = "lightagentd.deepseek"
+
+A provider needs no section at all when the environment has its key; see ENVIRONMENT. What this file says
+wins. A key goes only to an address from the same place: that of a section to its base_url, that of a
+variable to the address in the variable beside it, or else to the one that is known by its name.
+
+A call that fails in a way that may pass (no connection, no answer in time, a status of 408, 409, 425, 429
+or 500 and above) is made again, up to max_retries times and max_retry_s seconds of waiting, and never once
+a word of its answer was delivered. What an endpoint asks for in Retry-After is waited for, or not at all.
+Then the next model of the agent's `fallback` answers, and at last what `models.fallback` names, if the
+endpoint is down; the answer says at its end which model gave it, and why. An endpoint that failed five
+times in a row, in two turns at least, is left alone for 30 seconds and more: calls fail at once until one
+that tries it has an answer. When its answers were errors, that is so only for the models that they were
+for. `lactl models test` tries a model now, and `lactl doctor --models` every endpoint.
+
+A model on your own machine often has a small window. Say how large it is with `context_tokens`: some
+servers, Ollama among them, leave out the beginning of what is too long and do not say so. Functions are
+then chosen by the prompt, so that they take no more than a third of it; `lactl tools select --agent NAME
+PROMPT` shows which.
+
+With `record` every exchange with a model is written to a file of its own, without secrets, readable by
+the daemon's user alone; nothing removes these files. A provider of the kind `replay` answers from them:
+
+    [models.providers.yesterday]
+    kind = "replay"
+    recording = "/var/lib/lightagentd/recording"
+
+A client of your own (`kind = "module:Class"`) is a class that the daemon can import, from its PYTHONPATH.
+It is made with the settings of its provider, runs in the daemon's event loop with all that the daemon may
+do, and must not block. What it gives back is checked, and what it raises ends the call and nothing else.
 
 Budgets (`[budgets.SCOPE]`) are checked before each model call, tool calls also before each of them. A turn
 that finds one used up ends there, with exit status 79 of lactl and the event `budget.exceeded`; no other
 model is asked. What was used is stored with each model call, so that a restart resets nothing; days are
-those of UTC. A call whose tokens the endpoint does not count, or whose price is not configured, counts as
+those of UTC. A call whose tokens the endpoint does not count, or whose price is not known, counts as
 a step alone. `lactl usage --budgets` shows the limits, and how much of each is used.
 
 A conversation that has become longer than `limits.compact_at` of the model's window (`context_tokens` of
@@ -67,8 +108,10 @@ The configuration then says:
     base_url = "https://llm.example.org/v1"
     api_key_file = "lightagentd.work"
 
-`api_key_env` names a variable of the daemon's environment instead. A key never reaches a worker, the
-history or the journal.
+`api_key_env` names a variable of the daemon's environment instead. The unit takes variables from the file
+`/etc/lightagentd/environment`, if there is one: systemd reads it, so that it may be root's alone
+(chmod 600). A credential is better, because other processes of the same user can read an environment. A key
+never reaches a worker, the history or the journal.
 
 Secrets are taken out of prompts, arguments, output, answers and errors before they are stored, logged,
 sent to a model or to a client: every file in $CREDENTIALS_DIRECTORY and the keys of the providers by
@@ -86,7 +129,22 @@ _ENVIRONMENT = (
     ("CREDENTIALS_DIRECTORY", "Where credentials lie; systemd sets it."),
     (
         "OPENAI_API_KEY, OPENAI_BASE_URL",
-        "When one of them is set, there is a provider openai without any configuration.",
+        "A provider openai without any configuration; without OPENAI_BASE_URL it is OpenAI itself.",
+    ),
+    (
+        "ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL",
+        "A provider anthropic. Other endpoints that are known by their names have such a variable for the"
+        " key, too: OPENROUTER_API_KEY, DEEPSEEK_API_KEY, DASHSCOPE_API_KEY, ZAI_API_KEY, ZHIPU_API_KEY,"
+        " MOONSHOT_API_KEY, MISTRAL_API_KEY, GROQ_API_KEY, XAI_API_KEY, GEMINI_API_KEY, TOGETHER_API_KEY,"
+        " CEREBRAS_API_KEY, FIREWORKS_API_KEY.",
+    ),
+    (
+        "API_KEY, BASE_URL, MODEL",
+        "A provider env for any other endpoint, and its model as the default. API_KEY may be missing where"
+        " the endpoint wants none. The address may end in /chat/completions, /responses or /v1/messages,"
+        " which says what it speaks. MODEL is the default beside OPENAI_API_KEY or ANTHROPIC_API_KEY as well."
+        " For a user's own daemon these variables, and those above, may also stand in a file .env in the"
+        " folder that it is started in: lines NAME=VALUE, in a file of that user that nobody else can write.",
     ),
     ("https_proxy, http_proxy, no_proxy", "The proxy towards the endpoints of models."),
 )

@@ -145,7 +145,8 @@ async def test_a_plan_is_drafted_looked_at_and_applied(paths: Paths) -> None:
 
 
 async def test_it_stops_at_a_task_that_failed_and_goes_on_as_told(paths: Paths) -> None:
-    script: list[Answer] = [say("did 1"), Fault(), Fault(), say("did 3"), Fault()]
+    fails = Fault(status=400)
+    script: list[Answer] = [say("did 1"), fails, fails, say("did 3"), fails]
     async with running(paths, script) as here:
         text = "- [ ] one\n- [ ] two\n- [ ] three\n- [ ] four\n"
         assert "4 tasks wait" in await here.ok("plan", "set", "test", "-", stdin=text)

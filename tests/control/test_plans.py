@@ -26,7 +26,7 @@ def states(plan: dict[str, Any]) -> list[str]:
 
 
 async def test_over_varlink_a_plan_is_set_applied_and_watched(paths: Paths) -> None:
-    script: list[Answer] = [say("did a"), Fault(), say("did b")]
+    script: list[Answer] = [say("did a"), Fault(status=400), say("did b")]
     async with serving(paths, script) as (_, _address), AsyncClient(paths.socket, timeout_s=60) as client:
 
         async def plans(method: str, **parameters: Any) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightagentd import api, errors
-from lightagentd.control.authz import Caller
+from lightagentd.control.authz import Caller, Operation
 from lightagentd.daemon import Daemon
 from lightagentd.events.queries import Filter
 from lightagentd.paths import Paths
@@ -104,6 +105,29 @@ async def test_a_wrong_definition_is_refused_and_leaves_nothing(daemon: Daemon) 
         await daemon.service.create_agent(ME, name="fresh", **BLANK | {"model": "nobody/x"})
     assert not list(daemon.paths.own_agents.iterdir())
     assert "fresh" not in {agent.name for agent in await daemon.service.list_agents(ME)}
+
+
+class Managers:
+    """Everybody may manage agents, and nobody may administer."""
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
+        return operation in (Operation.INSPECT, Operation.MANAGE_AGENTS)
+
+
+async def test_only_an_administrator_names_the_key_file_of_an_agent(
+    daemon: Daemon, model: ScriptedModel, tmp_path: Path
+) -> None:
+    """Else who may only make agents has the daemon send him any file that it can read."""
+    write(tmp_path / "key", "of-somebody-else")
+    daemon.authority._deciders = (Managers(),)
+    manager = Caller(uid=65534, gid=65534, pid=os.getpid())
+    given = BLANK | {"model": "openai/x", "base_url": model.base_url}
+    with pytest.raises(errors.PermissionDenied):
+        await daemon.service.create_agent(
+            manager, name="thief", **given | {"api_key_file": str(tmp_path / "key")}
+        )
+    assert (await daemon.service.create_agent(manager, name="fresh", **given)).state == "running"
+    assert not model.requests
 
 
 async def test_a_broken_agent_is_listed_with_its_problem_and_cannot_be_prompted(daemon: Daemon) -> None:

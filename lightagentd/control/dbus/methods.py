@@ -51,7 +51,7 @@ class Method:
     begins_at_once: bool = False
     """A stream whose first item comes at once, so that an error can be the answer to the call itself."""
     waits: bool = False
-    """Whether it waits for something that goes on when the caller leaves, so that the wait may be ended."""
+    """Whether it waits for something whose result is of no use once the caller has left: then it is ended."""
     members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each parameter that is a list of objects: what an object has, with the signatures."""
     invoke: Callable[[Service, Caller, dict[str, Any]], Any]
@@ -206,5 +206,10 @@ def _prompt(known: Mapping[tuple[str, str], Method]) -> Method:
     )
 
 
-_BY_HAND: tuple[Callable[[Mapping[tuple[str, str], Method]], Method], ...] = (_ask, _prompt)
+def _test(known: Mapping[tuple[str, str], Method]) -> Method:
+    """`Models.Test`, which ends with its caller: nobody pays for an answer that nobody reads."""
+    return replace(known["org.lightagent1.Models", "Test"], waits=True)
+
+
+_BY_HAND: tuple[Callable[[Mapping[tuple[str, str], Method]], Method], ...] = (_ask, _prompt, _test)
 """The methods that are not as their declaration has them."""

@@ -11,11 +11,15 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench import (
+    agents,
     calls,
     conversations,
     footprint,
+    growth,
     history,
+    peers,
     planes,
+    selection,
     sessions,
     siege,
     start,
@@ -34,6 +38,10 @@ BENCHMARKS = {
     "watching": watching.run,
     "siege": siege.run,
     "start": start.run,
+    "selection": selection.run,
+    "peers": peers.run,
+    "growth": growth.run,
+    "agents": agents.run,
 }
 
 

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,31 @@ def rig(steps: int) -> Iterator[Rig]:
         stack.callback(daemon.close)
         daemon.start()
         yield Rig(daemon=daemon, model_url=url)
+
+
+@contextlib.contextmanager
+def daemon_with(
+    agents: Mapping[str, str], prompt: str = "Be brief.", *, all_tools: Collection[str] = ()
+) -> Iterator[DaemonProcess]:
+    """A running daemon with agents, each with its model's base URL. They have one small tool, but for those
+    with `all_tools`.
+    """
+    with tempfile.TemporaryDirectory(prefix="la-bench-") as folder:
+        base = Path(folder)
+        base.chmod(0o755)
+        for name, url in agents.items():
+            write(
+                base / f"etc/agent/{name}/AGENT.md",
+                f"---\nmodel: openai/scripted\nbase_url: {url}\n"
+                f"{'' if name in all_tools else 'tools: [file.stat]'}\n"
+                f"limits: {{max_steps: 1000}}\n---\n{prompt}\n",
+            )
+        daemon = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
+        try:
+            daemon.start()
+            yield daemon
+        finally:
+            daemon.close()
 
 
 def show(what: str, values: Sequence[float], unit: str) -> float:

@@ -17,7 +17,7 @@ from lightagentd.client import Client
 from tests.bench.rig import Rig, rig, show
 
 STEPS = 20
-TARGET = 2.5
+TARGET = 2.0
 
 
 def run(rounds: int) -> None:

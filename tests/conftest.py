@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import gc
 import grp
@@ -28,8 +29,9 @@ from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.llm.environment import VARIABLES
-from lightagentd.paths import Paths
+from lightagentd.paths import Paths, content_folders
 from lightagentd.worker import sandbox
+from lightagentd.worker.pool import Pool
 from tests.declared import undeclared
 from tests.other_user import OUTSIDERS_GID
 
@@ -52,6 +54,32 @@ def pytest_collection_finish() -> None:
     """Some fixtures collect garbage after each test: that takes no time without what all tests have."""
     gc.collect()
     gc.freeze()
+
+
+_DESCRIBED: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+"""What a worker said of the tools in some folders, by these and the files in them as they were."""
+
+
+@pytest.fixture(autouse=True)
+def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon in this process asks a worker of its own for the tools, at half a second of CPU time: in most
+    tests what an earlier one said of the same files will do. `describes_tools` marks those that need it anew.
+    """
+    if request.node.get_closest_marker("describes_tools") or request.path.is_relative_to(
+        REPOSITORY / "tests/worker"
+    ):
+        return
+    describe = Pool.describe
+
+    async def described(pool: Pool) -> list[dict[str, Any]]:
+        folders = content_folders("tools", pool._paths)
+        files = [(file, file.stat()) for folder in folders for file in sorted(folder.glob("*.py"))]
+        key = (*folders, *((file, info.st_mtime_ns, info.st_size, info.st_mode) for file, info in files))
+        if key not in _DESCRIBED:
+            _DESCRIBED[key] = await describe(pool)
+        return copy.deepcopy(_DESCRIBED[key])
+
+    monkeypatch.setattr(Pool, "describe", described)
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:

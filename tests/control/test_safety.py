@@ -31,6 +31,7 @@ from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
 from tests.worker.running import marked, marker
 
+pytestmark = pytest.mark.describes_tools
 STRANGER = Caller(uid=12345, gid=OUTSIDERS_GID, pid=1)
 DEAF = "trap '' TERM HUP INT; (setsid sleep {0} &) ; while :; do sleep {0}; done"
 """A shell that no polite signal ends, with a child that left its session."""

@@ -130,6 +130,15 @@ def in_journal(machine: Machine) -> list[dict[str, Any]]:
     return machine.journal("--unit", UNIT, f"MESSAGE_ID={message_id('daemon.checkpoint', 'signed')}")
 
 
+SEND_AND_STAY = """
+import socket, sys, time
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sender.sendto(open(sys.argv[1], "rb").read(), "/run/systemd/journal/socket")
+time.sleep(3)
+"""
+"""Sends a file by journald's own protocol, as logger(1) does, and does not leave at once."""
+
+
 def entry(seq: int, event_hash: str, **fields: str) -> str:
     """A forged entry for logger(1), which sends what it is given by journald's own protocol."""
     named = {
@@ -154,11 +163,13 @@ def test_forged_entries_are_named_and_change_nothing(audited: Machine) -> None:
     audited.write(
         "/root/forged", entry(100_000, "1" * 64, LIGHTAGENT_MISSING_FROM="1", LIGHTAGENT_MISSING_TO="99")
     )
-    run = ["systemd-run", "--wait", "--quiet", "--unit=evil"]
-    audited.run([*run, "sh", "-c", "logger --journald < /root/forged"])
+    # journald finds out the unit of a sender by its process, which must still be there then.
+    run = ["systemd-run", "--wait", "--quiet", "--unit=evil", "python3", "-I", "-c", SEND_AND_STAY]
+    audited.run([*run, "/root/forged"])
     # The daemon's own user in another unit is another sender, too.
     audited.write("/var/tmp/forged", entry(100_001, "2" * 64))
-    audited.run([*run, "--uid=lightagent", "sh", "-c", "logger --journald < /var/tmp/forged"])
+    run.insert(1, "--uid=lightagent")
+    audited.run([*run, "/var/tmp/forged"])
     found = audit(audited)
     journal = found["journal"]
     assert found["ok"], found

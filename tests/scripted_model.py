@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.http_serving import HttpServing
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -111,7 +113,7 @@ class Recorded:
 
 
 @dataclass
-class ScriptedModel:
+class ScriptedModel(HttpServing):
     """The server. `requests` has what was asked, `connections` how many connections were made.
 
     `open_connections` counts those that the client has not closed yet, also while an answer hangs.
@@ -130,43 +132,15 @@ class ScriptedModel:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    async def __aenter__(self) -> ScriptedModel:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=32 << 20)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        self.connections += 1
-        self.open_connections += 1
-        try:
-            with contextlib.suppress(OSError, EOFError):
-                while await self._one_request(reader, writer):
-                    pass
-        except asyncio.CancelledError:
-            pass  # the server is closing; this task has no other owner
-        finally:
-            self.open_connections -= 1
-            writer.close()
-
-    async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if name
-        }
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
-        self.requests.append(Recorded(path=head[0].split(" ")[1], headers=headers, body=body))
+    async def _answer_one(
+        self,
+        path: str,
+        headers: dict[str, str],
+        body: dict[str, Any],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        self.requests.append(Recorded(path=path, headers=headers, body=body))
         answer = self._next(body)
         self.open_requests += 1
         try:

@@ -302,19 +302,10 @@ class Dispatcher:
         if events:
             self.history.append(*events, changes=changes)
 
-    async def _execute(
-        self,
-        ready: Ready,
-        granted: Approval | None,
-        origin: Origin,
-        stream: TurnStream,
-        results: Results,
-        remark: Remark,
-        *,
-        waits_for: str = "",
-    ) -> Outcome:
-        call, action = ready.call, ready.action
-        wanted = Call(
+    def _wanted(self, ready: Ready, granted: Approval | None, origin: Origin) -> Call:
+        """The call as a worker gets it."""
+        action = ready.action
+        return Call(
             call_id=ready.call_id,
             tool=action.tool,
             action=action.name,
@@ -327,6 +318,19 @@ class Dispatcher:
             place=action.place,
             expected=granted.expected if granted is not None else {},
         )
+
+    async def _execute(
+        self,
+        ready: Ready,
+        granted: Approval | None,
+        origin: Origin,
+        stream: TurnStream,
+        results: Results,
+        remark: Remark,
+        *,
+        waits_for: str = "",
+    ) -> Outcome:
+        call, action, wanted = ready.call, ready.action, self._wanted(ready, granted, origin)
         may_know = ready.effect is Effect.REACH and (granted is not None or not origin.tainted)
         host = ready.host if may_know else ""
         taints = action.taints

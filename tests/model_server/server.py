@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.http_serving import HttpServing
 from tests.model_server import dialects, wire
 from tests.model_server.dialects import Dialect
 from tests.model_server.said import Said
@@ -37,7 +36,7 @@ _NO_SUCH_PATH = Answer(
 
 
 @dataclass
-class ModelServer:
+class ModelServer(HttpServing):
     """Each request takes the next answer of the script, and the last one is repeated."""
 
     script: Script
@@ -64,45 +63,14 @@ class ModelServer:
         """With `/v1`: for everybody else."""
         return f"{self.url}/v1"
 
-    async def __aenter__(self) -> ModelServer:
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, limit=32 << 20, ssl=self.tls
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        self.connections += 1
-        self.open_connections += 1
-        try:
-            with contextlib.suppress(OSError, EOFError):
-                while await self._one_request(reader, writer):
-                    pass
-        except asyncio.CancelledError:
-            pass  # the server is closing; this task has no other owner
-        finally:
-            self.open_connections -= 1
-            writer.close()
-
-    async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if name
-        }
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
-        path = head[0].split(" ")[1]
+    async def _answer_one(
+        self,
+        path: str,
+        headers: dict[str, str],
+        body: dict[str, Any],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
         asked = Asked(
             number=self.requests, path=path, headers=headers, body=body, dialect=dialects.of_path(path)
         )

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
 from lightagentd.llm.dialects.chat_decoder import REASONING, ChatDecoder
-from lightagentd.llm.dialects.dialect import joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ToolsJson, bearer, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     arguments_object,
     fitted,
@@ -43,8 +42,7 @@ class ChatCompletions:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
-        self._functions: tuple[Sequence[Function], bytes] = ((), b"")
-        """The functions of the last call and their JSON: they are the same for all steps of a turn."""
+        self._tools = ToolsJson()
         self._usage_option = True
         self._reasoning_back = True
         host = urllib.parse.urlsplit(settings.base_url).hostname or ""
@@ -55,7 +53,7 @@ class ChatCompletions:
         return joined_url(base_url, "/chat/completions")
 
     def headers(self, api_key: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        return bearer(api_key)
 
     def body(self, request: Request) -> bytes:
         settings = self._settings
@@ -72,10 +70,7 @@ class ChatCompletions:
         body = dump_json(fields)
         if not request.functions or "tools" in settings.extra_body:
             return body
-        known, tools = self._functions
-        if known is not request.functions:
-            tools = dump_json([_wire_tool(function) for function in request.functions])
-            self._functions = (request.functions, tools)
+        tools = self._tools.of(request.functions, lambda functions: [_wire_tool(each) for each in functions])
         return body[:-1] + b',"tools":' + tools + b"}"
 
     def decoder(self, request: Request) -> ChatDecoder:

@@ -7,10 +7,11 @@ raises ModelError for whatever does not have the shape of an answer, and nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from lightagentd.llm.protocol import Message, Part, Request
+from lightagentd.events.model import dump_json
+from lightagentd.llm.protocol import Function, Message, Part, Request
 
 MOST_TOKENS = 10**9
 """More than any call takes: sums of what an endpoint says stay numbers that everybody can store and send."""
@@ -59,6 +60,32 @@ class Dialect(Protocol):
         It is asked of each refusal whose status says that the request as such is wrong. A dialect that can do
         without nothing says False.
         """
+
+
+class ToolsJson:
+    """The JSON of the functions of a client's last request: they are the same for all steps of a turn."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Sequence[Function], bytes] = ((), b"")
+
+    def of(
+        self, functions: Sequence[Function], wire: Callable[[Sequence[Function]], list[dict[str, Any]]]
+    ) -> bytes:
+        """What `wire` makes of them, as JSON; it is asked only when they are others than the last ones."""
+        known, tools = self._known
+        if known is not functions:
+            tools = dump_json(wire(functions))
+            self._known = (functions, tools)
+        return tools
+
+    def forget(self) -> None:
+        """They are to be written otherwise."""
+        self._known = ((), b"")
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    """The header with a key, as most protocols have it."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def marked_result(message: Message) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ToolsJson, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     arguments_object,
     fitted,
@@ -50,8 +50,7 @@ class Messages:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
-        self._functions: tuple[Sequence[Function], bytes] = ((), b"")
-        """The functions of the last call and their JSON: they are the same for all steps of a turn."""
+        self._tools = ToolsJson()
         self._forms: list[str] = []
         """How thinking can be asked for, the next one first; nothing for no thinking."""
         if settings.thinking_tokens > 0:
@@ -82,7 +81,7 @@ class Messages:
             # The API refuses calls in a conversation without tools; now nothing can be called.
             functions = called
             fields |= self._no_choice
-        tools = self._tools(functions) if functions else b"[]"
+        tools = self._tools.of(functions, self._wire_tools) if functions else b"[]"
         fields |= self._limits(messages, len(wire) + len(tools) + len(request.system.encode()))
         fields |= self._extra(fields)
         body = dump_json(fields)[:-1]
@@ -104,7 +103,7 @@ class Messages:
             return 0 < most < (before or int(found[1]))
         if "cache_control" in said and self._cached:
             self._cached = {}
-            self._functions = ((), b"")
+            self._tools.forget()
             return True
         if "tool_choice" in said and self._no_choice:
             self._no_choice = {}
@@ -162,14 +161,10 @@ class Messages:
                 extra.pop(name, None)
         return extra
 
-    def _tools(self, functions: Sequence[Function]) -> bytes:
-        known, tools = self._functions
-        if known is not functions:
-            made = [_wire_tool(function) for function in functions]
-            made[-1] |= self._cached
-            tools = dump_json(made)
-            self._functions = (functions, tools)
-        return tools
+    def _wire_tools(self, functions: Sequence[Function]) -> list[dict[str, Any]]:
+        made = [_wire_tool(function) for function in functions]
+        made[-1] |= self._cached
+        return made
 
     def _wire_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The conversation, in which user and assistant take turns, the user first and last."""

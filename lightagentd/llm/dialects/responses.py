@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ToolsJson, bearer, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     arguments_object,
     fitted,
@@ -38,8 +38,7 @@ class Responses:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
-        self._functions: tuple[Sequence[Function], bytes] = ((), b"")
-        """The functions of the last call and their JSON: they are the same for all steps of a turn."""
+        self._tools = ToolsJson()
         self._encrypted = not _DOES_NOT_THINK.match(settings.model.rpartition("/")[2])
         self._reasoning_back = True
 
@@ -47,7 +46,7 @@ class Responses:
         return joined_url(base_url, "/responses")
 
     def headers(self, api_key: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        return bearer(api_key)
 
     def body(self, request: Request) -> bytes:
         settings = self._settings
@@ -66,10 +65,7 @@ class Responses:
         body = dump_json(fields | settings.extra_body)
         if not request.functions or "tools" in settings.extra_body:
             return body
-        known, tools = self._functions
-        if known is not request.functions:
-            tools = dump_json([_wire_tool(function) for function in request.functions])
-            self._functions = (request.functions, tools)
+        tools = self._tools.of(request.functions, lambda functions: [_wire_tool(each) for each in functions])
         return body[:-1] + b',"tools":' + tools + b"}"
 
     def decoder(self, request: Request) -> ResponsesDecoder:

@@ -37,7 +37,7 @@ FACTS = [
 def playing(service: Machine) -> Iterator[Playing]:
     """A stage in the machine, and the machine's daemon with agents whose model is the stage's."""
     service.run(["mkdir", "-p", f"{CODE}/tests/attacks", f"{CONFIG}/policy.d"])
-    for name in ("__init__.py", "scripted_model.py"):
+    for name in ("__init__.py", "http_serving.py", "scripted_model.py"):
         service.copy_in(CHECKOUT / "tests" / name, f"{CODE}/tests/{name}")
     service.copy_in(CHECKOUT / "tests" / "attacks", f"{CODE}/tests/attacks")
     hidden = {name: f"s3cr3t-{name}-{secrets.token_hex(8)}" for name in ("key", "state")}

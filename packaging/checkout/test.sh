@@ -46,7 +46,8 @@ main() {
     others+=("--ignore=$folder")
   done
   failed=""
-  .venv/bin/python -m pytest "${others[@]}" ${reports:+"--junitxml=$reports/all.xml"} </dev/null || failed=" all"
+  .venv/bin/python -m pytest "${others[@]}" ${reports:+"--junitxml=$reports/all.xml"} </dev/null |
+    tee "$temp/all.log" || failed=" all"
   for name in workers e2e; do
     wait "${pids[$name]}" || failed+=" $name"
     unset "pids[$name]"
@@ -54,6 +55,10 @@ main() {
     cat "$temp/$name.log"
   done
   if [ -n "$failed" ]; then
+    # Once more, a few of each part: of a long output, only the end may be kept.
+    for name in $failed; do
+      grep -E '^(FAILED|ERROR) ' "$temp/$name.log" | head -n 20
+    done
     echo "Tests have failed: see above, in the parts$failed." >&2
     exit 1
   fi

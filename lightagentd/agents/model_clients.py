@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.config import Models
+from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
@@ -41,11 +42,17 @@ class ModelClients:
         self._redactor = redactor
         self._catalog = catalog
         self._made_of: dict[str, list[Recipe]] = {}
+        self._unmade: dict[str, ConfigError] = {}
 
     def take(self, models: Models) -> None:
         """Make clients by another configuration from now on."""
         self.models = models
         self._metadata.take(models)
+        self._unmade.clear()
+
+    def problems(self) -> list[str]:
+        """Which models of `[models] fallback` cannot be asked, as sentences: agents work without them."""
+        return [f"Nothing falls back to {model}: {why}" for model, why in self._unmade.items()]
 
     def named_by(self, definition: AgentDefinition) -> list[str]:
         """The models that an agent asks, each once; those that it falls back to after the first."""
@@ -54,20 +61,25 @@ class ModelClients:
 
     def of(self, definition: AgentDefinition) -> Clients:
         """New clients for an agent that starts. Raises ConfigError."""
-        recipes = self._recipes(definition)
-        made = [
-            client_of(recipe, catalog=self._catalog(definition), redactor=self._redactor)
-            for recipe in recipes
-        ]
-        self._made_of[definition.name] = recipes
-        count = len(self.named_by(definition))
-        return Clients(own=made[:count], last_resort=made[count:])
+        own, behind = self._recipes(definition)
+        catalog = self._catalog(definition)
+        made = [client_of(recipe, catalog=catalog, redactor=self._redactor) for recipe in own]
+        last_resort = []
+        for model, recipe in behind.items():
+            try:
+                last_resort.append(client_of(recipe, catalog=catalog, redactor=self._redactor))
+            except ConfigError as err:
+                self._unmade[model] = err
+        self._made_of[definition.name] = [*own, *behind.values()]
+        return Clients(own=made, last_resort=last_resort)
 
     def changed(self, definition: AgentDefinition) -> bool:
         """Whether an agent would get other clients than it has. Raises ConfigError when it would get none."""
-        return self._made_of.get(definition.name) != self._recipes(definition)
+        own, behind = self._recipes(definition)
+        return self._made_of.get(definition.name) != [*own, *behind.values()]
 
-    def _recipes(self, definition: AgentDefinition) -> list[Recipe]:
+    def _recipes(self, definition: AgentDefinition) -> tuple[list[Recipe], dict[str, Recipe]]:
+        """Those of an agent's own models, and by model those of what every agent falls back to."""
         front, own = definition.front, self.named_by(definition)
         at_home = own[0].partition("/")[0]
         found = []
@@ -83,5 +95,11 @@ class ModelClients:
                     metadata=self._metadata,
                 )
             )
-        behind = [model for model in dict.fromkeys(self.models.fallback) if model not in own]
-        return [*found, *(recipe_of(model, self.models, metadata=self._metadata) for model in behind)]
+        behind = {}
+        for model in self.models.fallback:
+            if model not in own:
+                try:
+                    behind[model] = recipe_of(model, self.models, metadata=self._metadata)
+                except ConfigError as err:
+                    self._unmade[model] = err  # it keeps no agent from its work
+        return found, behind

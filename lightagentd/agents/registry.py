@@ -250,6 +250,7 @@ class Registry:
         if self.toolbox_problem:
             found.append(self.toolbox_problem)
         found += self._unmade.values()
+        found += self.model_clients.problems()
         found += self.circuits.problems()
         if self.metadata.problem:
             found.append(self.metadata.problem)

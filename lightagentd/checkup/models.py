@@ -15,7 +15,7 @@ from lightagentd.checkup.finding import not_tried, ok, wrong
 from lightagentd.config import Models, Provider
 from lightagentd.errors import LightagentError
 from lightagentd.llm.environment import Environment, own_environment
-from lightagentd.llm.in_force import InForce, in_force
+from lightagentd.llm.in_force import InForce, in_force, unserved
 from lightagentd.llm.local import LocalServer, found_locally
 from lightagentd.llm.providers import known_provider
 from lightagentd.model_config import credential
@@ -33,7 +33,7 @@ async def check(paths: Paths, *, in_daemon: bool, reach: bool) -> list[Finding]:
     except (LightagentError, OSError):
         return []  # told where the configuration is looked at
     models = found.config.models
-    told = [_default(models, in_daemon=in_daemon), *_environment(found)]
+    told = [_default(models, in_daemon=in_daemon), *_fallback(models), *_environment(found)]
     for name, provider in models.providers.items():
         told.append(_key(name, provider, in_daemon=in_daemon))
         told += _certificates(name, provider, in_daemon=in_daemon)
@@ -61,6 +61,14 @@ def _default(models: Models, *, in_daemon: bool) -> Finding:
         return wrong("models", "default", detail, remedy)
     detail = f"{models.default}: the provider {name} is not configured"
     return wrong("models", "default", detail, f"Add [models.providers.{name}] with its base_url.")
+
+
+def _fallback(models: Models) -> list[Finding]:
+    return [
+        wrong("models", "fallback", f"{model}: {why}", why.suggestion)
+        for model, why in unserved(models).items()
+        if model != models.default
+    ]
 
 
 def _environment(found: InForce) -> list[Finding]:

@@ -35,25 +35,30 @@ def command() -> None:
 def check(settings: Settings, folder: str | None) -> None:
     """Check the configuration files, and those of prompts on a calendar (prompts/*.toml).
 
-    The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them.
+    The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them. What the
+    daemon starts with all the same, and says in its status, is shown and is no failure.
     """
     place, found = _load(folder)
     from lightagentd.config import files
+    from lightagentd.llm.in_force import unserved
     from lightagentd.unattended.prompt_file import check as check_prompt
     from lightagentd.unattended.prompt_file import prompt_files
 
     prompts = prompt_files(place)
     for path in prompts:
         check_prompt(path)
+    models = [(model, f"{why} {why.suggestion}") for model, why in unserved(found.config.models).items()]
     read = [str(path) for path in [*files(place), *prompts]]
     if settings.json:
-        print_json({"ok": True, "folder": str(place), "files": read, "problems": list(found.problems)})
+        problems = [*found.problems, *(problem for _, problem in models)]
+        print_json({"ok": True, "folder": str(place), "files": read, "problems": problems})
     else:
         fields(
             [
                 ("folder", place),
                 ("files", read or "none: the defaults apply"),
                 *(("environment", problem) for problem in found.problems),
+                *((model, problem) for model, problem in models),
                 ("result", "ok"),
             ]
         )

@@ -28,14 +28,13 @@ from lightagentd.llm.local import LocalServer, found_locally
 from lightagentd.llm.metadata.facts import CONFIGURATION, Facts
 from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import ModelClient
-from lightagentd.llm.providers import known_provider, provider_at
+from lightagentd.llm.providers import RUNBOOK, known_provider, provider_at
 
 if TYPE_CHECKING:
     from lightagentd.agents.definition import AgentDefinition
     from lightagentd.agents.registry import Registry
     from lightagentd.model_config import Models
 
-RUNBOOK = "runbook"
 OPENAI = "openai"
 """The protocol of all servers that are found on this machine."""
 READY, UNUSABLE, PAUSED, FOUND, KNOWN = "ready", "unusable", "paused", "found", "known"

@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import ModelClient, ModelSettings
-from lightagentd.llm.providers import kind_of, known_provider, provider_at
+from lightagentd.llm.providers import RUNBOOK, kind_of, known_provider, provider_at, unconfigured
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.model_config import Models, Provider, api_key, credential, read_key
 from lightagentd.skills import SkillCatalog
 
 if TYPE_CHECKING:
     from lightagentd.llm.metadata.facts import Facts, Metadata
-
-RUNBOOK = "runbook"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +78,7 @@ def recipe_of(
     if base_url:
         provider = _of_agent(name, base_url, models.providers.get(name))
     else:
-        provider = models.providers.get(name) or _known(name, models, has_key=api_key_file is not None)
+        provider = models.providers.get(name) or unconfigured(name, models, has_key=api_key_file is not None)
     key = read_key(api_key_file) if api_key_file else api_key(provider)
     if not (key.isascii() and key.isprintable()):
         raise ConfigError(f"The API key for {model} has characters that no HTTP header can have.")
@@ -162,30 +160,6 @@ def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider
         thinking_tokens=configured.thinking_tokens,
         context_tokens=configured.context_tokens,
     )
-
-
-def _known(name: str, models: Models, *, has_key: bool) -> Provider:
-    """A provider that nobody configured. Raises ConfigError unless it is known and wants no key."""
-    known = known_provider(name)
-    configured = ", ".join(sorted(models.providers)) or "none"
-    if name == RUNBOOK:
-        raise ConfigError(
-            "The embedded model has no models below it.", suggestion="Write runbook, and nothing behind it."
-        )
-    if known is None:
-        raise ConfigError(
-            f"The provider {name!r} is not configured, so its models have no endpoint.",
-            suggestion=f"Add [models.providers.{name}] with base_url; configured are: {configured}.",
-        )
-    if known.name in models.providers:
-        return models.providers[known.name]
-    if not known.local and not has_key:
-        raise ConfigError(
-            f"There is no key for the provider {name!r}.",
-            suggestion=f"Set {known.keys[0]} in the environment of the daemon, or add"
-            f" [models.providers.{name}] with api_key_file; configured are: {configured}.",
-        )
-    return Provider(kind=known.kind, base_url=known.base_url)
 
 
 def _settings(model: str, provider: Provider, key: str, metadata: Metadata | None) -> ModelSettings:

@@ -15,7 +15,15 @@ from pathlib import Path
 from lightagentd.config import Config, place_of
 from lightagentd.errors import ConfigError
 from lightagentd.llm.environment import ADDRESS, IN_ENVIRONMENT, KEY, MODEL, Environment
-from lightagentd.llm.providers import KNOWN, KnownProvider, kind_by_ending, kind_of, known_provider
+from lightagentd.llm.providers import (
+    KNOWN,
+    RUNBOOK,
+    KnownProvider,
+    kind_by_ending,
+    kind_of,
+    known_provider,
+    unconfigured,
+)
 from lightagentd.model_config import Models, Provider, wrong_url
 
 UNNAMED = "env"
@@ -55,6 +63,19 @@ def in_force(config: Config, origins: Mapping[str, Path], environment: Environme
         problems=(*environment.problems, *found.problems),
         secrets=tuple(environment.secrets()),
     )
+
+
+def unserved(models: Models) -> dict[str, ConfigError]:
+    """The models of `default` and `fallback` that no provider serves, whatever keys there are, with why."""
+    found = {}
+    for model in (models.default, *models.fallback):
+        name = model.partition("/")[0]
+        if model != RUNBOOK and name not in models.providers:
+            try:
+                unconfigured(name, models, has_key=True)
+            except ConfigError as err:
+                found[model] = err
+    return found
 
 
 def check_provider(name: str, provider: Provider, origins: Mapping[str, Path]) -> None:

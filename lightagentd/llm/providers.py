@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from lightagentd.model_config import HttpKind
+from lightagentd.errors import ConfigError
+from lightagentd.model_config import HttpKind, Models, Provider
+
+RUNBOOK = "runbook"
+"""The model that is embedded, and no provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +132,33 @@ def known_provider(name: str) -> KnownProvider | None:
 def provider_at(base_url: str) -> KnownProvider | None:
     """The endpoint that a URL leads to."""
     return _BY_HOST.get(urlsplit(base_url).netloc.lower())
+
+
+def unconfigured(name: str, models: Models, *, has_key: bool) -> Provider:
+    """A provider that nobody configured. `has_key`: somebody brings a key for it.
+
+    Raises ConfigError unless it is known, and needs no key but that.
+    """
+    known = known_provider(name)
+    configured = ", ".join(sorted(models.providers)) or "none"
+    if name == RUNBOOK:
+        raise ConfigError(
+            "The embedded model has no models below it.", suggestion="Write runbook, and nothing behind it."
+        )
+    if known is None:
+        raise ConfigError(
+            f"The provider {name!r} is not configured, so its models have no endpoint.",
+            suggestion=f"Add [models.providers.{name}] with base_url; configured are: {configured}.",
+        )
+    if known.name in models.providers:
+        return models.providers[known.name]
+    if not known.local and not has_key:
+        raise ConfigError(
+            f"There is no key for the provider {name!r}.",
+            suggestion=f"Set {known.keys[0]} in the environment of the daemon, or add"
+            f" [models.providers.{name}] with api_key_file; configured are: {configured}.",
+        )
+    return Provider(kind=known.kind, base_url=known.base_url)
 
 
 def kind_by_ending(base_url: str) -> HttpKind | None:

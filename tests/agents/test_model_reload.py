@@ -146,3 +146,32 @@ async def test_what_stands_behind_every_agents_own_models_is_configured(paths: P
         assert [client.name for client in parts.last_resort] == ["local/spare", "runbook"]
         runbook = daemon.registry.get("ops").running_parts()
         assert [client.name for client in runbook.last_resort] == ["local/spare", "local/m"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "why"),
+    [
+        ("", "is not configured"),
+        (
+            '[models.providers.gone]\nbase_url = "http://127.0.0.1:9/v1"\napi_key_file = "/no/key"\n',
+            "/no/key",
+        ),
+        ('[models.providers.gone]\nkind = "no_such_module:Client"\n', "no_such_module"),
+    ],
+)
+async def test_what_cannot_stand_behind_keeps_no_agent_from_its_work(
+    paths: Paths, provider: str, why: str
+) -> None:
+    toml = f'[models]\nfallback = ["gone/x", "runbook"]\n{provider}'
+    async with (
+        ScriptedModel([say("x")]) as model,
+        running(paths, model.base_url, toml) as (daemon, agent),
+    ):
+        assert [client.name for client in agent.running_parts().last_resort] == ["runbook"]
+        assert await ask(daemon, agent) == "x"
+        told = [problem for problem in daemon.problems() if "falls back to gone/x" in problem]
+        assert len(told) == 1
+        assert why in told[0]
+        configure(paths, model.base_url, '[models]\nfallback = ["runbook"]\n')
+        await daemon.reload()
+        assert not any("gone" in problem for problem in daemon.problems())

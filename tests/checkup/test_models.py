@@ -122,3 +122,10 @@ async def test_the_file_of_variables_is_closed_to_others(paths: Paths) -> None:
         "wrong",
         f"Close it (chmod 600 {path}), and think about a new key.",
     )
+
+
+async def test_a_fallback_that_no_provider_serves_is_wrong(paths: Paths) -> None:
+    write(paths.config / "lightagentd.toml", '[models]\nfallback = ["nobody/x", "openai/y", "runbook"]\n')
+    found = await told(paths, "fallback")
+    assert (found.status, found.remedy.split()[0]) == ("wrong", "Add")
+    assert "nobody" in found.detail

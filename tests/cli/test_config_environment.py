@@ -60,3 +60,16 @@ def test_check_names_a_provider_that_cannot_be_one(lactl: Lactl, tmp_path: Path)
     done = lactl("config", "check", "--folder", str(tmp_path))
     assert done.status == 78
     assert "lightagentd.toml:1: models.providers.x.recording" in done.err
+
+
+def test_check_names_the_models_that_no_provider_has(lactl: Lactl, tmp_path: Path) -> None:
+    text = '[models]\ndefault = "nobody/a"\nfallback = ["openai/x", "nowhere/b", "runbook"]\n'
+    write(tmp_path / "lightagentd.toml", text)
+    done = lactl("config", "check", "--folder", str(tmp_path))
+    assert done.status == 0
+    assert "nobody/a\tThe provider 'nobody' is not configured" in done.out
+    assert "nowhere/b\tThe provider 'nowhere' is not configured" in done.out
+    assert "openai" not in done.out  # only the daemon knows its keys
+    problems = json.loads(lactl("config", "check", "--json", "--folder", str(tmp_path)).out)["problems"]
+    assert len(problems) == 2
+    assert "Add [models.providers.nowhere]" in problems[1]

@@ -42,6 +42,8 @@ for _variable in VARIABLES:  # and neither are the models that its user has
     os.environ.pop(_variable, None)
 TEST_LIMIT_S = 240.0
 """How long an async test may take: many times what the slowest needs on a loaded machine."""
+GOING_S = 2.0
+"""How long what a test has ended may take to be gone, on a loaded machine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -302,10 +304,15 @@ async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]
     children, descriptors = _children(), _descriptors()
     yield
     own = asyncio.current_task()
-    await asyncio.sleep(0)
-    tasks = [task for task in asyncio.all_tasks() if task is not own and not task.done()]
+    deadline = time.monotonic() + GOING_S
+    while True:
+        await asyncio.sleep(0)
+        tasks = [task for task in asyncio.all_tasks() if task is not own and not task.done()]
+        left = _children() - children
+        opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
+        if not (tasks or left or opened) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)
     assert not tasks, f"tasks are left: {tasks}"
-    left = _children() - children
     assert not left, f"child processes are left: {left}"
-    opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
     assert not opened, f"descriptors are left open: {opened}"

@@ -52,6 +52,13 @@ class AgentParts:
     def turn_timeout_s(self) -> float:
         return self.definition.front.limits.turn_timeout_s or self.limits.turn_timeout_s
 
+    def recording_problems(self) -> list[str]:
+        """Why exchanges with its models are not recorded that are to be, as sentences."""
+        from lightagentd.llm.recording import Recorder
+
+        clients = (*self.clients, *self.last_resort)
+        return [client.problem for client in clients if isinstance(client, Recorder) and client.problem]
+
     async def system_prompt(self, session: Session) -> str:
         """The system prompt of the session's next turn. Raises StorageError."""
         prompt = await self.prompts.of(self.definition, session.record.owner)

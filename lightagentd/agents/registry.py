@@ -251,6 +251,9 @@ class Registry:
             found.append(self.toolbox_problem)
         found += self._unmade.values()
         found += self.model_clients.problems()
+        if self.config.models.record:
+            parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]
+            found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())
         found += self.circuits.problems()
         if self.metadata.problem:
             found.append(self.metadata.problem)

@@ -11,6 +11,7 @@ import pytest
 from lightagentd.agents.agent import Agent
 from lightagentd.daemon import Daemon
 from lightagentd.errors import ConfigError
+from lightagentd.llm.recording import Recorder
 from lightagentd.paths import Paths
 from tests.agents.scripted import ME, until, watch
 from tests.conftest import write
@@ -175,3 +176,17 @@ async def test_what_cannot_stand_behind_keeps_no_agent_from_its_work(
         configure(paths, model.base_url, '[models]\nfallback = ["runbook"]\n')
         await daemon.reload()
         assert not any("gone" in problem for problem in daemon.problems())
+
+
+async def test_a_recording_that_cannot_be_written_is_in_the_status(paths: Paths) -> None:
+    write(paths.config / "no-folder", "")
+    toml = f'[models]\nrecord = "{paths.config}/no-folder"\n'
+    async with (
+        ScriptedModel([say("x")]) as model,
+        running(paths, model.base_url, toml) as (daemon, agent),
+    ):
+        assert await ask(daemon, agent) == "x"  # it is no reason to fail
+        recorder = agent.running_parts().clients[0]
+        assert isinstance(recorder, Recorder)
+        await recorder.settle()
+        assert len([problem for problem in daemon.problems() if "are not recorded in" in problem]) == 1

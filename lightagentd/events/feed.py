@@ -66,7 +66,9 @@ class Feed:
             with self._subscribe(wanted) as live:
                 while True:
                     ended = live.closed or last_seq is not None
-                    follower.position = max(follower.position, live.resume())
+                    lost_from = live.resume()
+                    if not live.closed:  # else what stands in the queue before that was not taken
+                        follower.position = max(follower.position, lost_from)
                     async for item in follower.stored():
                         yield item
                     if ended:

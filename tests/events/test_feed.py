@@ -224,3 +224,20 @@ async def test_what_is_removed_before_a_time_that_was_asked_for_is_nothing_misse
 
     await history.exclusively(prune)
     assert await seen(feed, history, Filter(since_us=12_000), last=20) == list(range(12, 21))
+
+
+async def test_what_a_full_queue_holds_when_the_feed_is_closed_comes_too(
+    feed: Feed, history: History
+) -> None:
+    async with contextlib.aclosing(feed.follow(history, Filter(), 1)) as events:
+        await history.append(note(0))
+        first = await anext(events)
+        assert isinstance(first, Event)
+        await history.append(note(1))
+        second = await anext(events)  # from the queue
+        assert isinstance(second, Event)
+        for number in range(2, LIMIT * 2):
+            await history.append(note(number))
+        feed.close()
+        rest = [event.seq async for event in events if isinstance(event, Event)]
+    assert [first.seq, second.seq, *rest] == list(range(1, LIMIT * 2 + 1))

@@ -28,6 +28,7 @@ from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
 from lightagentd.events.kinds.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
 from lightagentd.events.kinds.kind import Kind
+from lightagentd.events.redaction import off_loop
 from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals, Suspended
 
@@ -295,6 +296,7 @@ class Agent:
         outside: bool = False,
         becomes_current: bool = False,
     ) -> Turn:
+        text = await off_loop(self._history.redactor.text, text)  # so that storing it finds it clean
         self._panic.check()
         parts = self.running_parts()
         check_room(session, text, self._waiting_bytes, parts.limits.max_prompt_bytes)

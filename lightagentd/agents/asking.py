@@ -27,6 +27,7 @@ from lightagentd.errors import (
     ModelRejected,
 )
 from lightagentd.events.kinds.agent import FellBack
+from lightagentd.events.redaction import off_loop
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text, object_in_text
 from lightagentd.llm.protocol import Function, Part, Request, TextDelta
@@ -101,7 +102,7 @@ class Asking:
             self._tell_usage(reply)
             if not reply.calls and (found := call_in_text(reply.text)):
                 reply = replace(reply, calls=(found,))
-            reply = replace(reply, text=self._history.redactor.text(reply.text))
+            reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
             return reply if reply.calls else self._with_remarks(reply)
 
     def close(self) -> None:

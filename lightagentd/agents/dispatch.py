@@ -49,6 +49,7 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.kinds.agent import CallIntended, CallRefused
 from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import current_context, new_id
+from lightagentd.events.redaction import off_loop
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.approval import Approval, State
 from lightagentd.policy.approvals import Approvals, Suspended
@@ -345,7 +346,7 @@ class Dispatcher:
                 output, metadata = found.output, found.metadata
             else:
                 output, metadata = await self._work(wanted, stream)
-            result, text = "ok", self._readable(output)
+            result, text = "ok", await off_loop(self._readable, output)
             metadata = self.history.redactor.value(metadata)
         except StorageError:
             raise

@@ -7,7 +7,7 @@ be told.
 """
 
 from lightagentd.events.redaction.marker import MARKER
-from lightagentd.events.redaction.redactor import Redactor
+from lightagentd.events.redaction.redactor import Redactor, off_loop
 from lightagentd.events.redaction.stream import Stream
 
-__all__ = ["MARKER", "Redactor", "Stream"]
+__all__ = ["MARKER", "Redactor", "Stream", "off_loop"]

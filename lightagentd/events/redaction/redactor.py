@@ -3,12 +3,17 @@ values.
 
 The daemon has one, which the history owns. Nearly every event has nothing to remove, so `suspects` looks at
 its JSON as a whole first, and only a suspect is taken apart.
+
+A long text that is full of words such as password takes a second for each megabyte. It is looked at in parts,
+so that in a thread it holds up nobody else (`LONG`), and only once: what came out of it is known again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from lightagentd.events.redaction.formats import BLOCKS, FORMATS, KEY_END, KEY_MATERIAL, Format
@@ -140,15 +145,102 @@ _ALONE = [
     "bottoken",
     "githubtoken",
     "clientcredentials",
+    "gloas",
+    "glimt",
+    "glffct",
+    "glwt",
+    "aq",
+    "dt0c01",
+    "dt0s01",
+    "fm1a",
+    "fm1r",
+    "fm2",
+    "fo1",
+    "hrku",
+    "sntryu",
+    "xkeysib",
+    "xsmtpsib",
+    "cfpat",
+    "ccipat",
+    "ccipra",
+    "nvapi",
+    "flwseck",
+    "clojars",
+    "sq0atp",
+    "sq0csp",
+    "pul",
+    "bkua",
+    "nfp",
+    "vcp",
+    "vck",
+    "lsv2",
+    "phx",
+    "phs",
+    "pnu",
+    "pnb",
+    "rdme",
+    "sgp",
+    "tfp",
+    "aio",
+    "cfut",
+    "cfat",
+    "cfk",
+    "a3",
+    "ssws",
+    "pbkdf2",
+    "dq",
+    "qi",
+    "mongo",
+    "mongosh",
+    "mongodump",
+    "mongorestore",
+    "mongoexport",
+    "mongoimport",
+    "ipmitool",
+    "smbclient",
+    "rpcclient",
+    "rabbitmqctl",
+    "securestring",
+    "masterauth",
+    "bindpw",
+    "rootpw",
+    "rootbindpw",
+    "rocommunity",
+    "rwcommunity",
+    "eap",
+    "xauth",
+    "authtok",
+    "salt",
+    "echo",
 ]
 _ESCAPES = ("", "n", "t", "r", "b", "f")
 """What JSON's escapes of control characters leave of themselves in front of a word."""
 _HINT_WORDS = frozenset((escape + word).encode() for word in _ALONE for escape in _ESCAPES)
-_HINT_PARTS = (b"pass", b"secret", b"key", b"akia", b"asia", b"aiza", b"eyj")
+_HINT_PARTS = (
+    *(b"pass", b"secret", b"key", b"akia", b"asia", b"aiza", b"eyj"),
+    *(
+        b"absk",
+        b"azdo",
+        b"dapi",
+        b"atatt3",
+        b"atctt3",
+        b"atbb",
+        b"akcp",
+        b"cmvmdgtu",
+        b"oy2",
+        b"ls0tls1crudjtib",
+    ),
+)
+_SIGNS = (b":AA", b"Q~", b"1//0", b":::", b'"d"', b'"p"', b'"q"', b'"d\\', b'"p\\', b'"q\\')
+"""What no word is, of which one stands in a secret."""
 _HASH = re.compile(rb"\$(?:1|2|5|6|7|y|gy|md5|apr1|sha1|argon2|scrypt|pbkdf2)")
 BLANKS = " \t\n\r\f\v"
 _WORDS = re.compile(rf"[^{BLANKS}]+")
 _FLAG = re.compile(r"--?[a-zA-Z][\w-]*")
+LONG = 64 << 10
+"""So many characters are looked at at once, where lines end; a text that is longer belongs into a thread."""
+_KNOWN_CLEAN = 32
+"""How many long texts are known again."""
 
 
 class Redactor:
@@ -163,6 +255,8 @@ class Redactor:
         self._in_json: tuple[bytes, ...] = ()
         self._first_words: tuple[str, ...] = ()
         """How known values begin that have blanks in them."""
+        self._clean: dict[tuple[bool, bytes], None] = {}
+        """Digests of long texts that came out of here last; the oldest first."""
         for value in secrets:
             self.add(value)
 
@@ -180,6 +274,7 @@ class Redactor:
             self._in_json = tuple(form.encode("utf-8", "replace") for form, _ in self._values)
             spaced = [words[0] for form, _ in self._values if len(words := form.split()) > 1]
             self._first_words = tuple(dict.fromkeys(spaced))
+            self._clean = {}
 
     def suspects(self, data: bytes) -> bool:
         """False when no string in this JSON, as `dump_json` writes it, can hold something to remove."""
@@ -230,6 +325,18 @@ class Redactor:
 
     def part(self, text: str, *, begins_line: bool) -> str:
         """As `text`, for a text that follows another, in the same line if `begins_line` is false."""
+        if len(text) <= LONG:
+            return self._part(text, begins_line=begins_line)
+        clean, encoded = self._clean, text.encode("utf-8", "surrogatepass")
+        if (begins_line, _digest(encoded)) in clean:
+            return text
+        found = self._part(text, begins_line=begins_line)
+        clean[begins_line, _digest(found.encode("utf-8", "surrogatepass"))] = None
+        for oldest in list(clean)[:-_KNOWN_CLEAN]:
+            clean.pop(oldest, None)
+        return found
+
+    def _part(self, text: str, *, begins_line: bool) -> str:
         for form, value in self._values:
             if form in text:
                 text = text.replace(form, mark("credential", value, self._key))
@@ -240,17 +347,28 @@ class Redactor:
         return self._looked_at(text)
 
     def _looked_at(self, text: str) -> str:
+        lower = text.lower()
+        text = self._without_any(BLOCKS, text, lower)
+        if len(text) <= LONG:
+            return self._lines(text, lower)
+        # Nothing but blocks goes over the end of a line.
+        return "".join(self._lines(lines, lines.lower()) for lines in _in_lines(text))
+
+    def _lines(self, lines: str, lower: str) -> str:
         from lightagentd.events.redaction import assignments  # its patterns take 0.05 s to compile
 
-        lower = text.lower()
-        for each in (*BLOCKS, *FORMATS):
+        lines = self._without_any(FORMATS, lines, lower)
+        for hint in assignments.HINTS:
+            if hint in lower:
+                return assignments.removed(lines, self._mark)
+        return lines
+
+    def _without_any(self, formats: Iterable[Format], text: str, lower: str) -> str:
+        for each in formats:
             for hint in each.hints:
                 if hint in lower:
                     text = self._without(each, text)
                     break
-        for hint in assignments.HINTS:
-            if hint in lower:
-                return assignments.removed(text, self._mark)
         return text
 
     def _mark(self, kind: str, secret: str) -> str:
@@ -304,6 +422,24 @@ class Redactor:
         return found
 
 
+async def off_loop(clean: Callable[[str], str], text: str) -> str:
+    """What `clean`, of a redactor, makes of the text; of a long one it is done in a thread."""
+    return await asyncio.to_thread(clean, text) if len(text) > LONG else clean(text)
+
+
+def _digest(encoded: bytes) -> bytes:
+    return hashlib.blake2b(encoded, digest_size=32).digest()
+
+
+def _in_lines(text: str) -> Iterator[str]:
+    """The text in whole lines, about `LONG` characters of them at a time."""
+    place = 0
+    while place < len(text):
+        end = text.rfind("\n", place, place + LONG) + 1 or text.find("\n", place + LONG) + 1 or len(text)
+        yield text[place:end]
+        place = end
+
+
 def _hinted(data: bytes) -> bool:
     """Whether a text, or JSON in one line, has a word that stands in or beside a secret."""
     words = data.translate(_AS_WORDS)
@@ -321,4 +457,4 @@ def _hinted(data: bytes) -> bool:
         return True
     if b"token" in words and words.count(b"token") != words.count(b" tokens"):
         return True
-    return b":AA" in data
+    return any(sign in data for sign in _SIGNS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lightagentd.errors import ModelGarbled
-from lightagentd.llm.protocol import Part, ReasoningDelta, TextDelta, ToolCall
+from lightagentd.llm.protocol import Part, Reasoning, ReasoningDelta, TextDelta, ToolCall
 
 MOST_CHARS = 2 << 20
 """Text, reasoning and arguments together: four times what a model says in 128,000 tokens."""
@@ -31,6 +31,8 @@ class AnswerBound:
                 size = len(part.text)
             elif isinstance(part, ToolCall):
                 size = len(part.id) + len(part.name) + len(part.arguments)
+            elif isinstance(part, Reasoning):  # its text came in deltas
+                size = len(part.signature) + len(part.data) + len(part.id)
             else:
                 size = 0
             self._chars += size
@@ -41,13 +43,12 @@ class AnswerBound:
                     suggestion="Choose another model, or set max_output_tokens.",
                     reached=True,
                 )
-            if size > PIECE_CHARS and not isinstance(part, ToolCall):
+            if size > PIECE_CHARS and isinstance(part, TextDelta | ReasoningDelta):
                 yield from _pieces(part)
             else:
                 yield part
 
 
-def _pieces(part: Part) -> Iterator[Part]:
-    assert isinstance(part, TextDelta | ReasoningDelta)
+def _pieces(part: TextDelta | ReasoningDelta) -> Iterator[Part]:
     for at in range(0, len(part.text), PIECE_CHARS):
         yield type(part)(part.text[at : at + PIECE_CHARS])

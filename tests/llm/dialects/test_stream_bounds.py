@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import ModelGarbled
+from lightagentd.llm.answer_bound import MOST_CHARS, AnswerBound
 from lightagentd.llm.dialects import fitting
 from lightagentd.llm.dialects.chat_decoder import ChatDecoder
 from lightagentd.llm.dialects.dialect import MOST_VALUES, Decoder
@@ -16,7 +17,7 @@ from lightagentd.llm.dialects.messages_decoder import MessagesDecoder
 from lightagentd.llm.dialects.responses_decoder import ResponsesDecoder
 from lightagentd.llm.dialects.think_tags import ThinkTags
 from lightagentd.llm.dialects.typed_events import MOST_BLOCKS
-from lightagentd.llm.protocol import Message, TextDelta, ToolCall
+from lightagentd.llm.protocol import Message, Reasoning, TextDelta, ToolCall
 
 DECODERS = [ChatDecoder, MessagesDecoder, ResponsesDecoder]
 
@@ -93,3 +94,11 @@ def test_the_same_id_for_every_call_costs_one_digest_each(monkeypatch: pytest.Mo
     ids = [call.id for message in fitting.fitted(conversation) for call in message.tool_calls]
     assert len(set(ids)) == 200
     assert len(made) == 199
+
+
+def test_reasoning_that_nobody_can_read_counts_as_what_a_model_says() -> None:
+    blocks = [Reasoning(model="p/m", data="x" * (MOST_CHARS // 8)) for _ in range(9)]
+    bound = AnswerBound("p/m")
+    assert list(bound.parts(blocks[:8])) == blocks[:8]
+    with pytest.raises(ModelGarbled):
+        list(bound.parts(blocks[8:]))

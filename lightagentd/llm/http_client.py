@@ -21,7 +21,7 @@ _KEY_CHARS = 8
 
 
 class Adapted(ModelRejected):
-    """The endpoint refused something that the next request does without."""
+    """The endpoint refused something that the next request does without, or has otherwise."""
 
     transient = True
 
@@ -90,7 +90,7 @@ class HttpClient:
             self._native_tools = False
             what = "The next one describes the functions in words."
         elif isinstance(err, ModelRejected) and self._dialect.concedes(err.message):
-            what = "The next one does without."
+            what = "The next one is made otherwise."
         else:
             return None
         return Adapted(f"{err.message} {what}", suggestion=err.suggestion, retry_after_s=0.0, reached=True)

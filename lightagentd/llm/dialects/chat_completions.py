@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
+from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.chat_decoder import REASONING, ChatDecoder
+from lightagentd.llm.dialects.chat_decoder import EXTRA, REASONING, ChatDecoder
 from lightagentd.llm.dialects.dialect import ToolsJson, bearer, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
+    PLAIN_IDS,
+    SHORT_IDS,
     arguments_object,
     fitted,
     function_name,
@@ -22,7 +25,7 @@ from lightagentd.llm.dialects.fitting import (
     own_reasoning,
     wrapped_arguments,
 )
-from lightagentd.llm.protocol import Function, Message, ModelSettings, Request, ToolCall
+from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning, Request, ToolCall
 
 _NEW_LIMIT = "max_completion_tokens"
 _OLD_LIMIT = "max_tokens"
@@ -34,6 +37,16 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 """What is said of a field that the endpoint does not know, other than of its value."""
+_ABOUT_IDS = re.compile(r"tool call id.*length of 9", re.IGNORECASE)
+_ABOUT_ROLES = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.IGNORECASE)
+_WANTS_REASONING = re.compile(
+    r"reasoning_content.{0,40}(?:must be passed back|is missing)|missing .?reasoning_content", re.IGNORECASE
+)
+"""What DeepSeek and Moonshot say where an earlier call of the conversation is without it."""
+_NO_REASONING = " "
+_NO_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""What Gemini takes, by its guide "Thought signatures", beside calls that it did not make itself."""
+_NO_ANSWER = "(There was no answer.)"
 
 
 class ChatCompletions:
@@ -45,6 +58,11 @@ class ChatCompletions:
         self._tools = ToolsJson()
         self._usage_option = True
         self._reasoning_back = True
+        self._all_reasoning = False
+        """Whether the endpoint wants reasoning with each call of the conversation."""
+        self._ids = PLAIN_IDS
+        self._take_turns = False
+        self._no_signature: dict[str, Any] = {}
         host = urllib.parse.urlsplit(settings.base_url).hostname or ""
         self._limit_name = _NEW_LIMIT if _OPENAI_HOSTS.fullmatch(host) else _OLD_LIMIT
         self._limit_changed = False
@@ -53,7 +71,7 @@ class ChatCompletions:
         return joined_url(base_url, "/chat/completions")
 
     def headers(self, api_key: str) -> dict[str, str]:
-        return bearer(api_key)
+        return bearer(api_key, self._settings.base_url)
 
     def body(self, request: Request) -> bytes:
         settings = self._settings
@@ -77,9 +95,16 @@ class ChatCompletions:
         return ChatDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """What servers refuse: the option for the usage, the name of the limit, reasoning that comes back."""
+        """What servers refuse: the option for the usage, the name of the limit, reasoning that comes back or
+        does not, long ids, two of one role, calls without a signature.
+        """
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False
+            return True
+        if self._demands(message):
+            return True
+        if self._reasoning_back and "remove the reasoning_content" in message:
+            self._reasoning_back = False
             return True
         if not _UNSUPPORTED.search(message):
             return False
@@ -93,17 +118,67 @@ class ChatCompletions:
             return True
         return False
 
+    def _demands(self, message: str) -> bool:
+        """Whether requests from now on have something that these words want of a conversation."""
+        if _ABOUT_IDS.search(message) and self._ids is PLAIN_IDS:
+            self._ids = SHORT_IDS
+        elif _ABOUT_ROLES.search(message) and not self._take_turns:
+            self._take_turns = True
+        elif _WANTS_REASONING.search(message) and not self._all_reasoning:
+            self._all_reasoning = self._reasoning_back = True
+        elif "missing a thought_signature" in message.replace("`", "").replace("'", "") and (
+            not self._no_signature
+        ):
+            self._no_signature = _NO_SIGNATURE
+        else:
+            return False
+        return True
+
     def _messages(self, request: Request) -> list[dict[str, Any]]:
-        messages = fitted(request.messages)
+        messages = fitted(request.messages, self._ids)
         wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
         wire += map(_wire_message, messages)
-        if self._reasoning_back:
-            before = len(wire) - len(messages)
-            for at in range(loop_start(messages), len(messages)):
-                for block in own_reasoning(messages[at], self._name):
-                    field = block.id if block.id in REASONING else REASONING[0]
-                    wire[before + at][field] = wire[before + at].get(field, "") + block.text
-        return wire
+        before = len(wire) - len(messages)
+        in_loop = loop_start(messages)
+        wanted = self._all_reasoning or bool(self._no_signature)
+        for at, message in enumerate(messages):
+            if message.role != "assistant" or not (message.reasoning or wanted):
+                continue
+            own = own_reasoning(message, self._name)
+            self._sign(wire[before + at].get("tool_calls", []), own)
+            if self._all_reasoning or (self._reasoning_back and at >= in_loop):
+                self._reason(wire[before + at], own)
+        return _in_turns(wire) if self._take_turns else wire
+
+    def _reason(self, wire: dict[str, Any], own: Sequence[Reasoning]) -> None:
+        """Give a message the reasoning that came before it."""
+        for block in own:
+            if not block.data:
+                field = block.id if block.id in REASONING else REASONING[0]
+                wire[field] = wire.get(field, "") + block.text
+        if self._all_reasoning and not any(wire.get(field) for field in REASONING):
+            wire[REASONING[0]] = _NO_REASONING
+
+    def _sign(self, calls: Sequence[dict[str, Any]], own: Sequence[Reasoning]) -> None:
+        """Give calls what came beside them."""
+        extras = {block.id: arguments_object(block.data) for block in own if block.id.startswith(f"{EXTRA}/")}
+        for at, call in enumerate(calls if extras or self._no_signature else ()):
+            if extra := extras.get(f"{EXTRA}/{at}") or self._no_signature:
+                call[EXTRA] = extra
+
+
+def _in_turns(wire: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same for a model whose template wants an answer between what people say."""
+    made: list[dict[str, Any]] = []
+    for message in wire:
+        last = made[-1] if made else {}
+        if message["role"] == "user" and last.get("role") == "user":
+            made[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+            continue
+        if message["role"] == "user" and last.get("role") == "tool":
+            made.append({"role": "assistant", "content": _NO_ANSWER})
+        made.append(message)
+    return made
 
 
 def _wire_tool(function: Function) -> dict[str, Any]:

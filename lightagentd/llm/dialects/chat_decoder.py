@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.errors import ModelCutOff, ModelGarbled, ModelOverloaded
-from lightagentd.events.model import new_id
+from lightagentd.events.model import dump_json, new_id
 from lightagentd.llm.dialects.dialect import count, from_json, text
+from lightagentd.llm.dialects.fitting import arguments_object
 from lightagentd.llm.dialects.think_tags import ThinkTags
 from lightagentd.llm.endpoint.refusals import error_said, printable, stream_error
 from lightagentd.llm.protocol import (
@@ -29,11 +30,16 @@ from lightagentd.llm.protocol import (
 
 REASONING = ("reasoning_content", "reasoning")
 """Where servers have it: DeepSeek, Qwen, GLM, llama.cpp; and OpenRouter, Ollama, vLLM, Groq."""
+EXTRA = "extra_content"
+"""Beside a call, what Gemini wants back with it: the signature of what it thought."""
 _REASONS = {
     "stop": ("stop", "end_turn", "eos", "eos_token", "stop_sequence"),
     "length": ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"),
     "tool_calls": ("tool_calls", "function_call", "tool_use"),
-    "content_filter": ("content_filter", "safety", "sensitive", "recitation", "refusal"),
+    "content_filter": (
+        *("content_filter", "sensitive", "refusal"),
+        *("safety", "recitation", "prohibited_content", "blocklist", "spii"),  # Gemini
+    ),
     "error": ("error", "network_error", "insufficient_system_resource", "abort", "aborted", "cancelled"),
 }
 _NORMAL = {said: reason for reason, words in _REASONS.items() for said in words}
@@ -49,6 +55,12 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    extra: str = ""
+    """The JSON of what is to go back with it."""
+
+    def came_whole(self) -> bool:
+        """Whether its arguments came in one piece that is all of them."""
+        return len(self.arguments) == 1 and arguments_object(self.arguments[0]) is not None
 
 
 class ChatDecoder:
@@ -76,6 +88,8 @@ class ChatDecoder:
         except (ValueError, RecursionError) as err:
             if data.strip() == "[DONE]":
                 self.over = True
+                return []
+            if not data.strip():  # keeps the connection alive
                 return []
             raise self._garbled("something that is not JSON", data) from err
         try:
@@ -115,9 +129,12 @@ class ChatDecoder:
             or usage.get("prompt_cache_hit_tokens")  # DeepSeek
             or usage.get("cached_tokens")  # Moonshot
         )
+        prompt = count(usage.get("prompt_tokens"))
+        # Gemini and xAI have what was thought in the sum alone.
+        beyond = count(usage.get("total_tokens")) - prompt
         self._usage = Usage(
-            prompt_tokens=count(usage.get("prompt_tokens")),
-            completion_tokens=count(usage.get("completion_tokens")),
+            prompt_tokens=prompt,
+            completion_tokens=max(count(usage.get("completion_tokens")), beyond),
             cached_tokens=count(cached),
         )
         if self._on_usage is not None:
@@ -161,23 +178,33 @@ class ChatDecoder:
     def _add(self, piece: dict[str, Any]) -> None:
         function = piece.get("function") or {}
         call_id, name = text(piece.get("id")), text(function.get("name"))
-        call = self._call_of(piece.get("index"), call_id, name)
-        call.id = call.id or call_id
-        call.name = call.name or name
         arguments = function.get("arguments")
         if isinstance(arguments, dict):  # Ollama, in one piece
             arguments = json.dumps(arguments)
-        if arguments := text(arguments):
+        arguments = text(arguments)
+        call = self._call_of(piece.get("index"), call_id, name, arguments)
+        if name and call.name == name and call.arguments == [arguments] and call.came_whole():
+            return  # said again
+        call.id = call.id or call_id
+        call.name = call.name or name
+        if (extra := piece.get(EXTRA)) and isinstance(extra, dict):
+            call.extra = dump_json(extra).decode()
+        if arguments:
             call.arguments.append(arguments)
 
-    def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
+    def _call_of(self, index: int | None, call_id: str, name: str, arguments: str) -> _Call:
         """The call that a piece belongs to. Some endpoints give no index, or the same one to every call."""
         if index is None:
-            known = self._calls[-1] if self._calls and not name else None
+            last = self._calls[-1] if self._calls else None
+            known = last if last and (not name or (call_id and last.id == call_id)) else None
         else:
             known = self._by_index.get(int(index))
-        if known is not None and not (name and call_id and known.id and known.id != call_id):
-            return known
+        if known is not None:
+            other_id = bool(name and call_id and known.id and known.id != call_id)
+            may_begin = bool(name and arguments.startswith("{")) and (index is None or not call_id)
+            begins = may_begin and known.arguments != [arguments] and known.came_whole()
+            if not (other_id or begins):
+                return known
         if len(self._calls) >= _MOST_CALLS:
             raise ValueError("too many calls")
         call = _Call(index=len(self._calls) if index is None else int(index))
@@ -200,7 +227,8 @@ class ChatDecoder:
                 suggestion="Try again, or choose another model.",
                 reached=True,
             )
-        reason = _NORMAL.get(self._reason.lower(), "stop")
+        # Gemini writes "content_filter: SAFETY".
+        reason = _NORMAL.get(self._reason.lower().rpartition(": ")[2], "stop")
         if reason == "error":
             raise ModelOverloaded(
                 f"The model {self._model} broke off its answer: {self._reason}.",
@@ -211,18 +239,22 @@ class ChatDecoder:
         if self._reasoning:
             own = self._reasoning_field if self._reasoning_field != REASONING[0] else ""
             yield Reasoning(model=self._model, text="".join(self._reasoning), id=own)
-        yield from self._whole_calls()
+        calls = sorted(self._calls, key=lambda call: call.index)
+        for at, call in enumerate(calls):
+            if call.extra:
+                yield Reasoning(model=self._model, data=call.extra, id=f"{EXTRA}/{at}")
+        yield from self._whole_calls(calls, cut=reason == "length")
         if reason in ("stop", "tool_calls"):  # servers mix them up
             reason = "tool_calls" if self._calls else "stop"
         yield Finish(reason=reason, usage=self._usage)
 
-    def _whole_calls(self) -> Iterator[ToolCall]:
+    def _whole_calls(self, calls: list[_Call], *, cut: bool) -> Iterator[ToolCall]:
         used: set[str] = set()
-        for call in sorted(self._calls, key=lambda call: call.index):
+        for call in calls:
             call_id = call.id
             if not call_id or call_id in used:
                 call_id = new_id("call")
             used.add(call_id)
             # A call that was cut off before its arguments is no call without any: it must not run.
-            nothing = "{" if self._reason == "length" and call is self._calls[-1] else "{}"
+            nothing = "{" if cut and call is self._calls[-1] else "{}"
             yield ToolCall(id=call_id, name=call.name, arguments="".join(call.arguments) or nothing)

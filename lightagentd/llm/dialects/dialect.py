@@ -7,6 +7,8 @@ raises ModelError for whatever does not have the shape of an answer, and nothing
 from __future__ import annotations
 
 import json
+import re
+import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ ERROR_CHARS = 500
 """How much of an endpoint's own words an error repeats."""
 _ASKS_PERSON = "human_ask"
 """The built-in function whose result is a person's word; no file can take its name."""
+_AZURE_HOSTS = re.compile(r".+\.(?:openai|cognitiveservices|services\.ai)\.azure\.com", re.IGNORECASE)
 _PERSON = "from the daemon, with what a person said"
 
 
@@ -55,7 +58,8 @@ class Dialect(Protocol):
         """The decoder of the answer to a request."""
 
     def concedes(self, message: str) -> bool:
-        """Whether requests from now on do without something that the endpoint refused with these words.
+        """Whether requests from now on do without something that the endpoint refused with these words, or
+        have it as the words want it.
 
         It is asked of each refusal whose status says that the request as such is wrong. A dialect that can do
         without nothing says False.
@@ -83,8 +87,11 @@ class ToolsJson:
         self._known = ((), b"")
 
 
-def bearer(api_key: str) -> dict[str, str]:
-    """The header with a key, as most protocols have it."""
+def bearer(api_key: str, base_url: str) -> dict[str, str]:
+    """The header with a key. Azure takes only tokens of Entra as most endpoints do, and those are JWTs."""
+    host = urllib.parse.urlsplit(base_url).hostname or ""
+    if api_key and not api_key.startswith("eyJ") and _AZURE_HOSTS.fullmatch(host):
+        return {"api-key": api_key}
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 

@@ -19,7 +19,10 @@ from lightagentd.llm.dialects.dialect import NAME_CHARS, marked_result
 from lightagentd.llm.protocol import Message, Reasoning, ToolCall
 
 PLAIN_IDS = re.compile(r"[A-Za-z0-9_-]{1,40}")
-"""Ids that all endpoints take: Anthropic demands these characters, OpenAI not more than 40 of them."""
+"""Ids that nearly all endpoints take: Anthropic demands these characters, OpenAI not more than 40."""
+SHORT_ID_CHARS = 9
+SHORT_IDS = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_CHARS}}}")
+"""The only ids that Mistral takes."""
 NO_RESULT = "The result of this call is not known."
 _MOST_BRACKETS = 200
 """So many in the arguments of a call cannot be nested too deep for any encoder."""
@@ -75,7 +78,7 @@ def _step(
     new_ids: dict[str, list[str]] = {}
     calls: list[ToolCall] = []
     for call in message.tool_calls:
-        new_id = call.id if call.id not in used and ids.fullmatch(call.id) else _fresh(call.id, used)
+        new_id = call.id if call.id not in used and ids.fullmatch(call.id) else _fresh(call.id, used, ids)
         used.setdefault(new_id, 0)
         new_ids.setdefault(call.id, []).append(new_id)
         calls.append(call if new_id == call.id else replace(call, id=new_id))
@@ -104,14 +107,17 @@ def _told(result: Message) -> Message:
     return Message(role="user", content=marked_result(result))
 
 
-def _fresh(old: str, used: dict[str, int]) -> str:
+def _fresh(old: str, used: dict[str, int], ids: re.Pattern[str]) -> str:
     """An id in place of one that does not do, the same for the same conversation. `used` has for each id how
     many were made in place of it: some servers have the same id for every call.
     """
     seed = old.encode("utf-8", "replace")
     number = used.get(old, 0)
     while True:
-        made = f"call_{hashlib.sha256(b'%d ' % number + seed).hexdigest()[:24]}"
+        digest = hashlib.sha256(b"%d " % number + seed).hexdigest()
+        made = f"call_{digest[:24]}"
+        if not ids.fullmatch(made):
+            made = digest[:SHORT_ID_CHARS]
         number += 1
         if made not in used:
             used[old] = number

@@ -36,6 +36,8 @@ _BUDGET_UNTIL = (4, 6)
 _MODEL_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _TOO_MANY = re.compile(r"max_tokens: (\d{1,9}) > (\d{1,9})")
 _ABOUT_BLOCKS = re.compile(r"signature|\bblocks?\b|redacted_thinking|expected", re.IGNORECASE)
+_WANTED_BACK = "must be passed back"
+"""What DeepSeek says of thinking that belongs to an earlier prompt, too."""
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 """Has the endpoint keep all that comes before the end of a block. A request may say so four times."""
 _NOT_WITH_THINKING = ("temperature", "top_k")
@@ -58,6 +60,8 @@ class Messages:
                 ["adaptive", "enabled"] if _thinks_by_itself(settings.model) else ["enabled", "adaptive"]
             )
         self._thinking_back = True
+        self._all_thinking = False
+        """Whether the endpoint wants it back with each call of the conversation."""
         self._cached: dict[str, Any] = _CACHED
         self._no_choice = {"tool_choice": {"type": "none"}}
         self._most_tokens: int | None = None
@@ -110,6 +114,10 @@ class Messages:
             return True
         if "thinking" not in said:
             return False
+        if _WANTED_BACK in said:
+            known, self._all_thinking = self._all_thinking, True
+            self._thinking_back = True
+            return not known
         if self._thinking_back and _ABOUT_BLOCKS.search(said):
             self._thinking_back = False
             return True
@@ -172,7 +180,11 @@ class Messages:
         in_loop = loop_start(messages) if self._thinking_back else len(messages)
         for at, message in enumerate(messages):
             role = "assistant" if message.role == "assistant" else "user"
-            blocks = _wire_blocks(message, own_reasoning(message, self._name) if at >= in_loop else [])
+            thinking = own_reasoning(message, self._name) if at >= in_loop or self._all_thinking else []
+            if self._all_thinking and message.tool_calls and not thinking:
+                # The call was another model's, but the field has to be there.
+                thinking = [Reasoning(model=self._name, text=" ")]
+            blocks = _wire_blocks(message, thinking)
             if not blocks:
                 continue
             if wire and wire[-1]["role"] == role:

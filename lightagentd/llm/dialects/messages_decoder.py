@@ -109,7 +109,8 @@ class MessagesDecoder(TypedDecoder):
         given = event["content_block"]
         if len(self._all) >= MOST_BLOCKS:
             raise ValueError("too many blocks")
-        block = _Block(index=int(event["index"]), kind=text(given.get("type")))
+        index = event.get("index")
+        block = _Block(index=len(self._all) if index is None else int(index), kind=text(given.get("type")))
         self._all.append(block)
         self._by_index[block.index] = block
         if block.kind == "text":
@@ -125,8 +126,8 @@ class MessagesDecoder(TypedDecoder):
         return []
 
     def _delta(self, event: dict[str, Any]) -> list[Part]:
-        block = self._by_index[int(event["index"])]
-        delta = event["delta"]
+        delta, index = event["delta"], event.get("index")
+        block = self._all[-1] if index is None else self._by_index[int(index)]
         match delta.get("type"):
             case "text_delta" if block.kind == "text":
                 return self._text(block, text(delta["text"]))
@@ -153,7 +154,9 @@ class MessagesDecoder(TypedDecoder):
             return
         for name in self._tokens:
             if usage.get(name) is not None:
-                self._tokens[name] = count(usage[name])
+                # Some servers say zero at the end for the prompt that they counted at the beginning.
+                least = 0 if name == "output_tokens" else self._tokens[name]
+                self._tokens[name] = max(least, count(usage[name]))
         new, made, read, said = self._tokens.values()
         self._count(prompt=new + made + read, completion=said, cached=read)
 

@@ -26,7 +26,9 @@ from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning
 _DOES_NOT_THINK = re.compile(r"^(gpt-3|gpt-4|chatgpt-4|gpt-5-chat)")
 """OpenAI's models without reasoning refuse a request that wants reasoning in cipher."""
 _ENCRYPTED = "reasoning.encrypted_content"
-_ABOUT_CIPHER = re.compile(r"encrypted content is not supported|['\"`]include\b|\binclude\[", re.IGNORECASE)
+_ABOUT_CIPHER = re.compile(
+    r"encrypted content is not supported|['\"`]include\b|\binclude(?:\[|\.\d)", re.IGNORECASE
+)
 _ABOUT_ITEMS = re.compile(
     r"encrypted_content|encrypted content|type '?reasoning'?|reasoning item|\brs_\w+", re.IGNORECASE
 )
@@ -46,7 +48,7 @@ class Responses:
         return joined_url(base_url, "/responses")
 
     def headers(self, api_key: str) -> dict[str, str]:
-        return bearer(api_key)
+        return bearer(api_key, self._settings.base_url)
 
     def body(self, request: Request) -> bytes:
         settings = self._settings

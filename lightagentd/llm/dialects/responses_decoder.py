@@ -65,7 +65,7 @@ class ResponsesDecoder(TypedDecoder):
             case "response.function_call_arguments.done":
                 self._item(event).whole = text(event["arguments"])
             case "response.output_item.added":
-                self._describe(self._item(event), event["item"])
+                self._describe(self._begun(event), event["item"])
             case "response.output_item.done":
                 return self._end(self._item(event), event["item"])
             case "response.created" | "response.in_progress" | "response.queued":
@@ -94,6 +94,18 @@ class ResponsesDecoder(TypedDecoder):
         if item_id and len(self._by_id) < 2 * MOST_BLOCKS:  # some endpoints have a new id in each event
             self._by_id[item_id] = item
         self._last = item
+        return item
+
+    def _begun(self, event: dict[str, Any]) -> _Item:
+        """The item that begins. vLLM has had one index for all: what has ended is not what begins."""
+        item, given = self._item(event), event["item"]
+        ids = {text(given.get("id")), text(given.get("call_id"))} - {""}
+        if not item.ended or not ids or ids & {item.id, item.call_id}:
+            return item
+        index, item.index = item.index, len(self._items) - MOST_BLOCKS  # behind those that ended before it
+        self._items[item.index] = item
+        self._last = item = self._new_item(index)
+        self._by_id |= dict.fromkeys(ids, item)
         return item
 
     def _new_item(self, index: int) -> _Item:
@@ -159,19 +171,36 @@ class ResponsesDecoder(TypedDecoder):
         """The end: why, the usage, and the items that no event was about."""
         self._take_usage(response)
         found: list[Part] = []
-        for index, given in enumerate(response.get("output") or []):
-            ids = (text(given.get("id")), text(given.get("call_id")))
-            item = next((self._by_id[one] for one in ids if one in self._by_id), self._items.get(index))
+        output = response.get("output") or []
+        for item, (index, given) in zip(self._known(output), enumerate(output), strict=True):
             if item is None:
                 if given.get("type") == "message" and self._said:
                     continue
-                item = self._new_item(index)
+                item = self._new_item(index if index not in self._items else max(self._items) + 1)
             if not item.ended:
                 found += self._end(item, given)
         if kind == "response.incomplete" or text(response.get("status")) == "incomplete":
             why = text((response.get("incomplete_details") or {}).get("reason"))
             self._reason = "content_filter" if why == "content_filter" else "length"
         self.over = True
+        return found
+
+    def _known(self, output: list[dict[str, Any]]) -> list[_Item | None]:
+        """The items of a whole answer that events were about: by id, by index, or as the next of their kind,
+        since some endpoints have other ids here than in the events. No call may count twice.
+        """
+        found: list[_Item | None] = []
+        for given in output:
+            ids = (text(given.get("id")), text(given.get("call_id")))
+            found.append(next((self._by_id[one] for one in ids if one in self._by_id), None))
+        told, left = {id(item) for item in found}, dict[str, list[_Item]]()
+        for item in sorted(self._items.values(), key=lambda item: -item.index):
+            if id(item) not in told:
+                left.setdefault(item.kind, []).append(item)
+        for at, given in enumerate(output):
+            if found[at] is None:
+                same = left.get(text(given.get("type"))) or left.get("")
+                found[at] = same.pop() if same else None
         return found
 
     def _fail(self, response: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ class TypedDecoder(ABC):
 
     def feed(self, data: str) -> list[Part]:
         """The parts in the data of one event. Raises ModelError."""
-        if data.strip() == "[DONE]":
+        if data.strip() in ("", "[DONE]"):
             return []
         try:
             event = from_json(data)

@@ -2,7 +2,7 @@
 
 `refusal` is for a response that is no answer, `stream_error` for an error within one. Both read the shapes of
 all dialects, and those of the gateways and web frameworks before them. The codes are those of the references
-of OpenAI, Anthropic, Google, DeepSeek, Moonshot, Z.ai, DashScope, OpenRouter, vLLM and llama.cpp.
+of OpenAI, Anthropic, Google, DeepSeek, Moonshot, Z.ai, DashScope, Groq, OpenRouter, vLLM and llama.cpp.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def _table(words: dict[type[ModelError], str]) -> tuple[tuple[type[ModelError], 
 
 _CODES = _table(
     {
-        ModelPromptTooLong: r"context_(?:length|size|window)|max_prompt_tokens|^request_too_large$",
+        ModelPromptTooLong: r"context_(?:length|size|window)|max_prompt_tokens|^request_too_large$|^1261$",
         ModelQuotaExceeded: r"insufficient_(?:quota|balance)|current_quota|billing|payment|arrearage|credit"
-        r"|budget_?exceeded",
+        r"|budget_?exceeded|^1113$",
         ModelFiltered: r"content_?(?:filter|policy)|responsible_?ai|moderation|data_?inspection|safety",
         ModelRateLimited: r"rate_?limit|too_?many_?requests|throttl|resource_?exhausted",
         ModelOverloaded: r"overloaded|unavailable|capacity|server_?error|^api_error$|internal|time_?out"
-        r"|deadline",
+        r"|deadline|tool_use_failed|output_parse_failed",
         ModelKeyRefused: r"api_?key|authenti|unauthori|^permission|forbidden|access_(?:denied|terminated)",
         ModelNotFound: r"model_?not_?(?:found|exist)|^not_found|unknown_model|(?:resource|deployment)_?not",
     }
@@ -70,11 +70,12 @@ _WORDS = _table(
         r"|api[ _-]?key (?:is )?(?:not valid|invalid|missing|required|expired|not found)"
         r"|not authenticated|unauthorized",
         ModelNotFound: r"\bmodels?\b.{0,120}\b(?:do(?:es)? not exist|not found|not exist|unknown)"
-        r"|(?:no such|unknown|unsupported|invalid) model\b|not a valid model",
+        r"|(?:no such|unknown|unsupported|invalid) model\b|not a valid model|unexpected endpoint",
         ModelFiltered: r"content (?:management )?(?:policy|filter)|usage polic|flagged|moderation"
         r"|safety system",
         ModelRateLimited: r"rate limit|too many requests",
-        ModelOverloaded: r"overloaded|server is busy|try again later|temporarily unavailable",
+        ModelOverloaded: r"overloaded|server is busy|try again later|temporarily unavailable"
+        r"|model has crashed",
     }
 )
 """The same for the words that people read, where neither code nor status says more."""
@@ -87,6 +88,7 @@ _BY_STATUS: dict[int, type[ModelError]] = {
     408: ModelOverloaded,
     409: ModelOverloaded,
     413: ModelPromptTooLong,
+    424: ModelOverloaded,
     425: ModelOverloaded,
     429: ModelRateLimited,
 }

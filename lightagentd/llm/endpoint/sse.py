@@ -1,8 +1,9 @@
 """Server-sent events, decoded as the HTML standard's section 9.2.6 says (event-stream interpretation).
 
 Only `data` is of interest: no model server says anything in the other fields that its data does not say, and
-nobody connects again to go on with an answer. Unlike a browser the decoder also gives out an event that the
-end of the stream cut off, since some servers leave out the empty line behind the last.
+nobody connects again to go on with an answer; but for `error`, which older llama.cpp has in its place. Unlike
+a browser the decoder also gives out an event that the end of the stream cut off, since some servers leave out
+the empty line behind the last.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class SSEDecoder:
                 value = line[6:] if line.startswith(b"data: ") else line[5:]
                 self._data.append(value)
                 self._data_bytes += len(value) + _LINE_BYTES
+                self._check()
+            elif line.startswith(b"error: {"):  # a field of no standard
+                self._data.append(line[7:])
+                self._data_bytes += len(line) + _LINE_BYTES
                 self._check()
         return found
 

@@ -168,6 +168,22 @@ GOOD: dict[str, tuple[bytes, list[Part]]] = {
         [TextDelta("hi"), Finish(reason="content_filter")],
     ),
     "filtered by another name": (sent(choice({}, "sensitive"), DONE), [Finish(reason="content_filter")]),
+    "filtered, in the words of Gemini": (
+        sent(choice({}, "content_filter: PROHIBITED_CONTENT"), DONE),
+        [Finish(reason="content_filter")],
+    ),
+    "filtered, in other words of Gemini": (
+        sent(choice({}, "BLOCKLIST"), DONE),
+        [Finish(reason="content_filter")],
+    ),
+    "a call that was cut off before its arguments": (
+        sent(tool(piece(0, "a", "f_g", "")), choice({}, "MAX_TOKENS"), DONE),
+        [call("a", "f_g", "{"), Finish(reason="length")],
+    ),
+    "events without data keep the connection": (
+        sent(b"data:\n\n", text("hi", "stop"), b"data: \n\n", DONE),
+        [TextDelta("hi"), STOP],
+    ),
     "the end of a turn": (sent(text("hi", "end_turn"), DONE), [TextDelta("hi"), STOP]),
     "capitals": (sent(text("hi", "STOP"), DONE), [TextDelta("hi"), STOP]),
     "an unknown end": (sent(text("hi", "whatever"), DONE), [TextDelta("hi"), STOP]),
@@ -201,6 +217,10 @@ GOOD: dict[str, tuple[bytes, list[Part]]] = {
             }
         ),
         [TextDelta("hi"), Finish(reason="stop", usage=used(9, 2))],
+    ),
+    "what was thought is in the sum alone": (
+        sent({**text("hi", "stop"), "usage": usage(9, 2, total_tokens=50)}),
+        [TextDelta("hi"), Finish(reason="stop", usage=used(9, 41))],
     ),
     "cached tokens": (
         sent({**text("hi", "stop"), "usage": usage(9, 2, prompt_tokens_details={"cached_tokens": 4})}),
@@ -281,6 +301,39 @@ GOOD: dict[str, tuple[bytes, list[Part]]] = {
     "empty and null heads in later pieces": (
         sent(tool(piece(0, "a", "f_g", '{"x"')), tool(piece(0, "", "", ": 1}")), DONE),
         [call("a", "f_g", '{"x": 1}'), CALLS],
+    ),
+    "one index for all and no ids": (
+        sent(tool(piece(0, "", "f_g", '{"x": 1}')), tool(piece(0, "", "f_h", '{"y": 2}')), DONE),
+        [call("*", "f_g", '{"x": 1}'), call("*", "f_h", '{"y": 2}'), CALLS],
+    ),
+    "a whole call said again": (
+        sent(tool(piece(0, "a", "f_g", '{"x": 1}')), tool(piece(0, "a", "f_g", '{"x": 1}')), DONE),
+        [call("a", "f_g", '{"x": 1}'), CALLS],
+    ),
+    "no arguments yet and then some": (
+        sent(tool(piece(0, "a", "f_g", "{}")), tool(piece(0, "a", "f_g", '{"x": 1}')), DONE),
+        [call("a", "f_g", '{}{"x": 1}'), CALLS],
+    ),
+    "no index and the head again in every piece": (
+        sent(tool(piece(None, "a", "f_g", '{"x"')), tool(piece(None, "a", "f_g", ": 1}")), DONE),
+        [call("a", "f_g", '{"x": 1}'), CALLS],
+    ),
+    "no index and one id for all": (
+        sent(tool(piece(None, "a", "f_g", '{"x": 1}')), tool(piece(None, "a", "f_h", '{"y": 2}')), DONE),
+        [call("a", "f_g", '{"x": 1}'), call("*", "f_h", '{"y": 2}'), CALLS],
+    ),
+    "signatures of Gemini beside calls": (
+        sent(
+            tool({**piece(None, "a", "f_g"), "extra_content": {"google": {"thought_signature": "S"}}}),
+            tool(piece(None, "b", "f_h"), finish="stop"),
+            DONE,
+        ),
+        [
+            Reasoning(model="p/m", data='{"google":{"thought_signature":"S"}}', id="extra_content/0"),
+            call("a", "f_g"),
+            call("b", "f_h"),
+            CALLS,
+        ],
     ),
     "null arguments": (
         sent(tool({"index": 0, "id": "a", "function": {"name": "f_g", "arguments": None}}), DONE),
@@ -453,6 +506,10 @@ BAD: dict[str, tuple[bytes, type[ModelError]]] = {
     "an error with a code": (
         sent({"error": {"message": "x", "code": "rate_limit_exceeded"}}),
         ModelRateLimited,
+    ),
+    "an error of llama.cpp": (
+        sent(text("hi"), b'error: {"code":500,"message":"x","type":"server_error"}\n\n'),
+        ModelOverloaded,
     ),
     "an error with a number": (sent({"error": {"message": "x", "code": 502}}), ModelOverloaded),
     "an error beside a choice": (

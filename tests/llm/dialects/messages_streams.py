@@ -65,6 +65,26 @@ STREAMS: dict[str, tuple[list[bytes], list[Part]]] = {
         [TextDelta("Hel"), TextDelta("lo"), STOP],
     ),
     "no content at all": ([*begin(), *end()], [STOP]),
+    "events without data": ([*begin(), b"data:\n\n", *end()], [STOP]),
+    "no index": (
+        [
+            piece.replace(b'"index": 0, ', b"").replace(b'"index": 1, ', b"").replace(b', "index": 0', b"")
+            for piece in [*begin(), *text(0, "a", "b"), *text(1, "c"), *end()]
+        ],
+        [TextDelta("a"), TextDelta("b"), TextDelta("c"), STOP],
+    ),
+    "usage of the prompt only at the beginning": (
+        [
+            *begin(),
+            event(
+                "message_delta",
+                delta={"stop_reason": "end_turn"},
+                usage={"input_tokens": 0, "output_tokens": 5},
+            ),
+            event("message_stop"),
+        ],
+        [STOP],
+    ),
     "an empty block of text": ([*begin(), *text(0), *end()], [STOP]),
     "an empty delta": ([*begin(), *text(0, "", "a", ""), *end()], [TextDelta("a"), STOP]),
     "text that the block begins with": (

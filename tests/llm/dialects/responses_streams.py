@@ -219,6 +219,26 @@ STREAMS: dict[str, tuple[list[bytes], list[Part]]] = {
         [*begin(), *call(0, "f", "{}"), *call(1, "g", "{}", call_id="call_2"), *end()],
         [tool(), tool(call_id="call_2", name="g"), CALLS],
     ),
+    "one index for all, and other ids at the end": (
+        [
+            *begin(),
+            *reasoning(0, "Hm"),
+            *call(0, "f", "{}"),
+            ended(
+                {"id": "rs_0", "type": "reasoning", "summary": [], "encrypted_content": CIPHER},
+                {**CALL, "id": "fc_other", "call_id": "call_other", "arguments": "{}"},
+            ),
+        ],
+        [ReasoningDelta("Hm"), thought("Hm"), tool(), CALLS],
+    ),
+    "another call that only the end has": (
+        [
+            *begin(),
+            *call(1, "f", "{}"),
+            ended({**CALL, "call_id": "call_2", "id": "x", "arguments": "{}"}, CALL),
+        ],
+        [tool("{}", call_id="call_2"), tool(), CALLS],
+    ),
     "interleaved calls": (
         [
             *begin(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from lightagentd.llm.dialects.chat_completions import ChatCompletions
+from lightagentd.llm.dialects.responses import Responses
 from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning, Request, ToolCall
 
 ASK = Request(system="S", messages=[Message(role="user", content="how?")])
@@ -133,3 +135,109 @@ def test_a_call_without_a_result_is_sent_with_one() -> None:
     messages = [Message(role="user", content="x"), step(1)[0], Message(role="user", content="y")]
     roles = [found["role"] for found in body(dialect(), Request(system="", messages=messages))["messages"]]
     assert roles == ["user", "assistant", "tool", "user"]
+
+
+def test_ids_are_short_where_the_endpoint_wants_them_so() -> None:
+    chat = dialect()
+    request = Request(system="", messages=[Message(role="user", content="x"), *step(1)])
+    words = "Tool call id was c1 but must be a-z, A-Z, 0-9, with a length of 9."
+    assert chat.concedes(words)
+    call, result = body(chat, request)["messages"][1:]
+    assert result["tool_call_id"] == call["tool_calls"][0]["id"]
+    assert re.fullmatch("[a-zA-Z0-9]{9}", result["tool_call_id"])
+    assert not chat.concedes(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unexpected role 'user' after role 'tool'",
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+    ],
+)
+def test_roles_take_turns_where_the_endpoint_wants_that(words: str) -> None:
+    chat = dialect()
+    said = [Message(role="user", content=content) for content in ("a", "b", "c")]
+    request = Request(system="S", messages=[*said[:2], *step(1), said[2]])
+    assert chat.concedes(words)
+    sent = body(chat, request)["messages"]
+    assert [message["role"] for message in sent] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert sent[1]["content"] == "a\n\nb"
+    assert not chat.concedes(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+        "Missing `reasoning_content` field in the assistant message at message index 2.",
+    ],
+)
+def test_all_calls_have_reasoning_where_the_endpoint_wants_that(words: str) -> None:
+    chat = dialect()
+    user = Message(role="user", content="x")
+    done = Message(role="assistant", content="done")
+    request = Request(system="", messages=[user, *step(1, hmm("old")), *step(2), done, user])
+    assert "reasoning_content" not in json.dumps(body(chat, request))
+    assert chat.concedes(words)
+    sent = body(chat, request)["messages"]
+    assert [message.get("reasoning_content") for message in sent] == [None, "old", None, " ", None, " ", None]
+    assert not chat.concedes(words)
+
+
+def test_reasoning_that_deepseek_wants_removed_stays_here() -> None:
+    chat = dialect()
+    request = Request(system="", messages=[Message(role="user", content="x"), *step(1, hmm("mine"))])
+    words = "It is for display purposes only. Please remove the reasoning_content from your message."
+    assert chat.concedes(words)
+    assert "mine" not in json.dumps(body(chat, request))
+
+
+def signed(*blocks: Reasoning) -> list[Any]:
+    """What stands beside the calls."""
+    chat = dialect()
+    chat.concedes("Function call is missing a thought_signature in functionCall parts.")
+    sent = body(chat, Request(system="", messages=[Message(role="user", content="x"), *step(1, *blocks)]))
+    return [call["extra_content"] for call in sent["messages"][1]["tool_calls"]]
+
+
+def test_a_signature_goes_back_beside_its_call() -> None:
+    extra = {"google": {"thought_signature": "S"}}
+    block = Reasoning(model="p/m", data=json.dumps(extra), id="extra_content/0")
+    user = Message(role="user", content="x")
+    request = Request(system="", messages=[user, *step(1, block), user])
+    call = body(dialect(), request)["messages"][1]
+    assert call["tool_calls"][0]["extra_content"] == extra
+    assert "reasoning_content" not in call
+    assert signed(block) == [extra]
+
+
+def test_calls_without_a_signature_have_the_word_for_that_where_the_endpoint_wants_one() -> None:
+    dummy = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    theirs = Reasoning(model="other/m", data='{"a": 1}', id="extra_content/0")
+    broken = Reasoning(model="p/m", data="junk", id="extra_content/0")
+    assert signed() == signed(theirs) == signed(broken) == [dummy]
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "header"),
+    [
+        ("https://x.openai.azure.com/openai/v1", "k", {"api-key": "k"}),
+        ("https://x.services.ai.azure.com/openai/v1", "k", {"api-key": "k"}),
+        ("https://x.openai.azure.com/openai/v1", "eyJ0.e.x", {"Authorization": "Bearer eyJ0.e.x"}),
+        ("https://x.openai.azure.com.evil.example/v1", "k", {"Authorization": "Bearer k"}),
+        ("https://x.openai.azure.com/openai/v1", "", {}),
+        ("http://127.0.0.1:8000/v1", "k", {"Authorization": "Bearer k"}),
+    ],
+)
+def test_the_key_goes_into_the_header_of_the_endpoint(base: str, key: str, header: dict[str, str]) -> None:
+    assert dialect(base_url=base).headers(key) == header
+    assert Responses(ModelSettings(provider="p", model="m", base_url=base)).headers(key) == header

@@ -401,6 +401,17 @@ def test_an_endpoint_that_refuses_blocks_of_thinking_gets_none() -> None:
     assert "thinking" in again(made, user())
 
 
+def test_all_calls_have_thinking_where_the_endpoint_wants_that() -> None:
+    made = dialect()
+    loop = [user(), assistant("", tool(), reasoning=(THOUGHT,)), result()]
+    words = "The `content[].thinking` in the thinking mode must be passed back to the API."
+    assert made.concedes(words)
+    wire = again(made, *loop, assistant("", tool("c2")), result("c2"), user("more"))
+    thinking = [kind for _, blocks in kinds(wire) for kind in blocks if kind in ("thinking", "tool_use")]
+    assert thinking == ["thinking", "tool_use"] * 2
+    assert not made.concedes(words)
+
+
 def test_an_endpoint_that_knows_no_caching_is_not_asked_for_it() -> None:
     made = dialect()
     assert "cache_control" in json.dumps(again(made, user(), system="a", functions=[LIST]))

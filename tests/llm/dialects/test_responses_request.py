@@ -160,6 +160,7 @@ def test_an_endpoint_that_encrypts_nothing_is_not_asked_to() -> None:
     assert made.concedes("Encrypted content is not supported with this model.")
     assert "include" not in again(made, user())
     assert not made.concedes("messages: nothing to include here")
+    assert dialect().concedes("include.0: Input should be 'file_search_call.results'")
 
 
 def test_an_endpoint_that_refuses_reasoning_gets_none() -> None:

@@ -39,6 +39,15 @@ TABLE: list[tuple[int, Any, type[ModelError]]] = [
     (404, openai('model "nix" not found, try pulling it first', "api_error"), ModelNotFound),
     (400, openai("registry.ollama.ai/library/gemma:2b does not support tools", "api_error"), ModelRejected),
     (500, openai("llama runner process has terminated: exit status 2", "api_error"), ModelOverloaded),
+    # Groq
+    (400, openai("Failed to call a function.", code="tool_use_failed"), ModelOverloaded),
+    # LM Studio
+    (200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}, ModelNotFound),
+    # Text Generation Inference
+    (424, {"error": "Request failed during generation", "error_type": "generation"}, ModelOverloaded),
+    # Z.ai
+    (429, {"error": {"code": "1113", "message": "\u4f59\u989d\u4e0d\u8db3"}}, ModelQuotaExceeded),
+    (400, {"error": {"code": "1261", "message": "Prompt \u8d85\u957f"}}, ModelPromptTooLong),
     # LiteLLM
     (
         400,
@@ -286,6 +295,7 @@ STREAMED: list[tuple[Any, type[ModelError]]] = [
     ({"code": 401, "message": "x"}, ModelKeyRefused),
     ({"type": "invalid_request_error", "message": "prompt is too long"}, ModelPromptTooLong),
     ({"code": "context_length_exceeded", "message": "x"}, ModelPromptTooLong),
+    ({"message": "The model has crashed without additional information."}, ModelOverloaded),
     ({"code": "content_filter", "message": "x"}, ModelFiltered),
     ({"code": "insufficient_quota", "message": "x"}, ModelQuotaExceeded),
     ({"code": "model_not_found", "message": "x"}, ModelNotFound),

@@ -115,6 +115,16 @@ def test_stop_of_the_daemon_does_not_wait_for_calls_and_watches(service: Machine
     assert "/srv" in call(service, "inotify.list")["text"]
 
 
+@pytest.mark.parametrize(
+    "name", [*(f"lightagent-{effect}@ops" for effect in EFFECTS), "lightagent-keys", "lightagent-inspect"]
+)
+def test_no_number_of_restarts_keeps_a_worker_from_starting(service: Machine, name: str) -> None:
+    """They begin anew with the daemon; at a limit of starts systemd refuses, and then no sandbox holds."""
+    units = [f"{name}.socket", f"{name}.service"]
+    shown = service.run(["systemctl", "show", "--property=StartLimitIntervalUSec", *units]).stdout
+    assert shown.split() == ["StartLimitIntervalUSec=0"] * 2
+
+
 @pytest.mark.usefixtures("hanging")
 def test_restarts_in_the_middle_of_calls_and_one_after_the_other(service: Machine) -> None:
     service.run(["systemctl", "restart", "--no-block", UNIT])

@@ -43,6 +43,8 @@ _REFUSED = (
     *("bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key"),
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
     *("open_by_handle_at", "setns", "mount_setattr"),
+    # What they make belongs to no process, so it would outlive the call in its worker's IPC namespace.
+    *("shmget", "msgget", "semget", "mq_open"),
 )
 _LONGEST_OTHER_ADDRESS = 28
 """The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
@@ -73,6 +75,8 @@ NUMBERS: dict[str, tuple[int, int]] = {  # on x86_64 and on aarch64
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "mount_setattr": (442, 442),
+    "mq_open": (240, 180),
+    "msgget": (68, 186),
     "open_by_handle_at": (304, 265),
     "perf_event_open": (298, 241),
     "pidfd_getfd": (438, 438),
@@ -86,9 +90,11 @@ NUMBERS: dict[str, tuple[int, int]] = {  # on x86_64 and on aarch64
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "seccomp": (317, 277),
+    "semget": (64, 190),
     "setns": (308, 268),
     "setpriority": (141, 140),
     "setuid": (105, 146),
+    "shmget": (29, 194),
     "socket": (41, 198),
     "socketpair": (53, 199),
     "unshare": (272, 97),

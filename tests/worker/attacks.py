@@ -152,6 +152,10 @@ for name, number, arguments in [
     ("setns", 268 if arm else 308, (0, 0)),
     ("clone", 220 if arm else 56, (0x10000000 | 17, None, None, None, None)),
     ("keyctl", 219 if arm else 250, (0, -3, 1)),
+    ("shmget", 194 if arm else 29, (1234, 4096, 0o1600)),
+    ("msgget", 186 if arm else 68, (1234, 0o1600)),
+    ("semget", 190 if arm else 64, (1234, 1, 0o1600)),
+    ("mq_open", 180 if arm else 240, (b"left", 0o102, 0o600, None)),
 ]:
     ctypes.set_errno(0)
     result = libc.syscall(number, *arguments)

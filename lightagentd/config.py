@@ -8,6 +8,7 @@ passwords never stand in these files: a provider names where its key is.
 from __future__ import annotations
 
 import difflib
+import errno
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -232,10 +233,12 @@ def read_text(path: Path) -> str:
     """The text of a file. Raises ConfigError when it cannot be read, and as `check_place` does."""
     try:
         check_place(path)
+        if path.is_fifo():  # nobody may ever write into it, and a thread that reads it could not be ended
+            raise OSError(errno.EINVAL, "it is a pipe")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
-            f"{path} cannot be read: {err}",
+            f"{path} cannot be read: {getattr(err, 'strerror', None) or err}.",
             suggestion="It must be UTF-8 text that the user of lightagentd can read.",
         ) from err
 

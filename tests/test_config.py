@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import traceback
 from pathlib import Path
@@ -180,6 +181,11 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> Non
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "lightagentd.toml").mkdir()
     assert str(tmp_path / "lightagentd.toml") in refused(tmp_path).message
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lightagentd.toml")
+    assert refused(tmp_path).message == f"{tmp_path / 'lightagentd.toml'} cannot be read: it is a pipe."
 
 
 @pytest.mark.parametrize(

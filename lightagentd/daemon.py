@@ -35,7 +35,7 @@ from lightagentd.control.interfaces import INTERFACES, Errors
 from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.service import Service
-from lightagentd.errors import Conflict, LightagentError
+from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
 from lightagentd.events.audit.signing import signing_key
 from lightagentd.events.copies import installing
@@ -289,7 +289,13 @@ class Daemon:
 
     def _make_folders(self) -> None:
         for folder in (self.paths.state, self.paths.runtime):
-            folder.mkdir(mode=0o700 if folder == self.paths.state else 0o755, parents=True, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700 if folder == self.paths.state else 0o755, parents=True, exist_ok=True)
+            except OSError as err:
+                raise StorageError(
+                    f"The folder {folder} cannot be made: {err.strerror}.",
+                    suggestion="Make it, owned by the daemon's user; in a unit it needs ReadWritePaths=.",
+                ) from err
 
     def _unlock(self) -> None:
         if self._lock is not None:

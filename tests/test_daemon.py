@@ -18,7 +18,7 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
-from lightagentd.errors import Conflict, LightagentError
+from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory
 from lightagentd.llm.http_client import HttpClient
@@ -98,6 +98,14 @@ async def test_a_second_daemon_on_the_same_folders_is_refused_and_says_why(daemo
                 pass
     async with AsyncClient(daemon.paths.socket) as client:
         assert (await client.call("Manager.GetStatus"))["status"]["state"] == "running"
+
+
+async def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(paths: Paths) -> None:
+    file = write(paths.state.parent / "file", "")
+    with pytest.raises(StorageError, match="file/state cannot be made: Not a directory") as caught:
+        async with Daemon(Paths(config=paths.config, state=file / "state", runtime=paths.runtime)):
+            pass
+    assert "ReadWritePaths=" in caught.value.suggestion
 
 
 async def test_two_that_start_at_once_are_one_daemon(paths: Paths) -> None:

@@ -259,6 +259,8 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _type_name(annotation: Any) -> str:
+    if annotation is Any:
+        return "anything"
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " | ".join(json.dumps(value) for value in args)

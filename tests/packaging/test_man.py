@@ -97,6 +97,14 @@ def test_formatters_have_nothing_to_say_and_no_line_is_wider_than_a_terminal(
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_commands_stand_in_lines_of_their_own(generated: Path, name: str) -> None:
+    """An example whose lines were joined reads as one command with wrong arguments."""
+    text = (generated / "man" / name).read_text().replace(r"\-", "-")
+    prose = re.sub(r"^\.EX\n.*?^\.EE$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^.*journalctl -u \S+ [A-Z_]+=.*lactl .*$", prose, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_every_page_has_the_usual_sections_and_no_mark_is_left(generated: Path, name: str) -> None:
     text = (generated / "man" / name).read_text()
     titles = re.findall(r'^\.SH "?([A-Z -]+)"?$', text, re.MULTILINE)
@@ -105,6 +113,7 @@ def test_every_page_has_the_usual_sections_and_no_mark_is_left(generated: Path, 
     assert {"SYNOPSIS", "DESCRIPTION"} <= set(titles)
     assert "@VERSION@" not in text
     assert "@DATE@" not in text
+    assert "value Any" not in text
     assert '"2025-10-09"' in text
     assert text.isascii()
 

@@ -72,4 +72,14 @@ def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: boo
         opening = await open_first(daemon, agent, session, new=new)
         return await Conversation(screen, daemon, agent).run(opening)
 
-    return asyncio.run(chat())
+    try:
+        return asyncio.run(chat())
+    except ExceptionGroup as group:  # what ends a task of the chat, such as an output that cannot be written
+        if (failed := group.subgroup(OSError)) is None:
+            raise
+        raise _first(failed) from group
+
+
+def _first(failed: BaseException) -> BaseException:
+    """The first exception in a group, or the exception itself."""
+    return _first(failed.exceptions[0]) if isinstance(failed, BaseExceptionGroup) else failed

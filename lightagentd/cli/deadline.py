@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,20 @@ import click
 from lightagentd.client import Client
 from lightagentd.errors import TimedOut
 
-SECONDS = click.FloatRange(0, 86_400, min_open=True)
+
+class _Seconds(click.FloatRange):
+    """A number of seconds; `nan`, which is in every range, is none."""
+
+    name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return found
+
+
+SECONDS = _Seconds(0, 86_400, min_open=True)
 """What an option in seconds takes; the daemon waits for a day at most."""
 
 

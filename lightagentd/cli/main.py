@@ -77,7 +77,6 @@ def lactl() -> None:
     \b
       lactl prompt ops "check disk"               ask the agent ops
       lactl chat ops                              talk with it
-      lactl chat ops                              talk with it
       journalctl -b -n 99 | lactl prompt ops "what is wrong here?"
       lactl status                                is the daemon well?
       lactl agents list                           which agents are there?
@@ -95,6 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         status = lactl.main(list(arguments), prog_name="lactl", standalone_mode=False, obj=settings)
         sys.stdout.flush()
     except click.ClickException as err:
+        settings.json = settings.json or "--json" in arguments  # it may stand behind what was not understood
         wrong = InvalidArgument(_sentence(err.format_message()), suggestion=_help_hint(err))
         _report(wrong, settings)
         return USAGE_STATUS

@@ -107,6 +107,8 @@ class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without a command the help is an error; click itself does that since 8.2, and Debian 13 has 8.1."""
         if not args and not ctx.resilient_parsing:
+            if ctx.ensure_object(Settings).json:
+                raise click.UsageError("Missing command.", ctx)
             click.echo(ctx.get_help(), err=True, color=ctx.color)
             ctx.exit(USAGE_STATUS)
         return super().parse_args(ctx, args)

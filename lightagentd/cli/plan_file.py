@@ -35,7 +35,7 @@ def read_plan(name: str) -> Any:
     where = "Standard input" if name == "-" else name
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+            data = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1) if sys.stdin is not None else b""
         else:
             with Path(name).open("rb") as file:
                 data = file.read(MAX_MESSAGE_BYTES + 1)

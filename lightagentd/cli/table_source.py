@@ -25,7 +25,8 @@ _OFFLINE = "On a machine without network: fetch it elsewhere, and name the file.
 def read_source(source: str) -> bytes:
     """What is in a file, on standard input (`-`) or at a URL. Raises LightagentError."""
     if source == "-":
-        return _bounded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "What is on standard input")
+        data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if sys.stdin is not None else b""
+        return _bounded(data, "What is on standard input")
     if "://" in source:
         return _fetch(source)
     path = Path(source)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.cli.chatting.commands import COMMANDS
 from tests.cli.chatting import Chatty, chatty
 from tests.cli.conftest import start
 from tests.cli.terminal import LIMIT_S, Terminal
@@ -474,6 +475,29 @@ def test_lines_from_a_program_are_prompts(chats: Chatty) -> None:
     done = chats.lactl("chat", "test", "--new", stdin=b"which colour\n/answer green\n")
     assert done.returncode == 0
     assert "green" in done.stdout
+
+
+def test_an_output_that_cannot_be_written_ends_lines_from_a_program(chats: Chatty) -> None:
+    pipe = subprocess.PIPE
+    with (
+        Path("/dev/full").open("w") as full,
+        start(["chat", "test", "--new"], env=chats.env, stdin=pipe, stdout=full, stderr=pipe) as process,
+    ):
+        _, err = process.communicate(b"one\n", timeout=60)
+    assert process.returncode == 74
+    assert err == b"lactl: The output cannot be written: No space left on device.\n"
+
+
+def test_help_is_broken_between_words(chats: Chatty) -> None:
+    for columns in (80, 40):
+        with chats.chat(columns=columns) as terminal:
+            terminal.until("test>")
+            terminal.send("/help\r")
+            shown = terminal.until("leaves.").splitlines()
+            terminal.send("\x04")
+            terminal.finished()
+        words = set(" ".join(shown).split())
+        assert [one.name for one in COMMANDS if not words.issuperset(one.help.split())] == []
 
 
 def test_ctrl_c_ends_lines_from_a_program_and_their_turn(chats: Chatty) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,6 +71,35 @@ def test_markdown_cannot_spell_what_a_terminal_acts_on(colours: bool) -> None:
 )
 def test_any_nesting_can_be_shown(source: str) -> None:
     render(source, 40, colours=True)
+
+
+def deep_list(levels: int) -> str:
+    return "\n".join(f"{'  ' * level}- item{level}x" for level in range(levels))
+
+
+@pytest.mark.parametrize(
+    ("source", "columns"),
+    [
+        (">" * 30 + " item0x", 80),
+        (deep_list(30), 80),
+        (deep_list(9), 40),
+        (deep_list(6), 20),
+        (deep_list(3), 10),
+        ("> " * 9 + "item0x", 20),
+    ],
+)
+def test_nothing_is_left_out_however_deep_it_is_nested(source: str, columns: int) -> None:
+    shown = "".join("".join(render(source, columns, colours=False)).split())
+    assert [item for item in re.findall(r"item\d+x", source) if item not in shown] == []
+
+
+@pytest.mark.parametrize("count", [2, 13, 20, 60])
+def test_no_cell_of_a_table_is_cut_or_left_out(count: int) -> None:
+    cells = [f"/srv/{number}/" + chr(97 + number % 26) * 50 for number in range(count)]
+    table = f"|{'h|' * count}\n|{'---|' * count}\n|{'|'.join(cells)}|\n"
+    shown = "".join(render(table, 79, colours=False))
+    assert "…" not in shown
+    assert all(shown.count(cell[-1]) >= 50 for cell in cells)
 
 
 def test_html_is_text() -> None:

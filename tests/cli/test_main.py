@@ -52,6 +52,18 @@ def test_errors_with_json_are_an_object_on_standard_error(scripted: ScriptedDaem
     }
 
 
+@pytest.mark.parametrize(
+    "arguments", [["bogus"], ["prompt", "--bogus"], ["wait", "ops", "--timeout", "soon"], ["plan"]]
+)
+def test_a_wrong_command_line_is_an_object_too_wherever_json_stands(
+    lactl: Lactl, arguments: list[str]
+) -> None:
+    for line in ([*arguments, "--json"], ["--json", *arguments]):
+        done = lactl(*line)
+        assert done.status == 2
+        assert json.loads(done.err)["error"]["code"] == "invalid_argument"
+
+
 def test_without_a_daemon_it_says_what_to_do(lactl: Lactl, tmp_path: Path) -> None:
     done = lactl("--socket", str(tmp_path / "none.sock"), "status")
     assert done.status == 69
@@ -190,6 +202,19 @@ def test_output_that_cannot_be_written_is_an_error(scripted: ScriptedDaemon) -> 
         _, err = process.communicate(timeout=60)
     assert process.returncode == 74
     assert err == b"lactl: The output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("words", ["plan set ops -", "models refresh -"])
+def test_a_closed_standard_input_has_nothing_in_it(scripted: ScriptedDaemon, words: str) -> None:
+    scripted.answer("Sessions.List", {"sessions": []})
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m lightagentd.cli.main {words} <&-"],
+        capture_output=True,
+        env=environment(),
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode > 1
+    assert done.stderr.startswith(b"lactl: ")
 
 
 def test_closed_standard_streams_do_no_harm(scripted: ScriptedDaemon) -> None:

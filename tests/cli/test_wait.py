@@ -79,7 +79,7 @@ class TestTimeout:
         )
         assert lactl("prompt", "ops", "x", "--timeout", "60") == Finished(status=0, out="ok\n", err="")
 
-    @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "86401"])
+    @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "86401"])
     def test_is_a_number_of_seconds(self, lactl: Lactl, seconds: str) -> None:
         assert lactl("prompt", "ops", "x", "--timeout", seconds).status == 2
 

@@ -8,6 +8,7 @@ Links are written out, never hidden behind words (no OSC 8). On a narrow termina
 from __future__ import annotations
 
 import io
+from itertools import accumulate
 from typing import ClassVar
 
 from markdown_it import MarkdownIt
@@ -26,7 +27,13 @@ LONG_CHARS = 20_000
 """A longer block is shown as plain text: laying it out would keep the program from everything else."""
 _NARROW = 60
 """Below so many columns a table is a list."""
+_CELL_COLUMNS = 6
+"""A table that has less than that for each of its columns is a list, too: rich would leave cells out."""
 _MIN_COLUMNS = 10
+_MAX_LEVEL = 18
+"""What is nested deeper than two levels below it the parser leaves out (its `maxNesting` is 20)."""
+_INDENTS = {"list_item_open": 3, "list_item_close": -3, "blockquote_open": 2, "blockquote_close": -2}
+"""How many columns rich takes from what is inside of it."""
 
 
 def parser() -> MarkdownIt:
@@ -50,10 +57,10 @@ class _Table(rich_markdown.TableElement):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         header = self.header.row.cells if self.header is not None and self.header.row is not None else []
         rows = self.body.rows if self.body is not None else []
-        if options.max_width >= _NARROW:
+        if options.max_width >= max(_NARROW, _CELL_COLUMNS * len(header)):
             table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, collapse_padding=True)
             for column in header:
-                table.add_column(column.content, justify=column.justify)
+                table.add_column(column.content, justify=column.justify, overflow="fold")
             for row in rows:
                 table.add_row(*(cell.content for cell in row.cells))
             yield table
@@ -75,6 +82,12 @@ class _Markdown(rich_markdown.Markdown):
     def __init__(self, source: str) -> None:
         super().__init__("", code_theme="ansi_dark", hyperlinks=False)
         self.parsed = [_plain(token) for token in parser().parse(source)]
+
+    def fits(self, columns: int) -> bool:
+        """Whether it can be laid out with nothing left out, however deep its lists and quotes are nested."""
+        indents = accumulate(_INDENTS.get(token.type, 0) for token in self.parsed)
+        deepest = max((token.level for token in self.parsed), default=0)
+        return deepest <= _MAX_LEVEL and max(indents, default=0) <= columns // 2
 
 
 def _plain(token: Token) -> Token:
@@ -119,7 +132,10 @@ def render(source: str, columns: int, *, colours: bool) -> list[str]:
         _environ={},
     )
     try:
-        rows = console.render_lines(_Markdown(source), console.options, pad=False)
+        laid_out = _Markdown(source)
+        if not laid_out.fits(columns):
+            return source.strip("\n").split("\n")
+        rows = console.render_lines(laid_out, console.options, pad=False)
     except Exception:  # noqa: BLE001 - what a model nested in a way that rich cannot lay out is shown as it is
         return source.strip("\n").split("\n")
     lines = [_line(row, colours=colours) for row in rows]

@@ -57,11 +57,11 @@ class Transcript:
         self.own: set[str] = set()
         """The turns that were prompted here."""
         self.session: dict[str, Any] = {}
+        """The session as the daemon described it last."""
         self.plan_shown = ""
         """The digest of the plan that was on the screen last."""
         self.plan_told: tuple[str, ...] = ()
         """How the plan stood that was on the screen last."""
-        """The session as the daemon described it last."""
         self._passage: Passage | None = None
         self._passage_trace = ""
         self._joined = False

@@ -209,6 +209,28 @@ async def test_a_note_that_was_not_removed_is_not_told_twice(paths: Paths, store
     assert [event.type for event in told if event.topic == "daemon.history"].count("set_aside") == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"anchor", b'[-5,""]'),
+        (b"anchor", b'[1208925819614629174706176,""]'),
+        (b"anchor", b'[1e400,""]'),
+        (b"owed", b'[["agent.message","message",{"role":"assistant","content":"never said"}]]'),
+        (b"owed", b'[["daemon.history","pruned",{}]]'),
+        (b"owed", b'[["daemon.history","installed",{}]]'),
+    ],
+)
+async def test_a_forged_entry_of_meta_is_damage_and_becomes_no_event(
+    paths: Paths, stored: Event, key: bytes, value: bytes
+) -> None:
+    with raw_meta(paths.history) as txn:
+        txn.put(key, value)
+    await is_set_aside(paths, stored, None)
+    async with opened(paths.history) as history:
+        after = history.range(stored.seq + 1, 100)
+    assert "never said" not in [(event.data or {}).get("content") for event in after]
+
+
 async def test_a_newer_schema_is_no_damage(paths: Paths, stored: Event) -> None:
     with raw_meta(paths.history) as txn:
         txn.put(b"schema_version", str(SCHEMA_VERSION + 1).encode())

@@ -34,6 +34,7 @@ from lightagentd.events.store import clock, records
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import Environment
 from lightagentd.events.store.migrations import Progress, migrate
+from lightagentd.events.store.states import decoding
 
 _log = logging.getLogger(__name__)
 
@@ -110,12 +111,14 @@ class History(Queries):
         self.disk_low = not self.environment.reserve()
         self._thread = threading.Thread(target=self._write_loop, name="history", daemon=True)
         self._thread.start()
-        if owed := self.environment.owed():
-            try:
-                await self._put((), (), partial(self._owed, owed))
-            except BaseException:
-                await self.close()
-                raise
+        try:
+            with decoding("meta", "owed"):
+                owed = [_owed_event(*each) for each in self.environment.owed()]
+            if owed:
+                await self._put((), (), partial(self._settled, owed))
+        except BaseException:
+            await self.close()
+            raise
 
     def _open(self) -> Environment:
         finish_exchange(self._path)
@@ -134,9 +137,9 @@ class History(Queries):
         last, anchor = self.last(), self.environment.anchor()
         return (last.seq, last.hash) if last is not None and last.seq > anchor[0] else anchor
 
-    def _owed(self, owed: Sequence[tuple[str, str, dict[str, Any]]], txn: Any, _: int) -> list[NewEvent]:
+    def _settled(self, owed: list[NewEvent], txn: Any, _: int) -> list[NewEvent]:
         self.environment.settle(txn)
-        return [named(topic, kind, data) for topic, kind, data in owed]
+        return owed
 
     async def close(self) -> None:
         """Store what was appended before, then close the file."""
@@ -336,6 +339,13 @@ def _resolve(batch: list[_Append], stored: list[list[Event]]) -> None:
     for item, events in zip(batch, stored, strict=True):
         if not item.done.done():
             item.done.set_result(events)
+
+
+def _owed_event(topic: str, event_type: str, data: dict[str, Any]) -> NewEvent:
+    """Raises ValueError for one of a kind that nobody owes: the note is not signed, and its event will be."""
+    if topic != "daemon.history" or event_type not in ("compacted", "migrated", "installed"):
+        raise ValueError(f"no {topic} {event_type} is owed by anything that is done to a store")
+    return named(topic, event_type, data)
 
 
 def _fail(batch: list[_Append], err: Exception, *, on_disk: bool) -> None:

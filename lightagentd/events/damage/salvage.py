@@ -356,7 +356,7 @@ def _event(record: bytes) -> Event | None:
 
 
 def _anchor(stored: bytes) -> tuple[int, str]:
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         seq, anchor_hash = json.loads(stored or b"null")
         if 0 <= int(seq) < _MOST_EVENTS:
             return int(seq), str(anchor_hash)

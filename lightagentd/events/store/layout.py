@@ -310,7 +310,9 @@ class Environment:
         found = txn.get(_ANCHOR, db=self.db[META])
         with decoding("meta", "anchor"):
             seq, anchor_hash = json.loads(found) if found is not None else (0, GENESIS)
-            return int(seq), str(anchor_hash)
+            if type(seq) is not int or not 0 <= seq < 1 << 63:
+                raise ValueError("it names no event")
+            return seq, str(anchor_hash)
 
     def set_anchor(self, txn: Any, seq: int, anchor_hash: str) -> None:
         """Have the chain begin behind an event, in a transaction of the caller's."""

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lightagentd.errors import HistoryDamaged
 from lightagentd.events.audit import verification
 from lightagentd.events.audit.checkpoints import Checkpoints, KeptHead
 from lightagentd.events.audit.signing import public_keys, signing_key
@@ -342,6 +343,14 @@ def test_a_cut_beginning_with_a_forged_anchor_is_found(store: Store) -> None:
         meta.put(b"anchor", json.dumps(anchor).encode())
     make_indexes(store)
     assert_found(store.audit(), 5, "no event says that those before were removed")
+
+
+@pytest.mark.parametrize("anchor", [b'[-5,""]', b'[1208925819614629174706176,""]', b'[1e400,""]', b"[]"])
+def test_an_anchor_that_names_no_event_is_damage(store: Store, anchor: bytes) -> None:
+    with raw(store.history, "meta") as meta:
+        meta.put(b"anchor", anchor)
+    with pytest.raises(HistoryDamaged, match="anchor"):
+        store.audit()
 
 
 def test_an_older_backup_in_its_place_is_found_before_and_after_the_next_start(store: Store) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 _ALNUM = string.ascii_letters + string.digits
 _HEX = "0123456789abcdef"
+_UPPER = string.ascii_uppercase
 
 
 @dataclass(frozen=True)
@@ -118,5 +119,64 @@ def samples(seed: int) -> list[Sample]:
     add("wireguard key", "token", "PrivateKey = @@", make.of(_ALNUM, 43) + "=")
     add("sql password", "password", "CREATE USER a IDENTIFIED BY '@@';", make.token(16))
     add("curl -u", "password", "curl -u admin:@@ https://h.example/", make.token(16))
+    add("gitlab application secret", "gitlab-token", "id @@", "gl" + "oas-" + make.of(_HEX, 64))
+    add("new google key", "google-key", "use @@", "A" + "Q.Ab" + make.token(47))
+    add("google refresh token", "google-key", "refresh @@", "1/" + "/0" + make.token(60))
+    add("azure client secret", "azure-secret", "azure @@", make.token(3) + "8" + "Q~" + make.token(34))
+    add("azure devops token", "azure-token", "pat @@", make.token(76) + "AZ" + "DO" + make.token(4))
+    add("bedrock key", "aws-key", "bedrock @@", "AB" + "SK" + make.token(128))
+    add("aws key in a file's name", "aws-key", "/root/old_@@.json", "AK" + "IA" + make.of(_UPPER, 16))
+    add("databricks token", "databricks-token", "db @@", "da" + "pi" + make.of(_HEX, 32))
+    add("atlassian token", "atlassian-token", "jira @@", "ATAT" + "T3xFfGF0" + make.token(170) + "=1A2B3C4D")
+    add("bitbucket password", "atlassian-token", "hg @@", "AT" + "BB" + make.token(32))
+    add("artifactory key", "jfrog-token", "X-JFrog-Art-Api: @@", "AK" + "Cp8" + make.token(68))
+    add("nuget key", "nuget-key", "push @@", "oy" + "2" + make.of(_HEX, 43))
+    add("1password account", "1password-key", "ops @@", "ops_" + "eyJ" + make.token(200))
+    add("mapbox token", "mapbox-token", "map @@", "sk" + ".eyJ" + make.token(80) + "." + make.token(22))
+    add("okta token", "okta-token", "Authorization: SSWS @@", "00" + make.token(40))
+    for prefix in (
+        "dt0" + "c01.",
+        "CFP" + "AT-",
+        "nva" + "pi-",
+        "fm" + "2_",
+        "xkey" + "sib-",
+        "bk" + "ua_",
+        "nf" + "p_",
+    ):
+        add(f"key that begins with {prefix}", "api-key", "with @@ then", prefix + make.token(40))
+    add("old vault token", "vault-token", "X-Vault-Token: @@", "s" + "." + make.token(24))
+    pem64 = base64.b64encode(pem("RSA PRIVATE " + "KEY").encode()).decode()
+    add("private key in a kubeconfig", "private-key", "    client-key-data: @@", pem64)
+    add("json web key", "private-key", '{"kty": "RSA", "d": "@@", "e": "AQAB"}', make.token(86))
+    add("django hash", "password-hash", "@@", "pbkdf2" + f"_sha256$600000${make.token(12)}${make.token(43)}=")
+    add("nt hash", "password-hash", f"bob:500:{make.of(_HEX, 32)}:@@:::", make.of(_HEX, 32))
+    add(
+        "password with an at sign in a url",
+        "url-password",
+        "https://bob:@@@h.example/",
+        make.token(8) + "@" + make.token(8),
+    )
+    add(
+        "password with a slash in a url",
+        "url-password",
+        "https://bob:@@@h.example/",
+        make.token(8) + "/" + make.token(8),
+    )
+    add("token alone in a url", "url-password", "https://@@@git.example/a", make.token(40))
+    add("docker config", "token", '{"auths": {"r.example": {"auth": "@@"}}}', make.token(28))
+    add("long value", "token", "MY_SECRET=@@", make.token(1500))
+    add("php constant", "password", "define( 'DB_PASSWORD', '@@' );", make.token(14))
+    add("php array", "password", "'password' => '@@',", make.token(14))
+    add("wordpress salt", "password", "define('NONCE_SALT',  '@@');", make.token(60))
+    add("name and value", "password", '{"name": "DB_PASSWORD", "value": "@@"}', make.token(14))
+    add("aws configure set", "token", "aws configure set aws_secret_access_key @@", make.token(40))
+    add("login -p", "password", "docker login -u bob -p @@ r.example", make.token(14))
+    add("curl -su", "password", "curl -su bob:@@ https://h.example/", make.token(14))
+    add("keytool", "password", "keytool -list -storepass @@ -keystore k", make.token(14))
+    add("chpasswd", "password", "echo 'bob:@@' | chpasswd", make.token(14))
+    add("sudo -S", "password", "echo @@ | sudo -S true", make.token(14))
+    add("redis.conf", "password", "requirepass @@", make.token(14))
+    add("ipsec.secrets", "password", '%any : PSK "@@"', make.token(14))
+    add("powershell", "password", "ConvertTo-SecureString '@@' -AsPlainText", make.token(14))
     add("said in a sentence", "password", "the root password is @@, use it", make.token(11))
     return found

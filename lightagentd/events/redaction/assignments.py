@@ -66,6 +66,7 @@ HINTS = (
     "subscription-key",
     "credential",
     "_auth",
+    '"auth',
     "psk",
     "sig=",
     "signature=",
@@ -81,12 +82,32 @@ HINTS = (
     "ldapadd",
     "ldapmodify",
     "openssl",
+    "login",
+    "mongo",
+    "ipmitool",
+    "smbclient",
+    "rpcclient",
+    "rabbitmqctl",
+    "storepass",
+    "keypass",
+    "echo",
+    "securestring",
+    "requirepass",
+    "masterauth",
+    "bindpw",
+    "rootpw",
+    "rocommunity",
+    "rwcommunity",
+    "eap",
+    "xauth",
+    "authtok",
+    "salt",
 )
 """Lower-case words of which one stands in every text with such a secret."""
 
 _APART = r"(?:(?<![a-z0-9])|(?<=\\[nrt]))"
 _OPENS = r"passw(?:or)?d|passwd|passphrase|passcode|(?:(?<![a-z])|(?<=\\[nrt]))(?:pass|pwd)"
-_OPENS += rf"|{_APART}(?:wpa[_-])?psk"
+_OPENS += rf"|{_APART}(?:wpa[_-])?psk|authtok(?=[ \t=:])"
 _PROVES = (
     r"secret|token|api[_-]?key"
     r"|(?:access|private|encryption|signing|auth|account|master|shared|preshared|sharedaccess|storage|session"
@@ -99,8 +120,8 @@ _SUFFIX = (
 )
 _PLAIN = r"(?:[^\s\"'`<>\\&]|&(?!(?:amp;)?[\w.-]{1,40}=)|\\(?![nrtu\"'\\]))"
 _VALUE = (
-    r"(?P<open>\\{0,7}[\"'`])(?P<quoted>(?:(?!(?P=open))[^\r\n]){1,400}?)(?P=open)"
-    rf"|(?P<plain>{_PLAIN}{{1,400}})"
+    r"(?P<open>\\{0,7}[\"'`])(?P<quoted>(?:(?!(?P=open))[^\r\n]){1,8192}?)(?P=open)"
+    rf"|(?P<plain>{_PLAIN}{{1,8192}})"
 )
 _ASSIGNED = re.compile(
     rf"(?ai)(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
@@ -109,14 +130,14 @@ _ASSIGNED = re.compile(
 )
 _XML = re.compile(
     rf"(?ai)<(?:[\w-]{{1,40}}:)?[\w.-]{{0,40}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
-    r"(?:[ \t][^<>\r\n]{0,200})?>(?P<plain>[^<>\r\n]{1,400})</"
+    r"(?:[ \t][^<>\r\n]{0,200})?>(?:<!\[CDATA\[)?(?P<plain>[^<>\r\n]{1,400}?)(?:\]\]>)?</"
 )
 _XML_PAIR = re.compile(
     rf"(?ai)(?:name|key|property|id)=\\?[\"'][\w.-]{{0,60}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
     r"\\?[\"'][ \t]{1,4}(?:value|content)=(?P<open>\\?[\"'])(?P<quoted>[^\r\n\"'\\]{1,400})(?P=open)"
 )
 _FLAG = re.compile(
-    rf"(?ai)(?<![\w-])--?[a-z-]{{0,30}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}"
+    rf"(?ai)(?<![\w-])--?[a-z-]{{0,30}}?(?:(?P<password>{_OPENS}|(?:store|key)pass)|(?P<token>{_PROVES})){_SUFFIX}"
     r"[ \t]{1,4}"
     rf"(?=[^\s-])(?:{_VALUE})"
 )
@@ -125,16 +146,55 @@ _COMMAND = re.compile(
     r"(?:mysql(?:dump|admin|import|check)?|mariadb(?:-dump|-admin)?)\b[^\r\n|;]{0,120}?[ \t]-p"
     r"|sshpass\b[^\r\n|;]{0,100}?[ \t]-p[ \t]{0,4}"
     r"|redis-cli\b[^\r\n|;]{0,120}?[ \t]-a[ \t]{1,4}"
-    r"|(?:curl|wget)\b[^\r\n|;]{0,120}?[ \t](?:-u|--user|--proxy-user|-U)[ \t=]{0,4}[\"']?[^\s:\"']{1,100}:"
+    r"|(?:curl|wget)\b[^\r\n|;]{0,120}?[ \t](?:-[a-zA-Z]{0,6}u|--user|--proxy-user|-U)[ \t=]{0,4}"
+    r"[\"']?[^\s:\"']{1,100}:"
     r"|htpasswd\b[^\r\n|;]{0,40}?[ \t]-[A-Za-z]{0,6}b[A-Za-z]{0,6}[ \t]{1,4}"
     r"(?:[^\s-]\S{0,200}[ \t]{1,4}){1,2}"
     r"|ldap(?:search|add|modify|passwd)\b[^\r\n|;]{0,120}?[ \t]-w[ \t]{1,4}"
-    r"|openssl\b[^\r\n|;]{0,120}?[ \t]-pass(?:in|out)?[ \t]{1,4}pass:)"
+    r"|openssl\b[^\r\n|;]{0,120}?[ \t]-pass(?:in|out)?[ \t]{1,4}pass:"
+    r"|openssl[ \t]{1,4}enc\b[^\r\n|;]{0,120}?[ \t]-[kK][ \t]{1,4}"
+    r"|login\b[^\r\n|;]{0,120}?[ \t]-p[ \t]{1,4}(?![-/]|[0-9]{1,5}\b)"
+    r"|mongo(?:sh|dump|restore|export|import)?\b[^\r\n|;]{0,120}?[ \t]-p[ \t]{1,4}(?!-)"
+    r"|ipmitool\b[^\r\n|;]{0,120}?[ \t]-P[ \t]{1,4}"
+    r"|(?:smb|rpc)client\b[^\r\n|;]{0,120}?[ \t](?:-U|--user)[ \t=]{0,4}[\"']?[^\s%\"']{1,100}%"
+    r"|rabbitmqctl[ \t]{1,4}(?:add_user|change_password)[ \t]{1,4}\S{1,100}[ \t]{1,4})"
     r"(?P<open>[\"'])?(?P<plain>[^\s\"']{3,200})"
+)
+_FIRST = r"(?:(?<!\w)(?<!\w-)|(?<=\\[nrt])|(?<=\\[nrt]-))"
+"""No part of a word. The sign with which a line of a diff begins is none, nor after an escaped line's end."""
+_PIPED = re.compile(
+    rf"(?a){_FIRST}echo(?:[ \t]{{1,4}}-[neE]{{1,3}})?[ \t]{{1,4}}"
+    r"(?:(?P<open>\\{0,3}[\"'])(?:[\w.-]{1,64}:)?(?P<quoted>[^\r\n\"'\\|]{3,200})(?:\\{1,4}n)?(?P=open)"
+    r"|(?:[\w.-]{1,64}:)?(?P<plain>[^\s\"'|;&<>\\]{3,200}))[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t]{1,4})?"
+    r"(?:chpasswd\b|passwd\b[^\r\n|;]{0,60}?--stdin|cryptsetup\b"
+    r"|sudo\b[^\r\n|;]{0,40}?[ \t](?:-[a-zA-Z]{0,4}S|--stdin)\b)"
+)
+_DIRECTIVE = re.compile(
+    rf"(?ai){_FIRST}"
+    r"(?:requirepass|masterauth|bindpw|rootpw|rootbindpw|r[ow]community6?)[ \t]{1,16}"
+    r"(?P<open>[\"']?)(?P<plain>[^\s\"'\\-][^\s\"'\\]{2,200})"
+)
+_SALT = re.compile(
+    r"(?ai)(?P<name>\\{0,7}[\"'])(?:secure_auth|auth|logged_in|nonce)_(?:key|salt)(?P=name)"
+    r"[ \t]{0,4},[ \t]{0,16}(?P<open>\\{0,7}[\"'])(?P<quoted>[^\r\n\"'\\]{40,400})(?P=open)"
+)
+_KEYED = re.compile(
+    rf"(?ai){_FIRST}"
+    r"(?:(?:psk|eap|xauth)[ \t]{1,8}|ConvertTo-SecureString[ \t]{1,4}(?:-String[ \t]{1,4})?)"
+    r"(?P<open>\\{0,7}[\"'])(?P<quoted>[^\r\n\"'\\]{3,400})(?P=open)"
+)
+_DEFINED = re.compile(
+    rf"(?ai)(?P<name>\\{{0,7}}[\"'])[\w.-]{{0,60}}?(?:(?P<password>{_OPENS})|(?P<token>{_PROVES})){_SUFFIX}(?P=name)"
+    r"[ \t]{0,4},[ \t]{0,16}(?:(?P<pair>(?P=name)value(?P=name))[ \t]{0,4}:[ \t]{0,4})?"
+    r"(?P<open>\\{0,7}[\"'])(?P<quoted>[^\s\"'\\]{3,400})(?P=open)(?(pair)|[ \t]{0,4}\))"
+)
+_NAMED = re.compile(
+    rf"(?ai)(?:{_FIRST}[a-z]\w{{0,60}}?_(?:passw(?:or)?d|{_PROVES}){_SUFFIX}|(?<!\w)authtoken)"
+    rf"[ \t]{{1,4}}(?=[^\s-])(?P<token>)(?:{_VALUE})"
 )
 _SQL = re.compile(
     r"(?ai)(?<![a-z])(?:identified(?:[ \t]{1,4}with[ \t]{1,4}\S{1,60})?[ \t]{1,4}(?:by|as)"
-    r"|password(?:[ \t]{0,2}\(|[ \t]{1,4}for[ \t]{1,4}\S{1,80}[ \t]{0,2}=)?)[ \t]{0,4}"
+    r"|password(?:[ \t]{0,2}\(|[ \t]{1,4}for[ \t]{1,4}\S{1,80}[ \t]{0,2}=|(?=[ \t])))[ \t]{0,4}"
     r"(?P<open>\\?['\"])(?P<quoted>[^\r\n'\"\\]{1,400})(?P=open)"
 )
 _SAID = re.compile(
@@ -156,11 +216,13 @@ Mark = Callable[[str, str], str]
 
 def removed(text: str, mark: Mark) -> str:
     """The text without the secrets that stand beside words."""
-    for pattern in (_COMMAND, _XML, _XML_PAIR, _SQL):
+    for pattern in (_COMMAND, _PIPED, _SALT, _KEYED, _XML, _XML_PAIR, _SQL):
         text = pattern.sub(lambda found: _replaced(found, mark, sure=True), text)
-    text = _SAID.sub(lambda found: _replaced(found, mark, in_sentence=True), text)
+    for pattern in (_SAID, _DIRECTIVE):
+        text = pattern.sub(lambda found: _replaced(found, mark, in_sentence=True), text)
     text = _NETRC.sub(lambda found: _replaced(found, mark), text)
-    text = _FLAG.sub(lambda found: _replaced(found, mark), text)
+    for pattern in (_FLAG, _DEFINED, _NAMED):
+        text = pattern.sub(lambda found: _replaced(found, mark), text)
     return _without_assigned(text, mark)
 
 
@@ -185,7 +247,7 @@ def _replaced(found: re.Match[str], mark: Mark, *, sure: bool = False, in_senten
     name = "plain" if groups.get("plain") is not None else "quoted"
     value: str = groups[name]
     kept = value.rstrip(".,;:!?)]}") if name == "plain" and in_sentence else value
-    kind = "token" if groups.get("token") else "password"
+    kind = "token" if groups.get("token") is not None else "password"
     if sure:
         plausible = len(kept) >= 3 and not is_placeholder(kept) and not is_in_usage(kept)
     elif kind == "token":

@@ -15,9 +15,9 @@ from lightagentd.events.redaction.marker import START
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
 _ODD = re.compile(r"[^A-Za-z0-9_.:/-]")
 _PLACEHOLDER = re.compile(
-    r"\$[A-Za-z_]\w*|\$[{(].*|\{\{.*|\{[A-Za-z_][\w.]*\}?|%[({]?[A-Za-z_].*|<.*|\*+|[xX.•?#_-]+|\.{2,}.*|@\w+@"
+    r"\$[A-Za-z_]\w*-?|!(?:vault|secret|env|include|reference|Ref|Sub|GetAtt)|\$[{(].*|\{\{.*|\{[A-Za-z_][\w.]*\}?|%[({]?[A-Za-z_].*|<.*|\*+|[xX.•?#_-]+|\.{2,}.*|@\w+@"
 )
-_PATH = re.compile(r"(?:[~.]{0,2}|[A-Za-z]:)/(?:[\w.@%+-]+/)*[\w.@%+-]*")
+_PATH = re.compile(r"(?:[~.]{0,2}|[\w.@-]+:)/(?:[\w.@%+-]+/)*[\w.@%+-]*")
 _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(.*|\[.*)|(?:[a-z_]\w*\.)+[A-Za-z_]\w*|&?[a-z]\w*->\w.*|function\b.*")
 _WORD_LIKE = re.compile(r"[A-Za-z_][A-Za-z_-]*")
 _ABOUT_ITSELF = re.compile(r"(?i)passw|passphrase|secret|token|credential|api.?key|apikey")
@@ -200,7 +200,7 @@ def is_password(value: str, *, in_sentence: bool) -> bool:
     """Whether a word beside `password` is one. `in_sentence`: more words follow, so it must look like one."""
     if len(value) < 4 or is_placeholder(value) or value.lower().rstrip(".!?:") in _INNOCENT:
         return False
-    if _WORD_LIKE.fullmatch(value) and (in_sentence or _ABOUT_ITSELF.search(value)):
+    if _WORD_LIKE.fullmatch(value.rstrip(":")) and (in_sentence or _ABOUT_ITSELF.search(value)):
         return False
     if in_sentence and (
         _SECONDS_OR_SIZE.fullmatch(value) or not (_DIGIT.search(value) or _ODD.search(value))

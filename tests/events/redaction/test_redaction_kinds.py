@@ -125,7 +125,10 @@ HOSTILE = [
     "$6$", "<password", "<a password>", "secret_key", "mysql ", "mysql -", "curl -u a", "login x ",
     "login a password ", "machine ", '"password":"', "'", "\\", "\\n", '\\"', "Cookie: a=", "Bearer ",
     "authorization:", "hooks.slack.com/services/", ":*:", "a:543", "Private-Lines: 1\n", "AAAA\n", " ",
-    "\t", 'name="', "--password ", "password is ", "token for x ", "(", "&token=",
+    "\t", 'name="', "--password ", "password is ", "token for x ", "(", "&token=", "ab://a:a/", "echo a | ",
+    "echo 'a", "login -p", 'psk "', "a_token_b_", "a_token ", "'password',", '"d": "a', "sk_a", "1//0",
+    "a:::", "LS0tLS1CRUdJTiBSU0Eg", "-----BEGIN PRIVATE KEY-----\nVersion: a\n", "<secret><![CDATA[",
+    "requirepass ",
 ]  # fmt: skip
 
 

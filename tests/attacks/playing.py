@@ -116,7 +116,7 @@ def agent_file(base_url: str, effects: str, key_file: str) -> str:
 def settings(names: Mapping[str, str]) -> str:
     """The daemon's configuration: short times, and one private web server that may be asked."""
     return (
-        "[limits]\ncall_timeout_s = 20\n"
+        "[limits]\ncall_timeout_s = 12\n"
         f'[worker]\nweb_allow = ["127.0.0.1:{names["web"]}"]\nmax_per_effect = 1\n'
     )
 

@@ -21,14 +21,7 @@ from lightagentd.agents.calls import Ready, answered, parse_call, requested, tak
 from lightagentd.agents.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
 from lightagentd.agents.inputs import not_found as no_such_input
 from lightagentd.agents.origin import Origin, host_of
-from lightagentd.agents.results import (
-    Before,
-    Outcome,
-    Results,
-    cap_text,
-    error_text,
-    message_event,
-)
+from lightagentd.agents.results import Before, Outcome, Results, cap_text, error_text, message_event
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import ActionInfo, Toolbox
 from lightagentd.agents.worker_words import event_of, result_of

@@ -3,7 +3,7 @@
 # in a booted container (tests/e2e), those of agents, workers and what runs in them, and all others. What the first
 # two print comes in one piece each, after that of the others.
 #
-# Where no more than five tests of a part fail, these run once more at the end, alone: on a machine that three parts
+# Where no more than three tests of a part fail, these run once more at the end, alone: on a machine that three parts
 # keep busy, a test may wait too briefly. Those that pass only then are named, and are to be mended all the same.
 #
 #   test.sh           fails when a test of a part fails (both times), and when a part has none
@@ -38,7 +38,7 @@ failures() {
 again() {
   local count
   count=$(failures "$1" | wc -l)
-  ((statuses[$1] == 1 && count >= 1 && count <= 5)) || return 1
+  ((statuses[$1] == 1 && count >= 1 && count <= 3)) || return 1
   (part "$1" --last-failed --last-failed-no-failures=none) || return 1
   echo "Passed only at the second try:"
   failures "$1"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from asyncvarlink import VarlinkInterface
 
-from lightagentd import __version__, api, state_lock
+from lightagentd import __version__, api
 from lightagentd import config as configuration
 from lightagentd.agents.registry import Registry
 from lightagentd.checkup import REPORT_COMMANDS
@@ -51,12 +51,9 @@ from lightagentd.events.redaction import Redactor
 from lightagentd.events.redaction.credentials import daemon_redactor
 from lightagentd.events.redaction.logs import take_redactor
 from lightagentd.events.subscriptions import Subscriptions
-from lightagentd.llm.environment import own_environment
-from lightagentd.llm.in_force import InForce, in_force
-from lightagentd.panic import Panic
-from lightagentd.paths import Paths, default_paths
-from lightagentd.recovery import Recovery
-from lightagentd.systemd import (
+from lightagentd.host import state_lock
+from lightagentd.host.paths import Paths, default_paths
+from lightagentd.host.systemd import (
     extending,
     feeding_watchdog,
     keep_status,
@@ -65,6 +62,10 @@ from lightagentd.systemd import (
     notify_stopping,
     status_line,
 )
+from lightagentd.llm.environment import own_environment
+from lightagentd.llm.in_force import InForce, in_force
+from lightagentd.panic import Panic
+from lightagentd.recovery import Recovery
 from lightagentd.upkeep import Upkeep
 from lightagentd.varlink import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool

@@ -26,7 +26,7 @@ from lightagentd.events.history import History, NewEvent
 from lightagentd.events.kinds.history import HistoryRecovered, HistorySalvaged, HistorySetAside
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import EVENTS, Environment
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry

@@ -33,7 +33,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.store import compacting, retention
 from lightagentd.events.store.retention import Bounds, Part
-from lightagentd.worker import process
+from lightagentd.host import process
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent

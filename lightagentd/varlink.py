@@ -22,8 +22,8 @@ from asyncvarlink.serviceinterface import VarlinkServiceInterface
 
 from lightagentd import __version__
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
+from lightagentd.host.peer import Peer
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.peer import Peer
 from lightagentd.varlink_bounds import Account, Bounds, Ledger
 from lightagentd.varlink_serving import Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink_wire import encode_message, error_reply, reply_of

@@ -27,9 +27,9 @@ from asyncvarlink.protocol import VarlinkBaseProtocol
 from asyncvarlink.types import FileDescriptorArray
 
 from lightagentd.errors import LightagentError, LimitExceeded, MessageTooLarge
+from lightagentd.host.peer import Peer
 from lightagentd.interaction import INTERACTION
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.peer import Peer
 from lightagentd.varlink_bounds import FREE_BYTES, Account
 from lightagentd.varlink_wire import (
     SMALL_BYTES,

@@ -28,8 +28,8 @@ import pytest
 from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.llm.environment import VARIABLES
-from lightagentd.paths import Paths, content_folders
 from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 from tests.declared import undeclared

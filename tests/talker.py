@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import write
 from tests.scripted_model import ScriptedModel
 

@@ -15,7 +15,7 @@ import pytest
 from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, PermissionDenied
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 from tests.raw_varlink import Raw, code, message
 from tests.scripted_model import ScriptedModel, Stream, calls, chunk, say

@@ -21,8 +21,8 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory
+from lightagentd.host.paths import Paths
 from lightagentd.llm.http_client import HttpClient
-from lightagentd.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
 from tests.talker import talker

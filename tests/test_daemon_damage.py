@@ -23,7 +23,7 @@ from lightagentd.events.history import Change
 from lightagentd.events.kinds.agent import Said
 from lightagentd.events.model import Event
 from lightagentd.events.store.layout import SCHEMA_VERSION
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, scripted, until
 from tests.conftest import DaemonProcess, write
 from tests.events.damage.damaging import PAGE, damaged, pages_of

@@ -12,7 +12,7 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from lightagentd.aclient import AsyncClient
 from lightagentd.events.model import NewEvent
 from lightagentd.events.queries import Filter
 from lightagentd.events.store import retention
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import Scripted, until
 from tests.conftest import write
 from tests.control.caring import ask, caring, conversation, make, texts

@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lightagentd.errors import NotFound
+from lightagentd.host.process import TERM_GRACE_S, CappedOutput, Completed, LiveText, run
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS
-from lightagentd.worker.process import TERM_GRACE_S, CappedOutput, Completed, LiveText, run
 
 SHELLS = ("/bin/bash", "/bin/sh")
 OPTIONS = {"/bin/bash": ("--noprofile", "--norc")}

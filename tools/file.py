@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
+from lightagentd.host.process import run
 from lightagentd.tool import (
     Args,
     Context,
@@ -31,7 +32,6 @@ from lightagentd.tool import (
 )
 from lightagentd.worker.files import changes, listing, search, text, usage
 from lightagentd.worker.files.paths import absolute, explained
-from lightagentd.worker.process import run
 
 SEARCH_S = 20.0
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from lightagentd.host.process import Completed, run
 from lightagentd.tool import Args, Context, InvalidArgument, Result, TimedOut, Tool, ToolError, action
 from lightagentd.worker import journal_reader
-from lightagentd.worker.process import Completed, run
 
 PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 SYSTEM_FOLDERS = (Path("/var/log/journal"), Path("/run/log/journal"))

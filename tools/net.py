@@ -22,6 +22,7 @@ from pydantic import Field, field_validator
 from lightagentd import dns
 from lightagentd.dns import visible
 from lightagentd.errors import NotFound, PermissionDenied
+from lightagentd.host.process import SYSTEM_PATH, Completed, run
 from lightagentd.tool import (
     Args,
     Context,
@@ -34,7 +35,6 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
-from lightagentd.worker.process import SYSTEM_PATH, Completed, run
 
 SYS_NET = Path("/sys/class/net")
 HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,252}[A-Za-z0-9_.])?|::1?"

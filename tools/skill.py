@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import Field
 
 from lightagentd.errors import ConfigError, SkillNotFound
+from lightagentd.host.process import TERM_GRACE_S, Completed, LiveText, run
 from lightagentd.skills import Skill as LoadedSkill
 from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, ToolError, action
-from lightagentd.worker.process import TERM_GRACE_S, Completed, LiveText, run
 
 FOLDERS_VARIABLE = "LIGHTAGENT_SKILLS"
 ERROR_TAIL_CHARS = 2000

@@ -60,12 +60,12 @@ from lightagentd.events.history import History
 from lightagentd.events.kinds.daemon import CircuitClosed, CircuitOpened
 from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import EventContext
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.llm.circuit import Circuits, CircuitState
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.panic import Panic
-from lightagentd.paths import Paths, content_folders
 from lightagentd.policy.approvals import Approvals
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
 from lightagentd.policy.doubts import Actions

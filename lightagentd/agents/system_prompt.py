@@ -32,10 +32,10 @@ from pathlib import Path
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.prompt_files import PromptFiles
 from lightagentd.errors import Unavailable
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.memory.entries import Entry
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
-from lightagentd.paths import Paths, content_folders
 
 _SHARED = ("USER.md", "MEMORY.md")
 _MAX_DEFINITION_BYTES = 1 << 20

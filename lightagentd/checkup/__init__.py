@@ -15,7 +15,7 @@ from lightagentd.api import Finding
 from lightagentd.checkup import access, files, history, machine, models, records, units
 from lightagentd.checkup.finding import in_order
 from lightagentd.checkup.machine import REPORT_COMMANDS
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 __all__ = ["REPORT_COMMANDS", "Running", "look"]
 

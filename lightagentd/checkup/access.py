@@ -20,8 +20,8 @@ from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.control.authz import Operation
 from lightagentd.control.bus_link import bus_of
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
-from lightagentd.systemd import BOOTED
+from lightagentd.host.paths import Paths
+from lightagentd.host.systemd import BOOTED
 
 NAME = "org.lightagent1"
 POLKIT = "org.freedesktop.PolicyKit1"

@@ -14,9 +14,9 @@ from lightagentd.api import Finding
 from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.errors import ConfigError, LightagentError
+from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.llm.environment import Environment
 from lightagentd.llm.in_force import in_force
-from lightagentd.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.unattended.prompt_file import check as check_prompt
 from lightagentd.unattended.prompt_file import prompt_files
 

@@ -16,7 +16,7 @@ from lightagentd.events.audit.checkpoints import TOPIC as CHECKPOINT
 from lightagentd.events.audit.verification import verify_tail
 from lightagentd.events.damage.examination import DATA, TAIL_EVENTS, export_of, left_aside
 from lightagentd.events.history import History
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 GROUP = "history"
 _FUTURE_US = 300 * 1_000_000

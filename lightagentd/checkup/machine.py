@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.worker import landlock
 
 # The name of a library for `import`, or of a program, and the Debian package that has it.

@@ -11,7 +11,7 @@ from typing import Any
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.events.journal.journal_socket import SOCKET
-from lightagentd.systemd import BOOTED
+from lightagentd.host.systemd import BOOTED
 
 PERSISTENT, VOLATILE = Path("/var/log/journal"), Path("/run/log/journal")
 READERS = "Run it as root, or as a member of the group systemd-journal."

@@ -16,8 +16,8 @@ from lightagentd.bus_errors import SYSTEMD_NAME
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths, content_folders
-from lightagentd.systemd import BOOTED
+from lightagentd.host.paths import Paths, content_folders
+from lightagentd.host.systemd import BOOTED
 
 SERVICE, SOCKET = "lightagentd.service", "lightagentd.socket"
 WORKERS = (

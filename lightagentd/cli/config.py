@@ -87,9 +87,9 @@ def show(settings: Settings, folder: str | None) -> None:
 def _load(folder: str | None) -> tuple[Path, InForce]:
     """The folder, and the configuration with where each key was set. Raises ConfigError."""
     from lightagentd.config import load
+    from lightagentd.host.paths import ENVIRONMENT_FILE, default_paths
     from lightagentd.llm.environment import own_environment, read_environment
     from lightagentd.llm.in_force import in_force
-    from lightagentd.paths import ENVIRONMENT_FILE, default_paths
 
     place = Path(folder) if folder else default_paths().config
     unit_file = place / ENVIRONMENT_FILE

@@ -20,7 +20,7 @@ from lightagentd.errors import AgentNotFound, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:
     from lightagentd.api import Finding
-    from lightagentd.paths import Paths
+    from lightagentd.host.paths import Paths
 
 PATIENCE_S = 600.0
 BAD = ("not_held", "wrong")
@@ -125,7 +125,7 @@ def _paths(socket: str) -> Paths:
     """The folders of the daemon that is asked: an ordinary user may ask that of the system."""
     from pathlib import Path
 
-    from lightagentd.paths import Paths, default_paths
+    from lightagentd.host.paths import Paths, default_paths
 
     own = default_paths()
     if socket != SYSTEM_SOCKET or socket == str(own.socket):

@@ -175,7 +175,7 @@ def _print_change(change: dict[str, Any]) -> None:
 
 def _read(places: Iterable[str]) -> dict[str, str]:
     """The texts of the files, and of those in the folders, by their paths. Raises ConfigError."""
-    from lightagentd.paths import default_paths
+    from lightagentd.host.paths import default_paths
     from lightagentd.policy.rulefiles import POLICY_FOLDER, read_files, rule_files
 
     found = [Path(place) for place in places] or [default_paths().config / POLICY_FOLDER]

@@ -15,7 +15,7 @@ import click
 
 from lightagentd.cli.options import Settings
 from lightagentd.client import Client
-from lightagentd.paths import default_paths
+from lightagentd.host.paths import default_paths
 
 SYSTEM_STATE = Path("/var/lib/lightagentd")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, StorageError
-from lightagentd.events.store.renaming import rename_new, sync_folder
+from lightagentd.host.renaming import rename_new, sync_folder
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
+from lightagentd.host.peer import PeerProcess
 from lightagentd.interaction import INTERACTION as INTERACTION
-from lightagentd.peer import PeerProcess
 
 
 class Operation(StrEnum):

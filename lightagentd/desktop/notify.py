@@ -17,7 +17,7 @@ from lightagentd import __version__
 from lightagentd.desktop.board import Board
 from lightagentd.desktop.daemon_link import DaemonLink
 from lightagentd.desktop.screen import Screen
-from lightagentd.systemd import notify
+from lightagentd.host.systemd import notify
 
 MIN_S = 30.0
 """Whoever waits for a shorter turn still looks at it."""

@@ -35,7 +35,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import dump_json, new_id
-from lightagentd.kept_key import KEY_BYTES, kept_key
+from lightagentd.host.kept_key import KEY_BYTES, kept_key
 from lightagentd.policy import approval_events as told
 from lightagentd.policy.approval import Approval, Bound, State, now_us
 

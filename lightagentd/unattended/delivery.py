@@ -10,9 +10,9 @@ from email.utils import formatdate
 from pathlib import Path
 
 from lightagentd.errors import StorageError, ToolError, Unavailable
+from lightagentd.host.process import run
 from lightagentd.unattended import answer_file
 from lightagentd.unattended.journal import harmless
-from lightagentd.worker.process import run
 
 SENDMAIL_PATH = "/usr/sbin:/usr/lib:/usr/bin:/usr/local/sbin:/usr/local/bin"
 MAIL_TIMEOUT_S = 120.0

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lightagentd.config import load_one
 from lightagentd.errors import ConfigError, LightagentError, NotFound, PermissionDenied
 from lightagentd.events.journal.journal_socket import SOCKET
-from lightagentd.paths import default_paths
+from lightagentd.host.paths import default_paths
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import Answer, Asker, run_until_told
 from lightagentd.unattended.delivery import Delivery, check_file, check_sendmail, send_mail, write_file

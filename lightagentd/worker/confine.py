@@ -10,7 +10,8 @@ import os
 import resource
 from functools import partial
 
-from lightagentd.worker import cgroups, landlock, process, seccomp
+from lightagentd.host import process
+from lightagentd.worker import cgroups, landlock, seccomp
 from lightagentd.worker.busdoor import BusDoor
 from lightagentd.worker.keeper import lower
 

@@ -26,11 +26,11 @@ from typing import Any
 
 from lightagentd.api import Finding
 from lightagentd.errors import LightagentError
-from lightagentd.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.process import start
 from lightagentd.tool import Effect
 from lightagentd.worker import doctor_probe, sandbox
 from lightagentd.worker.pool import Call, Pool
-from lightagentd.worker.process import start
 
 CALL_S = 25.0
 """How long the probes of one worker may take, beside what its start takes."""

@@ -2,7 +2,7 @@
 
 A regular expression can take exponential time on one message, libsystemd collects all unique values of a
 field in one call, and a journal file that is cut while it is mapped ends its reader with SIGBUS. So reading
-the journal is a process with a limit of memory that `lightagentd.worker.process.run` kills when its time is
+the journal is a process with a limit of memory that `lightagentd.host.process.run` kills when its time is
 up; what it printed until then is kept.
 
 It is started as `python -I journal_reader.py`, so it imports the standard library and systemd-python alone.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lightagentd import config
 from lightagentd.errors import WorkerUnavailable
-from lightagentd.paths import Paths, content_folders
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightagentd.host.process import start
 from lightagentd.worker import busproxy
-from lightagentd.worker.process import start
 
 _START_TIMEOUT_S = 5.0
 

@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lightagentd.paths import Paths, content_folders
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.tool import Place
 from lightagentd.worker import program
 from lightagentd.worker.lockdown import MACHINE

@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightagentd.errors import WorkerUnavailable
-from lightagentd.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.process import start
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import sandbox
 from lightagentd.worker.crypt.wrapping import CREDENTIAL
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
-from lightagentd.worker.process import start
 
 CREDENTIALS = Path("/run/lightagent-credentials")
 """Inside bwrap: where the key store finds the credential that the daemon was given for it."""

@@ -22,8 +22,8 @@ from typing import Any
 from lightagentd import config
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.events.context import current_context
+from lightagentd.host.paths import Paths
 from lightagentd.panic import Panic
-from lightagentd.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink import VarlinkConnection
 from lightagentd.worker import busdoor, first_units, places, sandbox

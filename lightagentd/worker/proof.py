@@ -10,9 +10,9 @@ import json
 import sys
 
 from lightagentd.errors import ToolError, WorkerUnavailable
+from lightagentd.host.process import run
 from lightagentd.tool import Effect
 from lightagentd.worker import landlock
-from lightagentd.worker.process import run
 
 PROOF_TIMEOUT_S = 15.0
 

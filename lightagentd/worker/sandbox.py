@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.errors import WorkerUnavailable
-from lightagentd.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.paths import PACKAGE_FOLDER, Paths
+from lightagentd.host.process import start
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
 from lightagentd.worker.keeper import AT_ONCE
 from lightagentd.worker.leftovers import Ends
-from lightagentd.worker.process import start
 from lightagentd.worker.proctree import kill_tree
 
 SCRATCH = Path("/run/lightagent-scratch")

@@ -17,9 +17,10 @@ import sys
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
-from lightagentd.paths import Paths, content_folders
+from lightagentd.host import process
+from lightagentd.host.paths import Paths, content_folders
 from lightagentd.tool import Effect
-from lightagentd.worker import busdoor, confine, landlock, process, program, seccomp
+from lightagentd.worker import busdoor, confine, landlock, program, seccomp
 from lightagentd.worker.cgroups import CallCgroups, join
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.sandbox import PROCESSES, SCRATCH

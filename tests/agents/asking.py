@@ -11,7 +11,7 @@ from typing import Any
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approval import Approval, State
 from tests.agents.scripted import Scripted, scripted, until, watch
 from tests.conftest import write

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from lightagentd.daemon import Daemon
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import Scripted
 from tests.conftest import write
 from tests.scripted_model import ScriptedModel

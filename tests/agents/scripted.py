@@ -17,8 +17,8 @@ from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
-from lightagentd.paths import Paths
 from tests.conftest import write
 from tests.scripted_model import Script, ScriptedModel
 

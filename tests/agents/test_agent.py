@@ -13,7 +13,7 @@ from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.agents.toolbox import Toolbox
 from lightagentd.agents.turn import Step
 from lightagentd.errors import AgentNotRunning, Cancelled, QueueFull, StepLimit
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted, types, until, watch
 from tests.conftest import write
 from tests.scripted_model import Fault, Stream, call, chunk, say

@@ -17,7 +17,7 @@ from lightagentd.errors import (
     PermissionDenied,
 )
 from lightagentd.events.history import Change
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approval import State
 from tests.agents.asking import Watched, add, approvals, asked, asking, kinds, lines, prepare, result, waiting
 from tests.agents.scripted import ME, check_conversation, types, until

@@ -13,7 +13,7 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.errors import DaemonUnreachable, LightagentError
 from lightagentd.events.queries import StoredHistory
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, add, approvals, asked, asking, kinds, lines, prepare
 from tests.agents.scripted import ME, define, until
 from tests.conftest import DaemonProcess, write

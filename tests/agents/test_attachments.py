@@ -8,8 +8,8 @@ from lightagentd.agents.sessions.attachments import ALL_TIMES, compose
 from lightagentd.api import Attachment
 from lightagentd.config import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
+from lightagentd.host.paths import Paths
 from lightagentd.limits import MAX_ATTACHMENTS
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.scripted_model import say
 

@@ -9,8 +9,8 @@ import pytest
 
 from lightagentd.agents.repeats import MOST, Repeats
 from lightagentd.errors import CallLoop
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.paths import Paths
 from tests.agents.asking import FRONT, TOML
 from tests.agents.endpoints import asking_providers
 from tests.agents.scripted import check_conversation, scripted

@@ -15,7 +15,7 @@ import pytest
 from lightagentd.api import TurnEvent
 from lightagentd.daemon import Daemon
 from lightagentd.errors import AgentNotFound, ConfigError, LightagentError, table
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.endpoints import NOWHERE, asking_providers
 from tests.agents.scripted import Scripted, check_conversation
 from tests.conftest import write

@@ -15,7 +15,7 @@ from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
 from lightagentd.events.redaction import Redactor
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approvals import Suspended
 from lightagentd.tool import Args, Result, Tool
 from lightagentd.worker.calls import METADATA_LIMIT_CHARS

@@ -17,7 +17,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import add, asked, asking, prepare
 from tests.agents.planning import TWO
 from tests.agents.scripted import ME, Scripted, scripted, until

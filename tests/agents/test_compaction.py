@@ -14,8 +14,8 @@ from lightagentd.agents.compaction.window import SHORTENED, is_summary
 from lightagentd.agents.sessions.session import Session
 from lightagentd.api import TurnEvent
 from lightagentd.events.history import NewEvent
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
-from lightagentd.paths import Paths
 from tests.agents.asking import add, asked, asking, prepare
 from tests.agents.scripted import ME, Scripted, check_conversation, define, scripted, types, until, watch
 from tests.conftest import DaemonProcess, write

@@ -14,7 +14,7 @@ import pytest
 
 from lightagentd.control.service import Service
 from lightagentd.events.store.layout import STATES
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call
 from tests.agents.scripted import ME, scripted

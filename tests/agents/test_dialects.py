@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lightagentd.daemon import Daemon
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
-from lightagentd.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, lines, prepare
 from tests.agents.scripted import ME, watch
 from tests.agents.test_approvals_restart import ask, prompted, settled

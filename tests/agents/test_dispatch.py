@@ -12,8 +12,8 @@ from lightagentd.agents.results import cap_text
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.paths import Paths
 from tests.agents.scripted import check_conversation, scripted
 from tests.conftest import write
 from tests.scripted_model import call, calls, say

@@ -14,7 +14,7 @@ from lightagentd.agents.toolcall import call_as_person
 from lightagentd.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import Change
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER

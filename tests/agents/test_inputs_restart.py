@@ -16,7 +16,7 @@ from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, InputClosed, LightagentError
 from lightagentd.events.history import Change
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approval import now_us
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME, Scripted, check_conversation, define, scripted, until

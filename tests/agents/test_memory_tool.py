@@ -9,7 +9,7 @@ import pytest
 from lightagentd.agents.sessions.session import Session
 from lightagentd.api import TurnEvent
 from lightagentd.events.journal.entry import journal_fields
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.control.test_undo import STRANGER

@@ -9,8 +9,8 @@ import pytest
 
 from lightagentd.agents.sessions.session import Session
 from lightagentd.api import TurnEvent
+from lightagentd.host.paths import Paths
 from lightagentd.llm import circuit
-from lightagentd.paths import Paths
 from tests.agents.endpoints import NOWHERE, asking_providers
 from tests.agents.scripted import Scripted, check_conversation, types, until, watch
 from tests.model_server import faults

@@ -11,8 +11,8 @@ import pytest
 from lightagentd.agents.agent import Agent
 from lightagentd.daemon import Daemon
 from lightagentd.errors import ConfigError
+from lightagentd.host.paths import Paths
 from lightagentd.llm.recording import Recorder
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, until, watch
 from tests.conftest import write
 from tests.scripted_model import ScriptedModel, Stream, say

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightagentd.agents.toolcall import call_as_person
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, add, asked, kinds, lines, prepare, result
 from tests.agents.planning import TWO, answer, planning
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted

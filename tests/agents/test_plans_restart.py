@@ -17,7 +17,7 @@ from lightagentd.agents.planning.plans import STOPPED
 from lightagentd.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.store.layout import Environment
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, lines, prepare
 from tests.agents.planning import THREE, TWO, Planning, planning
 from tests.agents.scripted import Scripted, define, scripted, until

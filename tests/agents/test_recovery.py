@@ -14,8 +14,8 @@ from lightagentd.events.kinds.daemon import DaemonReady, DaemonStarting
 from lightagentd.events.kinds.history import HistoryRecovered
 from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import new_id, within
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, check_conversation, scripted, until
 from tests.events.stored import opened
 from tests.scripted_model import Fault, say

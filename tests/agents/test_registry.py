@@ -20,7 +20,7 @@ from lightagentd.errors import (
     SessionNotFound,
     ToolNotFound,
 )
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, scripted
 from tests.conftest import write
 from tests.scripted_model import say

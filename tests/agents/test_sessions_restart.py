@@ -12,7 +12,7 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.errors import LightagentError, SessionPaused
 from lightagentd.events.queries import StoredHistory
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, lines, prepare
 from tests.agents.scripted import define
 from tests.conftest import DaemonProcess, write

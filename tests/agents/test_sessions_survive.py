@@ -24,7 +24,7 @@ from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon import Daemon
 from lightagentd.events.store import layout
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, check_conversation, define
 from tests.conftest import write
 from tests.scripted_model import Answer, ScriptedModel, say

@@ -14,8 +14,8 @@ from lightagentd.agents import system_prompt
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.prompt_files import PromptFiles
 from lightagentd.agents.system_prompt import Personal, folder_name, notes
+from lightagentd.host.paths import Paths
 from lightagentd.memory.entries import Entry
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import REPOSITORY, write
 from tests.control.test_undo import STRANGER

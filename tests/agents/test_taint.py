@@ -9,7 +9,7 @@ import pytest
 from lightagentd.agents.origin import host_of
 from lightagentd.agents.sessions.session import MAX_HOSTS, SessionRecord
 from lightagentd.api import TurnEvent
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare, result
 from tests.agents.scripted import ME, Scripted, until
 from tests.conftest import write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import check_conversation, scripted, types
 from tests.scripted_model import Answer, Fault, Script, say
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lightagentd.agents.turn import unanswered
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, check_conversation, scripted, types, until, watch
 from tests.conftest import write
 from tests.scripted_model import Answer, Fault, ScriptedModel, Stream, call, calls, chunk, say

@@ -16,9 +16,9 @@ from lightagentd.agents.metering.ledger import Counters, Ledger, Row, Whose, day
 from lightagentd.agents.sessions.session import Session
 from lightagentd.config import Budgets
 from lightagentd.events.history import History
+from lightagentd.host.paths import Paths
 from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import Usage
-from lightagentd.paths import Paths
 from tests.agents.asking import add, asked, asking, lines, prepare
 from tests.agents.endpoints import NOWHERE, asking_providers
 from tests.agents.scripted import ME as CALLER

@@ -24,7 +24,7 @@ from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError, NotFound
 from lightagentd.events.model import Event, within
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call
 from tests.agents.scripted import ME, scripted, until

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approval import State
 from tests.agents.asking import Watched, approvals, asked, asking, result, waiting
 from tests.agents.scripted import ME, Scripted

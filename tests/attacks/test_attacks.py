@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.attacks.controls import CONTROLS
 from tests.attacks.playing import AGENTS, PLAYS, RULE, Playing, agent_file, explain, settings
 from tests.conftest import DaemonProcess, write

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lightagentd import config
 from lightagentd.client import Client
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call, Pool
 from tests.bench.rig import rig, show

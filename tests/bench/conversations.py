@@ -20,8 +20,8 @@ from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.client import Client
 from lightagentd.events.history import History, NewEvent
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
-from lightagentd.paths import Paths
 from tests.bench.rig import show
 from tests.conftest import REPOSITORY, DaemonProcess, write
 

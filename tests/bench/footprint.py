@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.bench.rig import show
 from tests.conftest import REPOSITORY, DaemonProcess
 

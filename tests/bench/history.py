@@ -23,7 +23,7 @@ from lightagentd.events.model import GENESIS, Event, EventContext, encode
 from lightagentd.events.queries import Filter, StoredHistory
 from lightagentd.events.redaction import Redactor
 from lightagentd.events.store.layout import EVENTS, INDEXES, Environment, index_keys, seq_key
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.bench.rig import show
 from tests.conftest import DaemonProcess, write
 

@@ -23,7 +23,7 @@ from dbus_next.aio.message_bus import MessageBus
 from dbus_next.constants import MessageType
 from dbus_next.service import ServiceInterface, method
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.bench.rig import show
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.fake_systemd import private_bus

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.bench.rig import show
 from tests.conftest import DaemonProcess
 

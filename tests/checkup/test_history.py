@@ -9,7 +9,7 @@ from lightagentd.checkup.history import of_files, of_running
 from lightagentd.config import History as Limits
 from lightagentd.events.damage import examination as damage
 from lightagentd.events.model import GENESIS
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import scripted, until
 from tests.checkup.test_look import named
 from tests.events.damage.damaging import put

@@ -8,8 +8,8 @@ import pytest
 
 from lightagentd.api import Finding
 from lightagentd.checkup import files, models
+from lightagentd.host.paths import Paths
 from lightagentd.llm.local import LocalServer
-from lightagentd.paths import Paths
 from tests.conftest import write
 
 KEY = "sk-very-secret-key-0123456789"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.terminal import REPOSITORY, Terminal
 from tests.conftest import DaemonProcess, write
 

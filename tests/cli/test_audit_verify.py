@@ -16,7 +16,7 @@ from lightagentd.events.audit.signing import public_pem, signing_key
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.events.model import Event
 from lightagentd.events.queries import StoredHistory
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.conftest import Lactl
 from tests.conftest import DaemonProcess
 from tests.events.stored import alter

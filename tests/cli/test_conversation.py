@@ -13,7 +13,7 @@ import pytest
 
 from lightagentd.client import Client
 from lightagentd.errors import InvalidArgument
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.test_with_daemon import SLOW_SKILL, run, run_json
 from tests.conftest import DaemonProcess, write
 

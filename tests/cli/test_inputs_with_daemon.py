@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.questions import QUESTION, ask
 from tests.agents.scripted import define
 from tests.conftest import DaemonProcess

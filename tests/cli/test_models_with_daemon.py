@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import define
 from tests.conftest import DaemonProcess
 from tests.scripted_model import Fault, ScriptedModel, call

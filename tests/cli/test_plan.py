@@ -13,7 +13,7 @@ import pytest
 
 from lightagentd.cli.plan_file import read_plan
 from lightagentd.errors import InvalidArgument, LightagentError, MessageTooLarge, PlanInvalid
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import add, lines, prepare
 from tests.agents.planning import TWO, propose
 from tests.agents.test_approvals_restart import process

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.conftest import Lactl, on_terminal
 from tests.conftest import DaemonProcess, write
 

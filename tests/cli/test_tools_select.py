@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lightagentd import api
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.conftest import Lactl, on_terminal
 from tests.conftest import DaemonProcess
 from tests.scripted_daemon import ScriptedDaemon

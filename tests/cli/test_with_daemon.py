@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.cli.conftest import on_terminal, start
 from tests.conftest import DaemonProcess, write
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightagentd import errors
 from lightagentd.aclient import AsyncClient
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import add, asking
 from tests.agents.scripted import Scripted, until
 from tests.scripted_model import Answer, call, say

@@ -18,7 +18,7 @@ import pytest
 from lightagentd.control.authz import Authority, Caller, GroupRule, Operation
 from lightagentd.daemon import Daemon
 from lightagentd.errors import PermissionDenied
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY
 from tests.other_user import OUTSIDERS_GID
 from tests.raw_varlink import Raw, code

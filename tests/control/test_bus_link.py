@@ -19,7 +19,7 @@ from lightagentd.control.dbus import name as dbus_name
 from lightagentd.control.dbus.plane import NAME
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, PermissionDenied
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY, write
 from tests.control.dbus.on_the_bus import MANAGER, ROOT

@@ -14,7 +14,7 @@ from lightagentd import api, errors
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.store.layout import EVENTS, seq_key
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME
 from tests.conftest import write
 from tests.other_user import OUTSIDERS_GID

@@ -19,7 +19,7 @@ from lightagentd.control.input_operations import LISTED_CHARS
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument, PermissionDenied
 from lightagentd.events.history import Change
 from lightagentd.events.journal.entry import journal_fields
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.questions import QUESTION, ask, kinds, question
 from tests.agents.scripted import ME, Scripted, scripted, until, watch
 from tests.control.dbus.on_the_bus import GET_ALL, MANAGER, ROOT, TURN, serving

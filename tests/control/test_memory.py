@@ -13,9 +13,9 @@ import pytest
 from lightagentd import api, errors
 from lightagentd.client import Client
 from lightagentd.control.authz import Caller
+from lightagentd.host.paths import Paths
 from lightagentd.memory.memories import Wanted
 from lightagentd.memory.profiles import MAX_CHARS
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.control.test_undo import ADMINISTRATOR, STRANGER
 from tests.scripted_model import say

@@ -13,8 +13,8 @@ from lightagentd import api, errors
 from lightagentd.aclient import AsyncClient
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.events.queries import Filter
+from lightagentd.host.paths import Paths
 from lightagentd.llm import local
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
 from tests.scripted_model import DONE, Answer, Fault, Stream, call, chunk, say

@@ -11,7 +11,7 @@ import pytest
 from lightagentd.aclient import AsyncClient
 from lightagentd.bus import Bus, Variant, connect
 from lightagentd.errors import PlanConflict, PlanInvalid, SessionNotFound
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.planning import TWO
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import ROOT, serving

@@ -18,8 +18,8 @@ from lightagentd.control.bus_link import BusLink
 from lightagentd.control.polkit import CHECKS_EACH, DIALOGS, DIALOGS_EACH, Polkit
 from lightagentd.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, LimitExceeded, PermissionDenied
-from lightagentd.paths import Paths
-from lightagentd.peer import Peer
+from lightagentd.host.paths import Paths
+from lightagentd.host.peer import Peer
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY
 from tests.control.dbus.on_the_bus import open_bus

@@ -22,7 +22,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.history import History
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.worker import sandbox
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare
 from tests.agents.scripted import ME, Scripted, define, scripted, types, until

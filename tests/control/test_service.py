@@ -14,7 +14,7 @@ from lightagentd import api, errors
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.daemon import Daemon
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import write
 from tests.scripted_model import ScriptedModel, Stream, chunk, say
 from tests.talker import talker

@@ -16,7 +16,7 @@ from lightagentd.agents.sessions import copying
 from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.control.authz import Caller
 from lightagentd.events.history import History, NewEvent
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, lines
 from tests.agents.scripted import ME, Scripted, check_conversation
 from tests.control.caring import ask, caring, conversation, get, make, out_of, texts

@@ -12,7 +12,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.aclient import AsyncClient
 from lightagentd.events.store import layout
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, lines
 from tests.agents.scripted import ME, Scripted, until
 from tests.control.caring import Watching, ask, caring, conversation, make, out_of, texts

@@ -16,7 +16,7 @@ from lightagentd.agents import stream
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.control import sight
 from lightagentd.control.authz import Caller
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, asking
 from tests.agents.scripted import ME, Scripted, until
 from tests.control.caring import Watching, ask, caring, get, make

@@ -19,7 +19,7 @@ from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.events.kinds.tool import CallEnded, emitted
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import until
 from tests.conftest import write

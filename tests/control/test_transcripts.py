@@ -13,7 +13,7 @@ from lightagentd import errors
 from lightagentd.aclient import AsyncClient
 from lightagentd.agents.sessions import imports
 from lightagentd.control import session_care
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, check_conversation
 from tests.scripted_model import call, say

@@ -11,7 +11,7 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.control.authz import Caller
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
 from tests.other_user import OUTSIDERS_GID

@@ -13,7 +13,7 @@ from lightagentd.aclient import AsyncClient
 from lightagentd.agents.metering.ledger import today
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied, SessionNotFound
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import DaemonProcess
 from tests.scripted_model import say

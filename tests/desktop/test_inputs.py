@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightagentd.desktop.cards import asked
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.questions import QUESTION, ask, question
 from tests.agents.scripted import scripted, until
 from tests.desktop.conftest import notification_server

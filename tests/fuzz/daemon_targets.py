@@ -19,7 +19,7 @@ from lightagentd.agents.registry import Registry
 from lightagentd.client import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 from tests.fuzz import samples
 from tests.fuzz.mutation import mutated_bytes, mutated_value

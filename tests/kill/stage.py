@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.faults.shim import Shim
 

@@ -12,6 +12,7 @@ import pytest
 from lightagentd.config import Models, Provider
 from lightagentd.errors import ConfigError, ModelCutOff, ModelError, ModelRateLimited, ModelTimedOut
 from lightagentd.events.redaction import Redactor
+from lightagentd.host.paths import Paths
 from lightagentd.llm import own_client
 from lightagentd.llm.factory import make_client
 from lightagentd.llm.own_client import OwnClient
@@ -26,7 +27,6 @@ from lightagentd.llm.protocol import (
     ToolCall,
     Usage,
 )
-from lightagentd.paths import Paths
 from lightagentd.skills import SkillCatalog
 from tests.conftest import DaemonProcess, write
 from tests.llm import own_clients

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 from tests.model_server import faults
 from tests.model_server.said import call, say

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.host.paths import Paths
 from lightagentd.llm.environment import VARIABLES
-from lightagentd.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.scripted_model import ScriptedModel, say
 

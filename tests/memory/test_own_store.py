@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import ConfigError, MemoryNotFound, Unavailable
+from lightagentd.host.paths import Paths
 from lightagentd.memory import own_store
 from lightagentd.memory.entries import Entry
-from lightagentd.paths import Paths
 from tests.agents.scripted import ME, scripted
 from tests.conftest import write
 from tests.memory.stored import by_agent, by_person, entry, kinds, memories

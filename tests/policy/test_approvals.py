@@ -21,7 +21,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.approval import HIDDEN, Approval, Bound, State, hide, working_directory
 from lightagentd.policy.approvals import KEPT, OPEN_OF_OWNER, Approvals, Suspended
 

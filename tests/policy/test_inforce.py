@@ -10,7 +10,7 @@ import pytest
 from lightagentd.daemon import Daemon
 from lightagentd.errors import ConfigError
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from tests.conftest import write
 from tests.policy.calls import a_call

@@ -26,7 +26,7 @@ import pytest
 
 from lightagentd.client import Client
 from lightagentd.errors import LightagentError
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 from tests.fake_systemd import private_bus
 from tests.raw_dbus import RawBus

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from lightagentd.host.process import clean_environment
 from lightagentd.skills import Skill, load_skills
-from lightagentd.worker.process import clean_environment
 
 SKILLS = load_skills([Path(__file__).parents[2] / "skills"]).skills
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.worker.process import clean_environment
+from lightagentd.host.process import clean_environment
 from tests.skills.script import SKILLS, finding, report, skill
 
 SHARED = {"report", "commands", "procfs", "clock", "x509_dates"}

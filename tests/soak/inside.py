@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lightagentd.daemon import serve
 from lightagentd.events.journal import log as journal_log
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 
 def window_of(base: Path) -> Path:

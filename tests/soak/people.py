@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from lightagentd.aclient import AsyncClient
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.soak.answers import VERBS
 from tests.soak.books import Books
 

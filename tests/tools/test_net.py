@@ -18,8 +18,8 @@ import pytest
 from pydantic import ValidationError
 
 from lightagentd import errors
+from lightagentd.host.process import SYSTEM_PATH
 from lightagentd.tool import Effect
-from lightagentd.worker.process import SYSTEM_PATH
 from tests.tools.conftest import Call, Load, is_root
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from lightagentd import config
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker import landlock, sandbox
 from lightagentd.worker.leftovers import Ends

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call, Pool
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import ToolError
-from lightagentd.worker import cgroups, process
+from lightagentd.host import process
+from lightagentd.worker import cgroups
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups, own_cgroup
 from tests.worker.running import marked, marker, wait_until
 

@@ -24,7 +24,7 @@ import pytest_asyncio
 
 from lightagentd import config
 from lightagentd.errors import NotFound, PermissionDenied, WorkerUnavailable
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool

@@ -18,7 +18,7 @@ import pytest
 
 from lightagentd import config
 from lightagentd.errors import OutcomeUnknown, TimedOut, WorkerUnavailable
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker import pool as pool_module
 from lightagentd.worker.leftovers import Ends

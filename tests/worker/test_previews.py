@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from lightagentd import config
 from lightagentd.errors import Conflict, NotFound
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Checked, Pool
 from tests.worker import running

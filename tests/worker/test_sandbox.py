@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from lightagentd.errors import TimedOut
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker import sandbox
 from lightagentd.worker.leftovers import Ends

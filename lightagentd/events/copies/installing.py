@@ -21,7 +21,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lightagentd import state_lock
 from lightagentd.errors import Conflict, HistoryDamaged, StorageError
 from lightagentd.events.copies import store_file
 from lightagentd.events.copies.backup import copy_error
@@ -29,7 +28,8 @@ from lightagentd.events.copies.store_file import StoreFacts
 from lightagentd.events.kinds.history import HistoryInstalled
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import Environment
-from lightagentd.events.store.renaming import exchange, rename_new, sync_folder
+from lightagentd.host import state_lock
+from lightagentd.host.renaming import exchange, rename_new, sync_folder
 
 HISTORY, STAGING = "history", "history.installing"
 MARK = "INSTALLING"

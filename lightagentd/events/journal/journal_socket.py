@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightagentd.systemd import BOOTED
+from lightagentd.host.systemd import BOOTED
 
 __all__ = ["BOOTED", "SOCKET", "JournalSocket", "encode_entry"]
 

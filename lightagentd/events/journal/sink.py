@@ -22,7 +22,7 @@ from lightagentd.events.journal.entry import GAP, gap_fields, journal_fields, me
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
 from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.model import Event
-from lightagentd.systemd import BOOTED
+from lightagentd.host.systemd import BOOTED
 
 _log = logging.getLogger(__name__)
 

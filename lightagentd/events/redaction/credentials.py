@@ -18,7 +18,7 @@ from pathlib import Path
 from lightagentd.config import Config, api_key
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.events.redaction.redactor import Redactor
-from lightagentd.kept_key import kept_key
+from lightagentd.host.kept_key import kept_key
 
 KEY_FILE = "redaction.key"
 _MOST_BYTES = 64 << 10

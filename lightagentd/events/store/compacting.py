@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 
-from lightagentd import state_lock
 from lightagentd.errors import Conflict, HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.kinds.history import HistoryCompacted
 from lightagentd.events.model import decode
@@ -42,7 +41,8 @@ from lightagentd.events.store.layout import (
     indexed_fields,
     seq_key,
 )
-from lightagentd.events.store.renaming import sync_folder
+from lightagentd.host import state_lock
+from lightagentd.host.renaming import sync_folder
 
 if TYPE_CHECKING:
     from lightagentd.events.history import History

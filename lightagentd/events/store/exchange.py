@@ -16,8 +16,8 @@ import shutil
 from pathlib import Path
 
 from lightagentd.errors import StorageError
-from lightagentd.events.store import renaming
-from lightagentd.events.store.renaming import sync_folder
+from lightagentd.host import renaming
+from lightagentd.host.renaming import sync_folder
 
 
 def being_made(history: Path) -> Path:

@@ -2,7 +2,7 @@
 
 A regular expression can take exponential time on one line, and Python's `re` holds the interpreter's lock
 and cannot be interrupted from a thread; a read from a dead network mount cannot be either. So a search is
-a process that `lightagentd.worker.process.run` kills when its time is up; what it found until then is kept.
+a process that `lightagentd.host.process.run` kills when its time is up; what it found until then is kept.
 
 It is started as `python -I -S search.py`, so it imports the standard library alone. Standard input is one
 request as JSON, standard output one JSON object a line: each match, then a summary with `done`. Symbolic

@@ -12,7 +12,7 @@ from lightagentd.agents.offering.choice import ALWAYS, SEARCH_FUNCTION
 from lightagentd.agents.offering.room import LEAST
 from lightagentd.api import TurnEvent
 from lightagentd.errors import AgentNotFound, InvalidArgument
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted
 from tests.conftest import write
 from tests.scripted_model import Script, call, say

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightagentd.control.dbus.objects import Objects
 from lightagentd.daemon import Daemon
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import write
 from tests.fake_systemd import private_bus
 from tests.scripted_model import Script, ScriptedModel

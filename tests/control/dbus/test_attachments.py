@@ -10,7 +10,7 @@ from lightagentd.bus import Bus, Variant, connect
 from lightagentd.control.dbus.methods import methods
 from lightagentd.errors import LightagentError
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.control.dbus.on_the_bus import MANAGER, ROOT, serving
 from tests.scripted_model import say
 

@@ -6,7 +6,7 @@ import json
 
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import MANAGER, ROOT, serving
 from tests.control.dbus.test_streams import NOBODY, needs_root

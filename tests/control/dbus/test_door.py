@@ -21,7 +21,7 @@ from lightagentd.control.dbus.peers import Peers
 from lightagentd.control.dbus.watchers import OBJECT_MANAGER
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import MANAGER, ROOT, serving
 from tests.raw_dbus import RawBus

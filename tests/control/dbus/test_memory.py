@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lightagentd.host.paths import Paths
 from lightagentd.memory.memories import Wanted
-from lightagentd.paths import Paths
 from tests.control.dbus.on_the_bus import ROOT, serving
 from tests.control.dbus.test_streams import NOBODY, needs_root
 from tests.dbus_client import BusClient

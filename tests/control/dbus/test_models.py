@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 from lightagentd.events.queries import Filter
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import ROOT, serving
 from tests.control.dbus.test_streams import NOBODY, needs_root

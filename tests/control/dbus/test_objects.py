@@ -16,7 +16,7 @@ from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus.object_nodes import interfaces_of, root_node
 from lightagentd.control.dbus.views import KINDS, LISTED_SESSIONS
 from lightagentd.control.dbus.watchers import FOR_UID
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import ME, until
 from tests.conftest import REPOSITORY, write

@@ -19,7 +19,7 @@ from lightagentd.control.dbus.types import to_bus
 from lightagentd.control.interfaces import descriptions
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY
 from tests.control.dbus.on_the_bus import ROOT, serving

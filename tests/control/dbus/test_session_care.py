@@ -20,7 +20,7 @@ from lightagentd.errors import (
     SessionNotPaused,
     SessionPaused,
 )
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.control.dbus.on_the_bus import (
     GET_ALL,
     MANAGER,

@@ -17,7 +17,7 @@ from lightagentd.events.audit.signing import signed_by, signing_key
 from lightagentd.events.history import History
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.events.model import Event, within
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 from tests.events.stored import alter, note
 

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from lightagentd import state_lock
 from lightagentd.errors import Conflict, HistoryDamaged, InvalidArgument, StorageError
 from lightagentd.events.copies import installing, store_file
 from lightagentd.events.copies.importing import install_export
 from lightagentd.events.copies.installing import MARK, STAGING, install_backup, settle
 from lightagentd.events.copies.portable import export
 from lightagentd.events.copies.stored import result_as_owner, run_as_owner
-from lightagentd.events.store import renaming
 from lightagentd.events.store.layout import SCHEMA_VERSION
+from lightagentd.host import renaming, state_lock
 from tests.events.copies.test_backup import backup as copy
 from tests.events.copies.test_backup import records
 from tests.events.copies.test_stored import STRANGER, as_root, owned

@@ -355,7 +355,7 @@ def _write_large(path: Path, count: int, text: str) -> None:
 
 
 def test_with_a_daemon_nothing_is_imported(whole: Lines, elsewhere: Path) -> None:
-    from lightagentd import state_lock
+    from lightagentd.host import state_lock
 
     fd = state_lock.hold(elsewhere)
     try:

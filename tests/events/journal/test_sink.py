@@ -26,7 +26,7 @@ from lightagentd.events.journal.sink import JournaldSink, journal_fields, messag
 from lightagentd.events.kinds.agent import Prompted
 from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
 from lightagentd.events.redaction import Redactor
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 
 CALL = {
     "call_id": "call_1",

@@ -12,7 +12,7 @@ from lightagentd.events.kinds.registry import check, kind_of
 from lightagentd.events.kinds.schema import json_schema
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter, StoredHistory
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, asked, prepare
 from tests.agents.planning import TWO
 from tests.agents.questions import ask, question

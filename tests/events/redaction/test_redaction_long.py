@@ -9,7 +9,7 @@ import pytest
 
 from lightagentd.events.redaction import Redactor, off_loop
 from lightagentd.events.redaction.redactor import LONG
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from tests.agents.scripted import scripted
 from tests.events.redaction.test_redaction import BODY, PEM
 from tests.scripted_model import say

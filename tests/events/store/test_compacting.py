@@ -14,13 +14,13 @@ from typing import Any
 import lmdb
 import pytest
 
-from lightagentd import state_lock
 from lightagentd.errors import Conflict, HistoryDamaged, StorageError
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter, StoredHistory
-from lightagentd.events.store import compacting, exchange, renaming
+from lightagentd.events.store import compacting, exchange
 from lightagentd.events.store.layout import Environment
+from lightagentd.host import renaming, state_lock
 from tests.conftest import REPOSITORY
 from tests.events.stored import note, opened
 

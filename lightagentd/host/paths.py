@@ -16,7 +16,7 @@ from pathlib import Path
 ENVIRONMENT_FILE = "environment"
 """Beside the configuration: what the system daemon's unit reads with `EnvironmentFile=`."""
 CONTENT_KINDS = ("tools", "skills", "agent")
-PACKAGE_FOLDER = Path(__file__).resolve().parent
+PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.paths import CONTENT_KINDS, Paths, content_folders, default_paths, share_folder
+from lightagentd.host.paths import (
+    CONTENT_KINDS,
+    Paths,
+    content_folders,
+    default_paths,
+    share_folder,
+)
 
 VARIABLES = (
     "LIGHTAGENT_CONFIG_DIR",

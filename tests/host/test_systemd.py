@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.systemd import (
+from lightagentd.host.systemd import (
     STATUS_MAX,
     extending,
     feeding_watchdog,
@@ -226,7 +226,7 @@ async def test_a_long_start_asks_for_more_time_until_it_is_done(manager: socket.
 async def test_a_start_is_not_extended_for_ever(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.systemd.EXTENSION_LIMIT_S", 0.0)
+    monkeypatch.setattr("lightagentd.host.systemd.EXTENSION_LIMIT_S", 0.0)
     before = asyncio.all_tasks()
     async with extending():
         assert await received(manager) == "EXTEND_TIMEOUT_USEC=30000000"

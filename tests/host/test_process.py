@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from lightagentd.errors import ToolError
-from lightagentd.worker.process import CappedOutput, clean_environment, end_group, run
+from lightagentd.host.process import CappedOutput, clean_environment, end_group, run
 
 STUBBORN = "trap '' TERM; echo $$ >{pid}; while :; do sleep 0.05; done"
 """A shell that ignores SIGTERM and says who it is."""

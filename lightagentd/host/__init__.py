@@ -1,0 +1,1 @@
+"""The machine below the program: processes, paths, files, and the service manager."""

@@ -31,8 +31,8 @@ from lightagentd.errors import (
     TimedOut,
     from_varlink,
 )
-from lightagentd.interaction import PARAMETER
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.varlink.interaction import PARAMETER
 
 __all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
 

@@ -67,7 +67,7 @@ from lightagentd.llm.in_force import InForce, in_force
 from lightagentd.panic import Panic
 from lightagentd.recovery import Recovery
 from lightagentd.upkeep import Upkeep
-from lightagentd.varlink import Peer, VarlinkServer
+from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd.errors import LightagentError, SkillNotFound
-from lightagentd.varlink import Peer, error_reply
+from lightagentd.varlink.server import Peer, error_reply
 
 
 @dataclass(eq=False)

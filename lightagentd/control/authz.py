@@ -18,7 +18,7 @@ from typing import Protocol
 
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.host.peer import PeerProcess
-from lightagentd.interaction import INTERACTION as INTERACTION
+from lightagentd.varlink.interaction import INTERACTION as INTERACTION
 
 
 class Operation(StrEnum):

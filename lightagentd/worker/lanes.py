@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.tool import Effect, Place
-from lightagentd.varlink import VarlinkConnection
+from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import sandbox
 from lightagentd.worker.units import UnitChild
 

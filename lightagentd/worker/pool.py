@@ -25,7 +25,7 @@ from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
 from lightagentd.panic import Panic
 from lightagentd.tool import Effect, Place
-from lightagentd.varlink import VarlinkConnection
+from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import busdoor, first_units, places, sandbox
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (

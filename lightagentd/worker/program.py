@@ -41,7 +41,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
-from lightagentd.varlink import Peer, VarlinkServer, error_reply
+from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import (
     METADATA_LIMIT_CHARS,
     OUTPUT_LIMIT_CHARS,

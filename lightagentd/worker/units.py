@@ -25,7 +25,7 @@ from typing import Any
 from lightagentd import bus
 from lightagentd.errors import LightagentError, NotFound, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.tool import Effect, Place
-from lightagentd.varlink import VarlinkConnection
+from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends

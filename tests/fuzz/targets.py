@@ -20,7 +20,7 @@ from lightagentd.events.copies import importing, portable
 from lightagentd.events.model import decode
 from lightagentd.events.queries import Filter, StoredHistory
 from lightagentd.events.store.layout import seq_key
-from lightagentd.varlink_wire import decode_message
+from lightagentd.varlink.wire import decode_message
 from tests.fuzz import samples
 from tests.fuzz.mutation import mutated_bytes, mutated_value
 

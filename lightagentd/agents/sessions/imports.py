@@ -21,7 +21,7 @@ from typing import Any
 from lightagentd.agents.sessions.transcript import FORMAT, VERSION
 from lightagentd.errors import ImportInvalid, MessageTooLarge
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.varlink_wire import MAX_VALUES, counting
+from lightagentd.varlink.wire import MAX_VALUES, counting
 
 MAX_MESSAGES = 10_000
 """They are stored in one transaction, which others wait for."""

@@ -18,7 +18,7 @@ from asyncvarlink.conversion import ConversionError
 from asyncvarlink.serviceinterface import InvalidParameter
 
 from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
-from lightagentd.interaction import PARAMETER
+from lightagentd.varlink.interaction import PARAMETER
 
 MAX_DEPTH = 100
 """How deep objects and arrays may be nested; what stores and shows them recurses into them."""

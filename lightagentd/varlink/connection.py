@@ -28,10 +28,10 @@ from asyncvarlink.types import FileDescriptorArray
 
 from lightagentd.errors import LightagentError, LimitExceeded, MessageTooLarge
 from lightagentd.host.peer import Peer
-from lightagentd.interaction import INTERACTION
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.varlink_bounds import FREE_BYTES, Account
-from lightagentd.varlink_wire import (
+from lightagentd.varlink.bounds import FREE_BYTES, Account
+from lightagentd.varlink.interaction import INTERACTION
+from lightagentd.varlink.wire import (
     SMALL_BYTES,
     call_of,
     check_size,

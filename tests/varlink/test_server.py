@@ -14,8 +14,8 @@ import pytest
 
 from lightagentd.errors import InvalidArgument, MessageTooLarge, SkillNotFound, Unavailable
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.varlink import Peer, VarlinkConnection, VarlinkServer
-from lightagentd.varlink_bounds import Bounds
+from lightagentd.varlink.bounds import Bounds
+from lightagentd.varlink.server import Peer, VarlinkConnection, VarlinkServer
 from tests.raw_varlink import Raw, code, message
 from tests.varlink_echo import Echo, EchoInterface
 
@@ -189,7 +189,7 @@ async def test_a_message_of_exactly_the_limit_is_taken(server: VarlinkServer, pa
 async def test_a_sender_without_end_is_cut_off_while_others_are_answered(
     server: VarlinkServer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink_serving.LINGER_S", 0.3)
+    monkeypatch.setattr("lightagentd.varlink.connection.LINGER_S", 0.3)
     piece = b"x" * (1 << 20)
 
     async def send_on(raw: Raw) -> int:
@@ -407,7 +407,7 @@ async def test_errors_for_a_client_that_never_reads_wait_too(server: VarlinkServ
 async def test_closing_the_server_does_not_wait_for_who_never_reads(
     echo: Echo, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink._CLOSE_S", 0.05)
+    monkeypatch.setattr("lightagentd.varlink.server._CLOSE_S", 0.05)
     async with serving(echo, path, max_connections=5) as server:
         raw = await Raw(path).__aenter__()
         raw.writer.transport.pause_reading()  # type: ignore[attr-defined]

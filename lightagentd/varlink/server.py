@@ -24,9 +24,9 @@ from lightagentd import __version__
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
 from lightagentd.host.peer import Peer
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.varlink_bounds import Account, Bounds, Ledger
-from lightagentd.varlink_serving import Connection, HangupWatch, Outgoing, Transport
-from lightagentd.varlink_wire import encode_message, error_reply, reply_of
+from lightagentd.varlink.bounds import Account, Bounds, Ledger
+from lightagentd.varlink.connection import Connection, HangupWatch, Outgoing, Transport
+from lightagentd.varlink.wire import encode_message, error_reply, reply_of
 
 __all__ = ["Peer", "VarlinkConnection", "VarlinkServer", "error_reply"]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import LimitExceeded, MalformedMessage, MessageTooLarge
-from lightagentd.varlink_bounds import FREE_BYTES, Account, Bounds, Ledger
-from lightagentd.varlink_wire import MAX_VALUES, check_size, decode_message
+from lightagentd.varlink.bounds import FREE_BYTES, Account, Bounds, Ledger
+from lightagentd.varlink.wire import MAX_VALUES, check_size, decode_message
 from tests.raw_varlink import Raw, code, message
-from tests.test_varlink import NOBODY, serving, until
+from tests.varlink.test_server import NOBODY, serving, until
 from tests.varlink_echo import Echo
 
 ORDINARY, OTHER, ROOT = 1001, 1002, 0
@@ -138,7 +138,7 @@ def test_bytes_are_counted_for_each_user_and_in_all_and_root_has_a_reserve() -> 
 async def test_over_the_limit_is_refused_and_cut_and_small_calls_go_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink_serving.LINGER_S", 0.05)
+    monkeypatch.setattr("lightagentd.varlink.connection.LINGER_S", 0.05)
     bounds = Bounds(privileged=NOBODY, waiting_bytes_per_user=2 * MIB)
     async with serving(Echo(), path, bounds=bounds) as server, connected(path, 3) as (first, greedy, small):
         await first.send(b"x" * 2 * MIB)
@@ -236,8 +236,8 @@ async def test_a_long_text_may_hold_any_characters(path: Path, piece: str) -> No
 async def test_escapes_across_the_pieces_of_a_count_are_understood(
     monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink_wire._SCAN_BYTES", 7)
-    monkeypatch.setattr("lightagentd.varlink_wire.MAX_VALUES", 2)
+    monkeypatch.setattr("lightagentd.varlink.wire._SCAN_BYTES", 7)
+    monkeypatch.setattr("lightagentd.varlink.wire.MAX_VALUES", 2)
     for text in (b'\\\\\\",,,,\\\\', b"\\\\", b'\\",', b"\\\\\\\\\\\\", b'\\\\\\"\\\\\\",,,,'):
         await check_size(b" " * shift + b'{"a":"' + text * 3 + b'"}')
         with pytest.raises(MessageTooLarge):

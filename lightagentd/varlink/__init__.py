@@ -1,0 +1,1 @@
+"""Varlink over Unix sockets, for the control plane and for the workers."""

@@ -25,7 +25,7 @@ from dbus_next.constants import MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from lightagentd.bus import plain
+from lightagentd.bus.connection import plain
 from tests.conftest import REPOSITORY
 from tests.other_user import OUTSIDERS_GID
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import Bus, Call, Reply, Variant, connect
+from lightagentd.bus.connection import Bus, Call, Reply, Variant, connect
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER = f"{SYSTEMD}.Manager"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightagentd.bus import Call, Reply, Variant, connect
+from lightagentd.bus.connection import Call, Reply, Variant, connect
 
 NAME = "org.freedesktop.PolicyKit1"
 YES: tuple[bool, bool, dict[str, str]] = (True, False, {})

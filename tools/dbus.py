@@ -1,6 +1,6 @@
 """Objects on D-Bus: what there is, what it offers, its properties; and, as a change, any method call.
 
-Each call opens its own connection through `lightagentd.bus` and closes it. What only observes never starts
+Each call opens its own connection through `lightagentd.bus.connection` and closes it. What only observes never starts
 a service: it talks to the connection that owns the name now. Values of arguments are JSON, typed by a
 signature (`worker/dbustypes.py`); `worker/dbusxml.py` reads what an object offers. Specification:
 https://dbus.freedesktop.org/doc/dbus-specification.html
@@ -31,7 +31,7 @@ from lightagentd.worker.dbustypes import (
 from lightagentd.worker.dbusxml import parsed
 
 if TYPE_CHECKING:
-    from lightagentd.bus import Bus
+    from lightagentd.bus.connection import Bus
 
 DAEMON = "org.freedesktop.DBus"
 DAEMON_PATH = "/org/freedesktop/DBus"
@@ -252,7 +252,7 @@ class Dbus(Tool):
 
 @contextlib.asynccontextmanager
 async def _connect(kind: str) -> "AsyncIterator[Bus]":
-    from lightagentd import bus
+    from lightagentd.bus import connection as bus
 
     async with bus.connect(kind) as connection:
         yield connection

@@ -36,8 +36,8 @@ from lightagentd.tool import (
 from lightagentd.worker.unit_log import PRIORITIES, unit_lines
 
 if TYPE_CHECKING:
-    from lightagentd.bus import Bus
-    from lightagentd.bus_signals import Signals
+    from lightagentd.bus.connection import Bus
+    from lightagentd.bus.signals import Signals
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER = f"{SYSTEMD}.Manager"
@@ -247,7 +247,7 @@ class Systemd(Tool):
 
 @contextlib.asynccontextmanager
 async def _systemd() -> "AsyncIterator[Bus]":
-    from lightagentd import bus
+    from lightagentd.bus import connection as bus
 
     if "DBUS_SYSTEM_BUS_ADDRESS" not in os.environ and not _booted():
         raise SystemdUnavailable("systemd is not running on this machine.", suggestion=_NO_SYSTEMD)

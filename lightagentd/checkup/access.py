@@ -14,7 +14,7 @@ from pathlib import Path
 from lightagentd import config as configuration
 from lightagentd import errors
 from lightagentd.api import Finding
-from lightagentd.bus import Bus, connect
+from lightagentd.bus.connection import Bus, connect
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.control.authz import Operation

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.api import Finding
-from lightagentd.bus import Bus, connect
-from lightagentd.bus_errors import SYSTEMD_NAME
+from lightagentd.bus.connection import Bus, connect
+from lightagentd.bus.errors import SYSTEMD_NAME
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.client import SYSTEM_SOCKET
 from lightagentd.errors import LightagentError

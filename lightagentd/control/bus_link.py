@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from lightagentd.bus import Bus, connect
+from lightagentd.bus.connection import Bus, connect
 from lightagentd.errors import LightagentError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class BusLink:
     """Start with `start()`, end with `close()`."""
 
     def __init__(self, kind: str) -> None:
-        """`kind` as `lightagentd.bus.connect` takes it; empty for no bus at all."""
+        """`kind` as `lightagentd.bus.connection.connect` takes it; empty for no bus at all."""
         self.kind = kind
         self.bus: Bus | None = None
         self.problem = ""

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from lightagentd.agents.definition import NAME
-from lightagentd.bus import CALL_TIMEOUT_S, Bus, Variant
-from lightagentd.bus_errors import Masked, NoSuchName
+from lightagentd.bus.connection import CALL_TIMEOUT_S, Bus, Variant
+from lightagentd.bus.errors import Masked, NoSuchName
 from lightagentd.control.authz import INTERACTION, Caller, Operation
 from lightagentd.control.bus_link import BusLink
 from lightagentd.errors import (

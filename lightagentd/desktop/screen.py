@@ -25,7 +25,7 @@ from typing import Any
 
 from lightagentd import errors
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.bus import Bus, Signal, Signals, Variant, connect
+from lightagentd.bus.connection import Bus, Signal, Signals, Variant, connect
 from lightagentd.desktop.board import APPROVE, DENY, Board, Card
 from lightagentd.desktop.pause import Pause, first_of
 from lightagentd.errors import LightagentError

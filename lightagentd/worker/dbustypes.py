@@ -153,7 +153,7 @@ def _typed_text(code: str, value: Any, where: str) -> str:
 
 
 def _typed_variant(value: Any, where: str, depth: int) -> Any:
-    from lightagentd.bus import Variant
+    from lightagentd.bus.connection import Variant
 
     if depth >= DEPTH_LIMIT:
         raise InvalidArgument(f"{where}: variants are nested deeper than {DEPTH_LIMIT}.", field="args")

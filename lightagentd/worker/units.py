@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightagentd import bus
+from lightagentd.bus import connection as bus
 from lightagentd.errors import LightagentError, NotFound, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection

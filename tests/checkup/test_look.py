@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.api import Finding
-from lightagentd.bus import connect
+from lightagentd.bus.connection import connect
 from lightagentd.checkup import Running, access, files, look, machine, models
 from lightagentd.checkup.finding import AS_ROOT, GROUPS, merged, not_tried, note, ok, wrong
 from lightagentd.host.paths import Paths

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.bus import Bus, connect
+from lightagentd.bus.connection import Bus, connect
 from lightagentd.control import bus_link
 from lightagentd.control.dbus import name as dbus_name
 from lightagentd.control.dbus.plane import NAME

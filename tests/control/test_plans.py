@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightagentd.aclient import AsyncClient
-from lightagentd.bus import Bus, Variant, connect
+from lightagentd.bus.connection import Bus, Variant, connect
 from lightagentd.errors import PlanConflict, PlanInvalid, SessionNotFound
 from lightagentd.host.paths import Paths
 from tests.agents.planning import TWO

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.bus import Bus, Call, Reply, connect
+from lightagentd.bus.connection import Bus, Call, Reply, connect
 from lightagentd.control import polkit as polkit_module
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.bus_link import BusLink

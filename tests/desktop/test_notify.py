@@ -144,7 +144,7 @@ async def test_an_approval_that_comes_with_the_notification_is_not_taken(
 async def test_a_signal_of_a_program_that_is_not_the_server_is_no_click(
     paths: Paths, session_bus: str
 ) -> None:
-    from lightagentd.bus import connect
+    from lightagentd.bus.connection import connect
 
     async with (
         asking(paths, asks_always(out(paths))) as test,

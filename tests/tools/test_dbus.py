@@ -1,4 +1,4 @@
-"""The tool dbus against a real, private bus with a small service that `lightagentd.bus` exports."""
+"""The tool dbus against a real, private bus with a small service that `lightagentd.bus.connection` exports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from pydantic import ValidationError
 
 from lightagentd import errors
-from lightagentd.bus import Call as BusCall
-from lightagentd.bus import Reply, Variant, connect
+from lightagentd.bus.connection import Call as BusCall
+from lightagentd.bus.connection import Reply, Variant, connect
 from lightagentd.tool import Effect
 from tests.fake_systemd import private_bus
 from tests.tools.conftest import AskPreview, Call, CallContext, Load

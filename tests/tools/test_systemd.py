@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from lightagentd import errors
-from lightagentd.bus import Variant
+from lightagentd.bus.connection import Variant
 from lightagentd.tool import Effect
 from tests.fake_journal import write_journal
 from tests.fake_systemd import FakeUnit, fake_systemd, private_bus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.bus import Variant, connect
+from lightagentd.bus.connection import Variant, connect
 from lightagentd.errors import LightagentError
 from lightagentd.worker.local_bus import BusProxy
 from tests.fake_systemd import MANAGER, ROOT, SYSTEMD, FakeUnit, fake_systemd, private_bus

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from types import TracebackType
 
-from lightagentd.bus import Call, Door, Entrance
+from lightagentd.bus.connection import Call, Door, Entrance
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.object_methods import methods_of
 from lightagentd.control.dbus.peers import Peer, Peers

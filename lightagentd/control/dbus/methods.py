@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lightagentd import api
-from lightagentd.bus import Call, Reply
+from lightagentd.bus.connection import Call, Reply
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus import replies
 from lightagentd.control.dbus.types import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from lightagentd.bus import Bus
+from lightagentd.bus.connection import Bus
 from lightagentd.errors import LightagentError
 
 BUS = "org.freedesktop.DBus"

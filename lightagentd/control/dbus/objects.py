@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.bus import Call, Reply
+from lightagentd.bus.connection import Call, Reply
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus import replies
 from lightagentd.control.dbus.changes import Changes

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightagentd import errors
-from lightagentd.bus import Bus
+from lightagentd.bus.connection import Bus
 from lightagentd.control.authz import Caller
 from lightagentd.errors import LightagentError, LimitExceeded, PermissionDenied, Unavailable
 

@@ -17,7 +17,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.bus import Bus, Call, Reply
+from lightagentd.bus.connection import Bus, Call, Reply
 from lightagentd.control.authz import INTERACTION, Caller
 from lightagentd.control.dbus import introspection, replies
 from lightagentd.control.dbus.door import CALLS_LIMIT, PlaneDoor

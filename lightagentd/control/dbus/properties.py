@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.bus import Variant
+from lightagentd.bus.connection import Variant
 from lightagentd.control.dbus.types import signature_of, variant
 from lightagentd.control.dbus.views import Key, Kind, View
 

@@ -5,7 +5,7 @@ Specification: https://dbus.freedesktop.org/doc/dbus-specification.html#standard
 
 from __future__ import annotations
 
-from lightagentd.bus import Call, Reply
+from lightagentd.bus.connection import Call, Reply
 
 _STANDARD = "org.freedesktop.DBus.Error."
 

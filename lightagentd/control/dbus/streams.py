@@ -18,7 +18,7 @@ from contextlib import aclosing
 from typing import Any
 
 from lightagentd import api
-from lightagentd.bus import Reply, error_reply
+from lightagentd.bus.connection import Reply, error_reply
 from lightagentd.control.dbus.peers import Peer
 from lightagentd.control.dbus.types import ROOT, object_path, to_bus
 from lightagentd.errors import LightagentError, LimitExceeded

@@ -23,7 +23,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from lightagentd.bus import Variant, clean
+from lightagentd.bus.connection import Variant, clean
 from lightagentd.errors import InvalidArgument
 
 ROOT = "/org/lightagent1"
@@ -149,7 +149,7 @@ def _json(value: Any, depth: int) -> Variant:
 
 
 def from_bus(value: Any, signature: str, name: str) -> Any:
-    """A plain value, as `lightagentd.bus` decodes it, for a parameter of this signature.
+    """A plain value, as `lightagentd.bus.connection` decodes it, for a parameter of this signature.
 
     Raises InvalidArgument, which names the parameter.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import Bus, Variant, connect
+from lightagentd.bus.connection import Bus, Variant, connect
 from lightagentd.control.dbus.methods import methods
 from lightagentd.errors import LightagentError
 from lightagentd.events.queries import Filter

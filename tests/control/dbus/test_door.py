@@ -12,8 +12,8 @@ import pytest
 from dbus_next.constants import MessageFlag
 from dbus_next.signature import Variant
 
-from lightagentd import bus_calls, bus_decoding
-from lightagentd.bus import Reply, connect
+from lightagentd.bus import calls, decoding
+from lightagentd.bus.connection import Reply, connect
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus import door as door_module
 from lightagentd.control.dbus.door import PlaneDoor
@@ -49,9 +49,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     async def counted(data: bytes, *rest: Any) -> list[Any]:
         sizes.append(len(data))
-        return await bus_decoding.decode(data, *rest)
+        return await decoding.decode(data, *rest)
 
-    monkeypatch.setattr(bus_calls, "decode", counted)
+    monkeypatch.setattr(calls, "decode", counted)
     return sizes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import connect
+from lightagentd.bus.connection import connect
 from lightagentd.control import bus_link
 from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus.object_nodes import interfaces_of, root_node

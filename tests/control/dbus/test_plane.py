@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import Bus, Call, Reply, Variant, connect
+from lightagentd.bus.connection import Bus, Call, Reply, Variant, connect
 from lightagentd.control.dbus import door as door_module
 from lightagentd.control.dbus.door import PlaneDoor
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
@@ -317,7 +317,7 @@ async def test_an_answer_that_is_too_large_is_an_error_and_the_connection_stays(
     bus: tuple[Daemon, Bus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = bus
-    monkeypatch.setattr("lightagentd.bus_messages.MAX_MESSAGE_BYTES", 2000)
+    monkeypatch.setattr("lightagentd.bus.messages.MAX_MESSAGE_BYTES", 2000)
     name, text = await error_of(client, ROOT, f"{NAME}.Tools", "List")
     assert name == DBUS_PREFIX + "MessageTooLarge"
     assert "smaller limit" in text

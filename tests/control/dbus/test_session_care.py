@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import Bus, Variant, connect
+from lightagentd.bus.connection import Bus, Variant, connect
 from lightagentd.control.dbus.changes import Changes
 from lightagentd.control.dbus.views import SESSION as SESSION_KIND
 from lightagentd.control.dbus.views import Key, Views

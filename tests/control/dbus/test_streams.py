@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.bus import Bus, Signals, Variant, connect
+from lightagentd.bus.connection import Bus, Signals, Variant, connect
 from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus import streams as dbus_streams
 from lightagentd.daemon import Daemon

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lightagentd import api
-from lightagentd.bus import Variant, clean, plain
+from lightagentd.bus.connection import Variant, clean, plain
 from lightagentd.control.dbus.types import (
     MAX_JSON_DEPTH,
     check_json,

@@ -9,7 +9,7 @@ import pytest
 from dbus_next._private.marshaller import Marshaller
 from dbus_next.signature import Variant
 
-from lightagentd.bus_decoding import STEP_VALUES, decode, decoding, signatures
+from lightagentd.bus.decoding import STEP_VALUES, decode, decoding, signatures
 from lightagentd.errors import MalformedMessage, MessageTooLarge
 from lightagentd.limits import MAX_MESSAGE_BYTES
 

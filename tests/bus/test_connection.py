@@ -14,10 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd import bus as bus_module
 from lightagentd import errors
-from lightagentd.bus import Bus, Call, Reply, Signal, Signals, Variant, address_of, connect, error_for
-from lightagentd.bus_signals import match_rule
+from lightagentd.bus import connection as bus_module
+from lightagentd.bus.connection import (
+    Bus,
+    Call,
+    Reply,
+    Signal,
+    Signals,
+    Variant,
+    address_of,
+    connect,
+    error_for,
+)
+from lightagentd.bus.signals import match_rule
 from tests.conftest import REPOSITORY
 from tests.fake_systemd import private_bus
 

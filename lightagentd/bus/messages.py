@@ -1,6 +1,6 @@
 """D-Bus messages on their way out: what dbus-next packs, held to what a bus takes.
 
-Only `lightagentd/bus.py` and what belongs to it uses this, and gives on what others need. Nothing here does
+Only `lightagentd/bus/connection.py` and what belongs to it uses this, and gives on what others need. Nothing here does
 I/O or keeps state. What comes in is read by `bus_header` and `bus_decoding`.
 """
 

@@ -14,8 +14,8 @@ from dbus_next.constants import MessageType
 from dbus_next.message import Message
 
 from lightagentd import errors
-from lightagentd.bus import Bus, connect
-from lightagentd.bus_descriptors import send_with_descriptors
+from lightagentd.bus.connection import Bus, connect
+from lightagentd.bus.descriptors import send_with_descriptors
 from tests.fake_systemd import private_bus
 
 PLACE = ("/org/example/Reader", "org.example.Reader")

@@ -19,10 +19,10 @@ from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 
 from lightagentd import errors
-from lightagentd.bus_decoding import decode
-from lightagentd.bus_errors import dbus_name_of
-from lightagentd.bus_header import Header, skip
-from lightagentd.bus_messages import clean, encode, make_message
+from lightagentd.bus.decoding import decode
+from lightagentd.bus.errors import dbus_name_of
+from lightagentd.bus.header import Header, skip
+from lightagentd.bus.messages import clean, encode, make_message
 from lightagentd.errors import LightagentError
 from lightagentd.limits import MAX_MESSAGE_BYTES
 

@@ -1,4 +1,4 @@
-"""What the errors of D-Bus peers are called here: one table, used by `lightagentd/bus.py`."""
+"""What the errors of D-Bus peers are called here: one table, used by `lightagentd/bus/connection.py`."""
 
 from __future__ import annotations
 

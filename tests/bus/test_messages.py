@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from lightagentd import bus_decoding, errors
-from lightagentd.bus import Call, Reply, Variant, connect
+from lightagentd import errors
+from lightagentd.bus import decoding
+from lightagentd.bus.connection import Call, Reply, Variant, connect
+from tests.bus.test_connection import INTERFACE, PATH, ask, own
 from tests.fake_systemd import private_bus
-from tests.test_bus import INTERFACE, PATH, ask, own
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def test_signatures_that_peers_choose_do_not_fill_the_memory(address: str)
     async with connect(address) as server, connect(address) as client:
         server.serve(take)
         await own(server)
-        kept: Any = bus_decoding.signatures._cache
+        kept: Any = decoding.signatures._cache
         for number in range(kept.LIMIT + 10):
             digits = f"{number:b}".replace("0", "s").replace("1", "u")
             await ask(client, "Take", "v", (Variant(f"({digits})", ["" if c == "s" else 1 for c in digits]),))

@@ -39,14 +39,23 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from lightagentd import errors
-from lightagentd.bus_address import address_of, open_bus_socket
-from lightagentd.bus_calls import CALLS_LIMIT, Call, Calls, Door, Entrance, Handler, Reply, error_reply
-from lightagentd.bus_decoding import STEP_VALUES, decode
-from lightagentd.bus_descriptors import send_with_descriptors
-from lightagentd.bus_errors import error_for
-from lightagentd.bus_header import Header, read_header, skip
-from lightagentd.bus_messages import clean, encode, holds_nul, make_message, plain
-from lightagentd.bus_signals import Signal, Signals, match_rule
+from lightagentd.bus.address import address_of, open_bus_socket
+from lightagentd.bus.calls import (
+    CALLS_LIMIT,
+    Call,
+    Calls,
+    Door,
+    Entrance,
+    Handler,
+    Reply,
+    error_reply,
+)
+from lightagentd.bus.decoding import STEP_VALUES, decode
+from lightagentd.bus.descriptors import send_with_descriptors
+from lightagentd.bus.errors import error_for
+from lightagentd.bus.header import Header, read_header, skip
+from lightagentd.bus.messages import clean, encode, holds_nul, make_message, plain
+from lightagentd.bus.signals import Signal, Signals, match_rule
 from lightagentd.errors import LightagentError
 
 __all__ = [

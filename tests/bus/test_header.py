@@ -11,9 +11,10 @@ import pytest
 from dbus_next.constants import MessageType
 from dbus_next.message import Message
 
-from lightagentd import bus_messages, errors
-from lightagentd.bus import Bus
-from lightagentd.bus_header import HEADER_LIMIT_BYTES, Header, read_header, skip
+from lightagentd import errors
+from lightagentd.bus import messages as bus_messages
+from lightagentd.bus.connection import Bus
+from lightagentd.bus.header import HEADER_LIMIT_BYTES, Header, read_header, skip
 
 PATH, INTERFACE = "/org/example/Peer", "org.example.Peer"
 

@@ -1,0 +1,1 @@
+"""D-Bus: the one package that uses dbus-next. `connection.Bus` is a connection to a bus."""

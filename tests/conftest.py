@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders

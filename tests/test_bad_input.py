@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, PermissionDenied
 from lightagentd.host.paths import Paths

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.errors import Conflict, LightagentError, StorageError

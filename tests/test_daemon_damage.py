@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError, StorageError
 from lightagentd.events.damage import examination as damage

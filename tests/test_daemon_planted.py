@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths

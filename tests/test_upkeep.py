@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightagentd import errors, upkeep
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.events.model import NewEvent
 from lightagentd.events.queries import Filter
 from lightagentd.events.store import retention

@@ -16,7 +16,7 @@ from lightagentd import errors
 from lightagentd.api import Finding
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
-from lightagentd.client import SYSTEM_SOCKET
+from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.control.authz import Operation
 from lightagentd.control.bus_link import bus_of
 from lightagentd.errors import LightagentError

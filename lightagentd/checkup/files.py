@@ -12,7 +12,7 @@ from pathlib import Path
 from lightagentd import config as configuration
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
-from lightagentd.client import SYSTEM_SOCKET
+from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.llm.environment import Environment

@@ -14,7 +14,7 @@ from lightagentd.api import Finding
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.bus.errors import SYSTEMD_NAME
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
-from lightagentd.client import SYSTEM_SOCKET
+from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.host.systemd import BOOTED

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import AuthorizationRequired
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import TimedOut
 
 

@@ -15,7 +15,7 @@ from lightagentd import __version__
 from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.output import print_json, say, warn
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, style
-from lightagentd.client import SYSTEM_SOCKET, socket_path
+from lightagentd.client.blocking import SYSTEM_SOCKET, socket_path
 from lightagentd.errors import AgentNotFound, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:

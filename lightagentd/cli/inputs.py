@@ -13,7 +13,7 @@ from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input,
 from lightagentd.cli.short_id import only_id
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import InputNotFound, InvalidArgument, LightagentError
 
 _ID_CHARS = len("inp_") + 16

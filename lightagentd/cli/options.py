@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from lightagentd.cli.authorize import AskingClient
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import LightagentError
 
 USAGE_STATUS = 2

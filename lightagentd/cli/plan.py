@@ -25,7 +25,7 @@ from lightagentd.cli.session_name import session_argument, whole_session
 from lightagentd.cli.terminal import DIM, GREEN, RED, is_terminal, style
 from lightagentd.cli.turn_lines import plan_lines
 from lightagentd.cli.when import duration
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import Cancelled, DaemonUnreachable, PlanConflict, SessionNotFound
 
 _COLOURS = {"done": GREEN, "failed": RED, "running": DIM, "skipped": DIM}

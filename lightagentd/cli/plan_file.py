@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lightagentd.client import MAX_MESSAGE_BYTES
+from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge, PlanInvalid
 
 _TITLE = re.compile(r"#[ \t]+(.*)")

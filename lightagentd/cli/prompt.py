@@ -15,7 +15,7 @@ from lightagentd.cli.output import print_json, say, warn
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.turn import watch
-from lightagentd.client import MAX_MESSAGE_BYTES
+from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
 from lightagentd.fenced import fenced
 

@@ -18,7 +18,7 @@ from lightagentd.cli.options import Settings
 from lightagentd.cli.output import dump, say, warn
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import LightagentError
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})

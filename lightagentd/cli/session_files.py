@@ -14,7 +14,7 @@ from lightagentd.cli.output import cell, print_json, say
 from lightagentd.cli.session_name import session_argument, whole_session
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import is_terminal
-from lightagentd.client import MAX_MESSAGE_BYTES
+from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import (
     Conflict,
     ImportInvalid,

@@ -14,7 +14,7 @@ from typing import Any, Self
 import click
 
 from lightagentd.cli.options import Settings
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.host.paths import default_paths
 
 SYSTEM_STATE = Path("/var/lib/lightagentd")

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.desktop import cards
 from lightagentd.desktop.board import APPROVE, Board, Card
 from lightagentd.desktop.pause import Pause, first_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import Cancelled, LightagentError, TimedOut
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import DaemonUnreachable, LightagentError
 from lightagentd.events.queries import StoredHistory
 from lightagentd.host.paths import Paths

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents import agent as agent_module
 from lightagentd.agents.sessions.session import Session
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.model import Event

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents.inputs import Input
 from lightagentd.agents.sessions.session import Session
+from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, InputClosed, LightagentError
 from lightagentd.events.history import Change

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents.planning.plans import STOPPED
+from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.store.layout import Environment

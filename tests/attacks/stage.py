@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from tests.attacks.case import Aftermath, Ask, Case
 from tests.attacks.cases import CASES
 from tests.attacks.controls import CONTROLS

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from lightagentd import config
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call, Pool

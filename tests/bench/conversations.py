@@ -18,7 +18,7 @@ from typing import Any
 
 from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.events.history import History, NewEvent
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message

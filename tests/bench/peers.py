@@ -29,7 +29,7 @@ from typing import Any
 
 import httpx
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from tests.bench.model_server import CHUNK, ModelServer, model_server
 from tests.bench.peer_programs.rounds import INSTRUCTIONS, PROMPT
 from tests.bench.processes import cpu_s

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from tests.bench.rig import Rig, rig, show
 
 STEPS = 20

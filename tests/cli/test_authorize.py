@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from tests.cli.conftest import Finished, Lactl, environment, finish, start
 from tests.scripted_daemon import Connection, ScriptedDaemon
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument
 from lightagentd.host.paths import Paths
 from tests.cli.test_with_daemon import SLOW_SKILL, run, run_json

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd import errors
-from lightagentd.client import MAX_MESSAGE_BYTES
+from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from tests.cli.conftest import Finished, Lactl, environment, finish, on_terminal, start
 from tests.scripted_daemon import Connection, ScriptedDaemon, turn_event
 

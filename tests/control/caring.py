@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.host.paths import Paths
 from tests.agents.asking import add, asking
 from tests.agents.scripted import Scripted, until

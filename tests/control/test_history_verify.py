@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.signing import public_pem, signing_key

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd import api, errors
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.control.authz import Caller
 from lightagentd.host.paths import Paths
 from lightagentd.memory.memories import Wanted

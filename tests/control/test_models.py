@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightagentd import api, errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths

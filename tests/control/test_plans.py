@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.aclient import AsyncClient
 from lightagentd.bus.connection import Bus, Variant, connect
+from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import PlanConflict, PlanInvalid, SessionNotFound
 from lightagentd.host.paths import Paths
 from tests.agents.planning import TWO

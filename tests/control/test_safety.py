@@ -17,7 +17,7 @@ import lmdb
 import pytest
 
 from lightagentd import api, errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.daemon import Daemon
 from lightagentd.events.history import History

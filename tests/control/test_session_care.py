@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents.sessions import copying
 from lightagentd.agents.sessions.session import Session, new_record
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.events.history import History, NewEvent
 from lightagentd.host.paths import Paths

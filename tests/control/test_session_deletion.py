@@ -10,7 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.events.store import layout
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, lines

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents import stream
 from lightagentd.agents.planning.plan import Plan
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control import sight
 from lightagentd.control.authz import Caller
 from lightagentd.host.paths import Paths

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents.sessions import imports
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control import session_care
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asking

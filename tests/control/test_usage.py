@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lightagentd import api
-from lightagentd.aclient import AsyncClient
 from lightagentd.agents.metering.ledger import today
+from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied, SessionNotFound
 from lightagentd.host.paths import Paths

@@ -16,7 +16,7 @@ import lmdb
 import pytest
 
 from lightagentd.agents.registry import Registry
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import LightagentError, SessionPaused
 from tests.kill.ledger import Known, Ledger
 from tests.kill.stage import Stage

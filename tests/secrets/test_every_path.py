@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.client import Client
+from lightagentd.client.blocking import Client
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write

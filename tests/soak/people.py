@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from lightagentd.host.paths import Paths
 from tests.soak.answers import VERBS
 from tests.soak.books import Books

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightagentd.aclient import AsyncClient
+from lightagentd.client.aio import AsyncClient
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.soak.answers import SILENCE_S
 from tests.soak.books import Books

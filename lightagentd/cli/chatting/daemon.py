@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
-from lightagentd.aclient import AsyncClient
 from lightagentd.cli.options import CALL_TIMEOUT_S, Settings
+from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import AuthorizationRequired, DaemonUnreachable, LightagentError, SessionNotFound
 
 _T = TypeVar("_T")

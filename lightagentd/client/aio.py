@@ -15,7 +15,14 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
-from lightagentd.client import CHUNK_BYTES, Reply, Wire, connect_error, socket_path, with_interaction
+from lightagentd.client.blocking import (
+    CHUNK_BYTES,
+    Reply,
+    Wire,
+    connect_error,
+    socket_path,
+    with_interaction,
+)
 
 __all__ = ["AsyncClient"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from lightagentd import client as client_module
 from lightagentd import errors
-from lightagentd.aclient import AsyncClient
-from lightagentd.client import SYSTEM_SOCKET, Client, socket_path
+from lightagentd.client import blocking as client_module
+from lightagentd.client.aio import AsyncClient
+from lightagentd.client.blocking import SYSTEM_SOCKET, Client, socket_path
 from tests.scripted_daemon import Connection, ScriptedDaemon
 
 

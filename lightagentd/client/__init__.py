@@ -1,0 +1,1 @@
+"""The client library: `Client` blocks, `aio.AsyncClient` is the same for asyncio."""

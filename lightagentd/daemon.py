@@ -25,9 +25,9 @@ from pathlib import Path
 from asyncvarlink import VarlinkInterface
 
 from lightagentd import __version__, api
-from lightagentd import config as configuration
 from lightagentd.agents.registry import Registry
 from lightagentd.checkup import REPORT_COMMANDS
+from lightagentd.config import configuration
 from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
 from lightagentd.control.dbus.plane import DBusPlane

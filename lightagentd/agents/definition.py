@@ -27,9 +27,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lightagentd import frontmatter
-from lightagentd.config import Seconds, check_place
+from lightagentd.config.configuration import Seconds, check_place
+from lightagentd.config.models import wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
-from lightagentd.model_config import wrong_model, wrong_url
 from lightagentd.tool import Effect
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")

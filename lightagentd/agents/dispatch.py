@@ -25,7 +25,7 @@ from lightagentd.agents.results import Before, Outcome, Results, cap_text, error
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.toolbox import ActionInfo, Toolbox
 from lightagentd.agents.worker_words import event_of, result_of
-from lightagentd.config import Limits
+from lightagentd.config.configuration import Limits
 from lightagentd.errors import (
     ApprovalRequired,
     Cancelled,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lightagentd.agents.definition import AgentDefinition
-from lightagentd.config import Models
+from lightagentd.config.configuration import Models
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.factory import Recipe, client_of, recipe_of

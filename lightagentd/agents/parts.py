@@ -13,7 +13,7 @@ from lightagentd.agents.offering.choice import Offers
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox
-from lightagentd.config import Limits
+from lightagentd.config.configuration import Limits
 from lightagentd.events.history import History
 from lightagentd.llm.circuit import Circuits
 from lightagentd.llm.protocol import ModelClient

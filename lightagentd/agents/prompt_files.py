@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightagentd.config import check_place
+from lightagentd.config.configuration import check_place
 from lightagentd.errors import ConfigError
 
 DEFINITION = "AGENT.md"

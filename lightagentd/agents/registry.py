@@ -47,7 +47,7 @@ from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
-from lightagentd.config import Config, Models
+from lightagentd.config.configuration import Config, Models
 from lightagentd.errors import (
     AgentBroken,
     AgentExists,

@@ -11,12 +11,12 @@ import stat
 import struct
 from pathlib import Path
 
-from lightagentd import config as configuration
 from lightagentd import errors
 from lightagentd.api import Finding
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.client.blocking import SYSTEM_SOCKET
+from lightagentd.config import configuration
 from lightagentd.control.authz import Operation
 from lightagentd.control.bus_link import bus_of
 from lightagentd.errors import LightagentError

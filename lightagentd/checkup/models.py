@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from lightagentd import config as configuration
 from lightagentd.api import Finding
 from lightagentd.checkup.finding import not_tried, ok, wrong
-from lightagentd.config import Models, Provider
+from lightagentd.config import configuration
+from lightagentd.config.configuration import Models, Provider
+from lightagentd.config.models import credential
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from lightagentd.llm.environment import Environment, own_environment
 from lightagentd.llm.in_force import InForce, in_force, unserved
 from lightagentd.llm.local import LocalServer, found_locally
 from lightagentd.llm.providers import known_provider
-from lightagentd.model_config import credential
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 

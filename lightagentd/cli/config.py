@@ -39,7 +39,7 @@ def check(settings: Settings, folder: str | None) -> None:
     daemon starts with all the same, and says in its status, is shown and is no failure.
     """
     place, found = _load(folder)
-    from lightagentd.config import files
+    from lightagentd.config.configuration import files
     from lightagentd.llm.in_force import unserved
     from lightagentd.unattended.prompt_file import check as check_prompt
     from lightagentd.unattended.prompt_file import prompt_files
@@ -86,7 +86,7 @@ def show(settings: Settings, folder: str | None) -> None:
 
 def _load(folder: str | None) -> tuple[Path, InForce]:
     """The folder, and the configuration with where each key was set. Raises ConfigError."""
-    from lightagentd.config import load
+    from lightagentd.config.configuration import load
     from lightagentd.host.paths import ENVIRONMENT_FILE, default_paths
     from lightagentd.llm.environment import own_environment, read_environment
     from lightagentd.llm.in_force import in_force

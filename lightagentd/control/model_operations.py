@@ -33,7 +33,7 @@ from lightagentd.llm.providers import RUNBOOK, known_provider, provider_at
 if TYPE_CHECKING:
     from lightagentd.agents.definition import AgentDefinition
     from lightagentd.agents.registry import Registry
-    from lightagentd.model_config import Models
+    from lightagentd.config.models import Models
 
 OPENAI = "openai"
 """The protocol of all servers that are found on this machine."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightagentd.config import Config, place_of
+from lightagentd.config.configuration import Config, place_of
+from lightagentd.config.models import Models, Provider, wrong_url
 from lightagentd.errors import ConfigError
 from lightagentd.llm.environment import ADDRESS, IN_ENVIRONMENT, KEY, MODEL, Environment
 from lightagentd.llm.providers import (
@@ -24,7 +25,6 @@ from lightagentd.llm.providers import (
     known_provider,
     unconfigured,
 )
-from lightagentd.model_config import Models, Provider, wrong_url
 
 UNNAMED = "env"
 """The provider of `API_KEY` and `BASE_URL`."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from lightagentd.config.models import HttpKind, Models, Provider
 from lightagentd.errors import ConfigError
-from lightagentd.model_config import HttpKind, Models, Provider
 
 RUNBOOK = "runbook"
 """The model that is embedded, and no provider."""

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import (
     Conflict,
     InvalidArgument,
@@ -84,7 +84,7 @@ class Wanted:
 class Memories:
     """Start with `start()`, end with `close()`. All methods raise StorageError and Unavailable, too."""
 
-    def __init__(self, settings: config.Memory, history: History) -> None:
+    def __init__(self, settings: configuration.Memory, history: History) -> None:
         self._settings = settings
         self._history = history
         self._store: Backing = OwnStore(settings.store, history) if settings.store else HistoryStore(history)

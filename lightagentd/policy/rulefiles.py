@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from lightagentd.config import parse_toml, read_text
+from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.errors import ConfigError
 from lightagentd.policy.call import PolicyCall
 from lightagentd.policy.rules import Example, LoadedRule, Rule, load_rule

@@ -22,7 +22,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lightagentd.config import load_one
+from lightagentd.config.configuration import load_one
 from lightagentd.errors import ConfigError, LightagentError, NotFound, PermissionDenied
 from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.host.paths import default_paths

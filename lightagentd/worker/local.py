@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.tool import Effect, Place
@@ -24,7 +24,7 @@ async def start_local(
     agent: str,
     where: Effect | Place,
     backend: sandbox.Backend,
-    settings: config.Worker,
+    settings: configuration.Worker,
     paths: Paths,
     bus: Path | None,
 ) -> tuple[sandbox.Child, Path]:
@@ -57,7 +57,7 @@ async def start_local(
 
 
 def _environment(
-    agent: str, where: Effect | Place, settings: config.Worker, paths: Paths, skills: Sequence[Path]
+    agent: str, where: Effect | Place, settings: configuration.Worker, paths: Paths, skills: Sequence[Path]
 ) -> dict[str, str]:
     """What tools are told beside `clean_environment`."""
     undo = {"LIGHTAGENT_UNDO": str(paths.undo(agent))} if where is Effect.CHANGE else {}

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
@@ -52,7 +52,7 @@ OVERTIME_S = 5.0
 class Pool:
     """Start with `start()`, end with `close()`."""
 
-    def __init__(self, settings: config.Worker, paths: Paths, panic: Panic | None = None) -> None:
+    def __init__(self, settings: configuration.Worker, paths: Paths, panic: Panic | None = None) -> None:
         self._settings = settings
         self._panic = panic or Panic()
         self._children: set[sandbox.Child] = set()

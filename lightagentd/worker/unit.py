@@ -83,10 +83,12 @@ def _tell_tools(paths: Paths, effect: Effect) -> None:
 
 def _allowed_by_web(paths: Paths) -> list[str]:
     """The private addresses that the configuration lets the tool web ask."""
-    from lightagentd import config  # only here: it is a fifth of the time that a worker takes to start
+    from lightagentd.config import (
+        configuration,  # only here: it is a fifth of the time that a worker takes to start
+    )
 
     try:
-        return config.load(paths.config)[0].worker.web_allow
+        return configuration.load(paths.config)[0].worker.web_allow
     except (ConfigError, OSError) as err:
         _log.warning("no private address can be reached, since the configuration cannot be read: %s", err)
         return []

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lightagentd.config import Config
+from lightagentd.config.configuration import Config
 from manual.commands import see_also
 from manual.roff import Page, Stamp, blocks, bold, italic
 

@@ -6,7 +6,7 @@ import pytest
 
 from lightagentd.agents.sessions.attachments import ALL_TIMES, compose
 from lightagentd.api import Attachment
-from lightagentd.config import Limits
+from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.host.paths import Paths
 from lightagentd.limits import MAX_ATTACHMENTS

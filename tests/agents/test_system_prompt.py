@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd import config
 from lightagentd.agents import system_prompt
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.prompt_files import PromptFiles
 from lightagentd.agents.system_prompt import Personal, folder_name, notes
+from lightagentd.config import configuration
 from lightagentd.host.paths import Paths
 from lightagentd.memory.entries import Entry
 from tests.agents.scripted import ME, Scripted, scripted
@@ -132,7 +132,7 @@ def test_the_body_of_an_agent_is_taken_as_it_is_now(tmp_path: Path) -> None:
 def test_below_etc_what_others_can_write_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "ETC", tmp_path)
+    monkeypatch.setattr(configuration, "ETC", tmp_path)
     tmp_path.chmod(0o755)
     folder, files = tmp_path / "agent", PromptFiles()
     soul = write(folder / "SOUL.md", "SOUL!")
@@ -246,7 +246,7 @@ async def test_an_edit_is_in_force_with_the_next_turn(paths: Paths) -> None:
 
 @root_only
 async def test_status_names_a_file_that_is_left_out(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "ETC", paths.config)
+    monkeypatch.setattr(configuration, "ETC", paths.config)
     soul = write(paths.config / "agent" / "SOUL.md", "SOUL!")
     soul.chmod(0o666)
     async with scripted(paths, [say("hi")]) as test:

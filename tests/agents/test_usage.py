@@ -14,7 +14,7 @@ import pytest
 from lightagentd.agents.metering import ledger as usage_module
 from lightagentd.agents.metering.ledger import Counters, Ledger, Row, Whose, day_of, today
 from lightagentd.agents.sessions.session import Session
-from lightagentd.config import Budgets
+from lightagentd.config.configuration import Budgets
 from lightagentd.events.history import History
 from lightagentd.host.paths import Paths
 from lightagentd.llm.metadata.price import Price

@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from lightagentd import config
 from lightagentd.client.blocking import Client
+from lightagentd.config import configuration
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Call, Pool
@@ -48,7 +48,7 @@ async def _in_pool(rounds: int) -> None:
         paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
         paths.runtime.mkdir()
         write(paths.config / "tools/nothing.py", NOTHING)
-        pool = Pool(config.Worker(), paths)
+        pool = Pool(configuration.Worker(), paths)
         await pool.start()
         try:
             cold, warm, listing, sampling, ps = await _rounds(pool, rounds)

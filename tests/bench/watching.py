@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightagentd import config
 from lightagentd.agents.watches import result_of
+from lightagentd.config import configuration
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call, Pool
 from tests.bench.rig import show
@@ -57,7 +57,7 @@ async def _burst(buffer: int) -> tuple[dict[str, int], float]:
         folder = paths.state.parent / "watched"
         folder.mkdir()
         folder.chmod(0o755)
-        pool = Pool(config.Worker(), paths)
+        pool = Pool(configuration.Worker(), paths)
         await pool.start()
         published: list[dict[str, Any]] = []
         following = asyncio.create_task(_follow(pool, published))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightagentd.api import Finding
 from lightagentd.checkup.history import of_files, of_running
-from lightagentd.config import History as Limits
+from lightagentd.config.configuration import History as Limits
 from lightagentd.events.damage import examination as damage
 from lightagentd.events.model import GENESIS
 from lightagentd.host.paths import Paths

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.config import Config, ModelFacts, Models, Provider
+from lightagentd.config.configuration import Config, ModelFacts, Models, Provider
 from lightagentd.errors import ConfigError
 from lightagentd.events.redaction import Redactor
 from lightagentd.llm.environment import VARIABLES, read_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.config import Config, api_key, load
+from lightagentd.config.configuration import Config, api_key, load
 from lightagentd.errors import ConfigError
 from lightagentd.llm.environment import Environment, read_environment
 from lightagentd.llm.in_force import InForce, in_force

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.config import Models, Provider
+from lightagentd.config.configuration import Models, Provider
 from lightagentd.errors import ConfigError, ModelCutOff, ModelError, ModelRateLimited, ModelTimedOut
 from lightagentd.events.redaction import Redactor
 from lightagentd.host.paths import Paths

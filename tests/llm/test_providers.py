@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lightagentd.config.models import wrong_url
 from lightagentd.llm.metadata.facts import SHIPPED_FILE
 from lightagentd.llm.providers import KNOWN, KnownProvider, kind_of, known_provider, provider_at
-from lightagentd.model_config import wrong_url
 from tests.conftest import REPOSITORY
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, new_id
 from lightagentd.events.queries import Filter
@@ -50,7 +50,7 @@ async def memories(path: Path, **settings: Any) -> AsyncIterator[Memories]:
     """Memories on a history of their own."""
     history = History(path)
     await history.start()
-    found = Memories(config.Memory(**settings), history)
+    found = Memories(configuration.Memory(**settings), history)
     try:
         await found.start()
         yield found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
-from lightagentd.config import Config
+from lightagentd.config.configuration import Config
 from lightagentd.policy.rulefiles import load_texts
 from lightagentd.policy.rules import Rule
 from lightagentd.skills import FrontMatter, load_skill

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from lightagentd import api, errors
 from lightagentd.cli.main import lactl
-from lightagentd.config import Config
+from lightagentd.config.configuration import Config
 from lightagentd.control.authz import Operation
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.views import KINDS

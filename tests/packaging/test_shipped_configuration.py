@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from lightagentd import config
+from lightagentd.config import configuration
 
 SHIPPED = Path(__file__).parents[2] / "packaging/lightagentd.toml"
 EXAMPLES = "models.providers"
@@ -14,8 +14,8 @@ EXAMPLES = "models.providers"
 
 def test_as_installed_it_changes_nothing(tmp_path: Path) -> None:
     shutil.copy(SHIPPED, tmp_path)
-    loaded, origins = config.load(tmp_path)
-    assert loaded == config.Config()
+    loaded, origins = configuration.load(tmp_path)
+    assert loaded == configuration.Config()
     assert [key for key in origins if "." in key] == []
 
 
@@ -24,9 +24,9 @@ def test_every_line_that_is_commented_out_shows_the_default(tmp_path: Path) -> N
     shown = re.sub(r"^# (?=\w+ = |\[models\.)", "", text, flags=re.MULTILINE)
     assert shown != text
     (tmp_path / "lightagentd.toml").write_text(shown)
-    loaded, origins = config.load(tmp_path)
+    loaded, origins = configuration.load(tmp_path)
     assert loaded.models.providers["work"].base_url
-    defaults = config.Config().model_dump()
+    defaults = configuration.Config().model_dump()
     keys = [key.split(".") for key in origins if "." in key and not key.startswith(EXAMPLES)]
     assert len(keys) > 8
     for section, name in keys:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from lightagentd.worker import landlock, sandbox
@@ -41,7 +41,7 @@ async def pool(request: pytest.FixtureRequest, pool_paths: Paths) -> AsyncIterat
         pytest.skip(f"no sandbox here: {backend.reason}")
     if request.param == "this_kernel" and landlock.scoped():
         assert backend.ends is Ends.DOMAIN
-    made = Pool(config.Worker(max_per_effect=1), pool_paths)
+    made = Pool(configuration.Worker(max_per_effect=1), pool_paths)
     await made.start()
     made.backend = backend
     for effect in CONFINED:

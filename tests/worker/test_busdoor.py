@@ -17,7 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.tool import Effect
 from lightagentd.worker import busdoor, sandbox, seccomp
 from lightagentd.worker.leftovers import Ends
@@ -59,7 +59,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Pool, Fa
         if not backend.enforced:
             pytest.skip(f"no sandbox here: {backend.reason}")
         async with fake_systemd(address, FakeUnit(name="web.service")) as fake:
-            pool = Pool(config.Worker(max_per_effect=1), paths)
+            pool = Pool(configuration.Worker(max_per_effect=1), paths)
             await pool.start()
             await pool.bus.close()
             await pool.bus.start(sandbox.switch_user_argv(), bus)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightagentd import config
 from lightagentd.api import Finding
+from lightagentd.config import configuration
 from lightagentd.panic import Panic
 from lightagentd.tool import Effect
 from lightagentd.worker import doctor, doctor_probe
@@ -26,7 +26,7 @@ CONFINED = (Effect.OBSERVE, Effect.REACH)
 
 async def examined(effect: Effect, sandbox: str = "auto", **settings: list[str]) -> dict[str, Finding]:
     with running.folders() as paths:
-        pool = Pool(config.Worker.model_validate({"sandbox": sandbox, **settings}), paths)
+        pool = Pool(configuration.Worker.model_validate({"sandbox": sandbox, **settings}), paths)
         await pool.start()
         before = set(Path(tempfile.gettempdir()).iterdir())
         try:
@@ -121,7 +121,7 @@ async def test_nothing_is_tried_during_an_emergency_stop() -> None:
     with running.folders() as paths:
         panic = Panic()
         panic.begin(0, "no")
-        pool = Pool(config.Worker(), paths, panic)
+        pool = Pool(configuration.Worker(), paths, panic)
         await pool.start()
         (found,) = await SandboxDoctor(pool, paths).examine("ops", Effect.OBSERVE)
         await pool.close()

@@ -22,7 +22,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import NotFound, PermissionDenied, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
@@ -45,7 +45,7 @@ async def paths() -> AsyncIterator[Paths]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(paths: Paths) -> AsyncIterator[Pool]:
-    made = Pool(config.Worker(), paths)
+    made = Pool(configuration.Worker(), paths)
     await made.start()
     if not places.has_inspect(made.backend):
         await made.close()
@@ -248,7 +248,7 @@ async def test_arguments_are_checked_in_a_worker_without_its_rights(pool: Pool) 
 
 async def test_a_lost_one_is_started_again() -> None:
     with running.folders() as made:
-        pool = Pool(config.Worker(), made)
+        pool = Pool(configuration.Worker(), made)
         await pool.start()
         try:
             if not places.has_inspect(pool.backend):
@@ -269,7 +269,7 @@ class TestWithoutOne:
 
     async def test_the_worker_of_the_effect_answers(self) -> None:
         with running.folders() as made:
-            pool = Pool(config.Worker(sandbox="none"), made)
+            pool = Pool(configuration.Worker(sandbox="none"), made)
             await pool.start()
             try:
                 assert not places.has_inspect(pool.backend)
@@ -289,7 +289,7 @@ class TestWithoutOne:
 
     async def test_an_ordinary_worker_says_what_it_left_out(self, closed: Path) -> None:
         with running.folders() as made:
-            pool = Pool(config.Worker(), made)
+            pool = Pool(configuration.Worker(), made)
             await pool.start()
             try:
                 if not pool.backend.enforced and os.geteuid() == 0:

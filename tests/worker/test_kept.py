@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import NotFound, TimedOut
 from lightagentd.tool import Effect
 from lightagentd.worker.kept import KeptOutputs
@@ -29,7 +29,7 @@ COUNT = "seq 1 300000"
 @pytest_asyncio.fixture
 async def pool() -> AsyncIterator[Pool]:
     with running.folders() as paths:
-        made = Pool(config.Worker(max_per_effect=2), paths)
+        made = Pool(configuration.Worker(max_per_effect=2), paths)
         await made.start()
         try:
             yield made

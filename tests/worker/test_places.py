@@ -19,7 +19,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
@@ -61,7 +61,7 @@ async def new_key(pool: Pool, **more: Any) -> str:
 @contextlib.asynccontextmanager
 async def a_pool(paths: Paths, kind: str) -> AsyncIterator[Pool]:
     """A pool with a sandbox of `KINDS`, or with `none`."""
-    pool = Pool(config.Worker(max_per_effect=1, sandbox="none" if kind == "none" else "auto"), paths)
+    pool = Pool(configuration.Worker(max_per_effect=1, sandbox="none" if kind == "none" else "auto"), paths)
     await pool.start()
     if kind != "none":
         backend = await sandbox.choose("auto", paths, landlock_abi=ABI[kind])

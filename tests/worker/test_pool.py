@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import OutcomeUnknown, TimedOut, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
@@ -39,7 +39,7 @@ def own_paths() -> Iterator[Paths]:
 
 @pytest.fixture
 async def own_pool(own_paths: Paths) -> AsyncIterator[Pool]:
-    pool = Pool(config.Worker(), own_paths)
+    pool = Pool(configuration.Worker(), own_paths)
     await pool.start()
     yield pool
     await pool.close()
@@ -79,7 +79,7 @@ async def test_agents_and_effects_do_not_share_a_worker(own_pool: Pool) -> None:
 
 
 async def test_calls_beyond_the_limit_wait_in_line(own_paths: Paths) -> None:
-    pool = Pool(config.Worker(max_per_effect=2), own_paths)
+    pool = Pool(configuration.Worker(max_per_effect=2), own_paths)
     await pool.start()
     try:
         results = await asyncio.gather(*(events(pool, "probe", "noop") for _ in range(6)))
@@ -90,7 +90,7 @@ async def test_calls_beyond_the_limit_wait_in_line(own_paths: Paths) -> None:
 
 
 async def test_an_idle_worker_is_ended(own_paths: Paths) -> None:
-    pool = Pool(config.Worker(idle_timeout_s=0.3), own_paths)
+    pool = Pool(configuration.Worker(idle_timeout_s=0.3), own_paths)
     await pool.start()
     try:
         await events(pool, "probe", "noop")
@@ -207,7 +207,7 @@ async def test_after_a_reload_every_call_gets_a_worker_with_the_new_files(
 
 
 async def test_a_closed_pool_starts_nothing(own_paths: Paths) -> None:
-    pool = Pool(config.Worker(max_per_effect=1), own_paths)
+    pool = Pool(configuration.Worker(max_per_effect=1), own_paths)
     await pool.start()
     calls = [asyncio.create_task(events(pool, "probe", "deaf", seconds=30.0)) for _ in range(3)]
     await until(lambda: pool.workers(), "no worker starts")
@@ -280,7 +280,7 @@ def test_when_the_daemon_is_killed_its_workers_and_their_commands_end(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nobody cannot run the tests' interpreter everywhere")
 async def test_without_a_sandbox_calls_work_and_leave_nothing(own_paths: Paths) -> None:
-    pool = Pool(config.Worker(sandbox="none"), own_paths)
+    pool = Pool(configuration.Worker(sandbox="none"), own_paths)
     await pool.start()
     try:
         mark = marker()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
@@ -33,7 +33,7 @@ async def paths() -> AsyncIterator[Paths]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(paths: Paths) -> AsyncIterator[Pool]:
-    made = Pool(config.Worker(change_agents=["ops"]), paths)
+    made = Pool(configuration.Worker(change_agents=["ops"]), paths)
     await made.start()
     with tempfile.NamedTemporaryFile(prefix="la-warm-") as file:
         await changed(

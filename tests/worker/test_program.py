@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import (
     InvalidArgument,
     SystemdUnavailable,
@@ -55,7 +55,7 @@ async def probes() -> AsyncIterator[Pool]:
         shutil.copy(PROBE, paths.config / "tools/probe.py")
         (paths.config / "tools/broken.py").write_text("import sys; sys.exit(1)")
         (paths.config / "tools/no_schema.py").write_text(NO_SCHEMA)
-        pool = Pool(config.Worker(max_per_effect=1), paths)
+        pool = Pool(configuration.Worker(max_per_effect=1), paths)
         await pool.start()
         try:
             await events(pool, "probe", "noop")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd import config
+from lightagentd.config import configuration
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import first_units, sandbox, units
@@ -113,7 +113,7 @@ def test_rule_allows_exactly_the_names_that_agents_have() -> None:
 
 async def test_pool_does_not_start_where_units_are_wanted_and_cannot_be_had() -> None:
     with running.folders() as paths:
-        pool = Pool(config.Worker(sandbox="systemd"), paths)
+        pool = Pool(configuration.Worker(sandbox="systemd"), paths)
         with pytest.raises(WorkerUnavailable, match="units"):
             await pool.start()
         await pool.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightagentd.config import Budgets
+from lightagentd.config.configuration import Budgets
 from lightagentd.errors import BudgetExceeded
 
 SCOPES = tuple(Budgets.model_fields)

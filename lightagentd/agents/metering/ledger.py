@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.metering.budgets import Limit, limits_of
-from lightagentd.config import Budgets
+from lightagentd.config.configuration import Budgets
 from lightagentd.errors import NotFound
 from lightagentd.events.history import Change, History
 from lightagentd.events.store.states import checked, decoding

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightagentd.api import Attachment
-from lightagentd.config import Limits
+from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.fenced import fenced
 from lightagentd.limits import MAX_ATTACHMENTS

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightagentd.config import Config, api_key
+from lightagentd.config.configuration import Config, api_key
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.events.redaction.redactor import Redactor
 from lightagentd.host.kept_key import kept_key

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightagentd.config import Models
+from lightagentd.config.configuration import Models
 from lightagentd.errors import InvalidArgument
 from lightagentd.llm.metadata.price import FREE, Price
 from lightagentd.llm.metadata.table import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.config import Config
+from lightagentd.config.configuration import Config
 from lightagentd.errors import StorageError
 from lightagentd.events.journal.log import handler
 from lightagentd.events.redaction import MARKER, Redactor

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.config import Models
+from lightagentd.config.configuration import Models
 from lightagentd.errors import InvalidArgument
 from lightagentd.llm.metadata.facts import Facts, Metadata
 from lightagentd.llm.metadata.price import Price

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.config import Models
+from lightagentd.config.configuration import Models
 from lightagentd.llm.metadata.facts import SHIPPED_FILE, SNAPSHOT, Metadata
 from lightagentd.llm.metadata.table import count, read_table
 from lightagentd.llm.providers import KNOWN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lightagentd.config import Config, Provider, api_key, files, load, read_key
+from lightagentd.config.configuration import Config, Provider, api_key, files, load, read_key
 from lightagentd.errors import ConfigError
 from tests.conftest import write
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from lightagentd.config_section import Seconds, Section
+from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
 
 HttpKind = Literal["openai", "openai-responses", "anthropic"]

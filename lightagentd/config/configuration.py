@@ -17,10 +17,18 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from lightagentd.config_section import Seconds, Section
+from lightagentd.config.models import (
+    CREDENTIAL_NAMES,
+    ModelFacts,
+    Models,
+    Price,
+    Provider,
+    api_key,
+    read_key,
+)
+from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.model_config import CREDENTIAL_NAMES, ModelFacts, Models, Price, Provider, api_key, read_key
 
 __all__ = [
     "Budget",

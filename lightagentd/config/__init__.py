@@ -1,0 +1,1 @@
+"""The configuration files, declared once. `configuration.load` reads them."""

@@ -47,9 +47,6 @@ from lightagentd.events.kinds import daemon as kinds
 from lightagentd.events.kinds.history import HistoryInstallInterrupted
 from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import Event
-from lightagentd.events.redaction import Redactor
-from lightagentd.events.redaction.credentials import daemon_redactor
-from lightagentd.events.redaction.logs import take_redactor
 from lightagentd.events.subscriptions import Subscriptions
 from lightagentd.host import state_lock
 from lightagentd.host.paths import Paths, default_paths
@@ -66,6 +63,9 @@ from lightagentd.llm.environment import own_environment
 from lightagentd.llm.in_force import InForce, in_force
 from lightagentd.panic import Panic
 from lightagentd.recovery import Recovery
+from lightagentd.redaction import Redactor
+from lightagentd.redaction.credentials import daemon_redactor
+from lightagentd.redaction.logs import take_redactor
 from lightagentd.upkeep import Upkeep
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool

@@ -28,9 +28,9 @@ from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
 from lightagentd.events.kinds.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
 from lightagentd.events.kinds.kind import Kind
-from lightagentd.events.redaction import off_loop
 from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals, Suspended
+from lightagentd.redaction import off_loop
 
 _log = logging.getLogger(__name__)
 

@@ -27,12 +27,12 @@ from lightagentd.errors import (
     ModelRejected,
 )
 from lightagentd.events.kinds.agent import FellBack
-from lightagentd.events.redaction import off_loop
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text, object_in_text
 from lightagentd.llm.protocol import Function, Part, Request, TextDelta
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
+from lightagentd.redaction import off_loop
 
 if TYPE_CHECKING:
     from lightagentd.agents.turn import Turn

@@ -42,11 +42,11 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.kinds.agent import CallIntended, CallRefused
 from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import current_context, new_id
-from lightagentd.events.redaction import off_loop
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.approval import Approval, State
 from lightagentd.policy.approvals import Approvals, Suspended
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
+from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 from lightagentd.worker.pool import Pool

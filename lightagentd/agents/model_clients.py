@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.config.configuration import Models
 from lightagentd.errors import ConfigError
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 from lightagentd.api import LAST_EVENTS, TurnEvent
 from lightagentd.errors import LimitExceeded
 from lightagentd.events.model import dump_json
-from lightagentd.events.redaction import Redactor, Stream
+from lightagentd.redaction import Redactor, Stream
 
 COALESCE_S = 0.02
 _PAUSE_S = 0.25

@@ -30,10 +30,10 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError, StepLimit
 from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.json_calls import call_in_text
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.policy.approval import hide
+from lightagentd.redaction import Redactor
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightagentd.errors import LightagentError
 from lightagentd.events.model import dump_json
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 _WHOLE = ("org.lightagent1.Approvals", "org.lightagent1.Events", "org.lightagent1.History")
 """Whoever decides on a call sees all of it: what looks like a secret could be the part that he would not

@@ -32,7 +32,7 @@ from lightagentd.control.tool_operations import ToolOperations
 from lightagentd.control.undo_operations import UndoOperations
 from lightagentd.control.usage_operations import UsageOperations
 from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 if TYPE_CHECKING:
     from lightagentd.daemon import Daemon

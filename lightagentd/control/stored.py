@@ -29,7 +29,7 @@ from lightagentd.events.copies.backup import head_of, open_stored
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory
-from lightagentd.events.redaction.redactor import Redactor
+from lightagentd.redaction.redactor import Redactor
 
 _NEEDS_DAEMON = "Leave --stored out: only the running daemon knows that."
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightagentd.events.context import EventContext, context, current_context, new_id, within
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 FROM_TOOL = "tool"
 """The source of an event that a tool emitted."""

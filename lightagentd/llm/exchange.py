@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 from lightagentd.errors import LightagentError, ModelError, table
 from lightagentd.events.context import EventContext
-from lightagentd.events.redaction import Redactor, Stream
 from lightagentd.llm.protocol import (
     Finish,
     Message,
@@ -34,6 +33,7 @@ from lightagentd.llm.protocol import (
     ToolCall,
     Usage,
 )
+from lightagentd.redaction import Redactor, Stream
 
 VERSION = 1
 _TOGETHER_MS = 50

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from lightagentd.config.models import Models, Provider, api_key, credential, read_key
 from lightagentd.errors import ConfigError
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import ModelClient, ModelSettings
 from lightagentd.llm.providers import RUNBOOK, kind_of, known_provider, provider_at, unconfigured
 from lightagentd.llm.runbook.client import RunbookClient
+from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
 
 if TYPE_CHECKING:

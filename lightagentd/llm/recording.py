@@ -22,11 +22,11 @@ from pathlib import Path
 from lightagentd.errors import LightagentError
 from lightagentd.events.context import current_context, new_id
 from lightagentd.events.model import dump_json
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.circuit import endpoint_of
 from lightagentd.llm.exchange import Exchange
 from lightagentd.llm.protocol import ModelClient, Part, Request, Usage
 from lightagentd.llm.retry import settings_of
+from lightagentd.redaction import Redactor
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from lightagentd.errors import ModelCutOff, ModelRejected
 from lightagentd.events.model import dump_json
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.exchange import Recorded
 from lightagentd.llm.protocol import ASSUMED_WINDOW, Message, ModelSettings, Part, Request
 from lightagentd.llm.retry import RetrySettings
+from lightagentd.redaction import Redactor
 
 _DIGEST_IN_MARK = re.compile(r"(\[removed: [a-z0-9-]{1,40}) [0-9a-f]{8}\]")
 """Digests in marks are made with the key of the daemon that recorded."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from lightagentd.events.journal.entry import message_id
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 from lightagentd.unattended.asking import Answer
 
 Kind = Literal["triage.answered", "triage.skipped", "triage.failed", "prompt.answered", "prompt.refused"]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.errors import NotFound, StorageError
-from lightagentd.events.redaction import Redactor, Stream
+from lightagentd.redaction import Redactor, Stream
 from lightagentd.worker.lanes import Call
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS, handle_of
 

@@ -14,9 +14,9 @@ from lightagentd.agents.origin import Origin
 from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
-from lightagentd.events.redaction import Redactor
 from lightagentd.host.paths import Paths
 from lightagentd.policy.approvals import Suspended
+from lightagentd.redaction import Redactor
 from lightagentd.tool import Args, Result, Tool
 from lightagentd.worker.calls import METADATA_LIMIT_CHARS
 from tests.agents.questions import ask, kinds

@@ -15,9 +15,9 @@ from lightagentd.agents.calls import parse_call
 from lightagentd.agents.turn import storable
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
-from lightagentd.events.redaction import Redactor
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.redaction import Redactor
 from tests.agents.asking import FRONT, TOML, Watched, add, approvals, asked, asking, lines, prepare, result
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted, until
 from tests.agents.test_dispatch import _toolbox

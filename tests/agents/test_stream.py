@@ -10,7 +10,7 @@ from lightagentd.agents import stream as stream_module
 from lightagentd.agents.stream import SessionStream, TurnStream, Watcher
 from lightagentd.api import TurnEvent
 from lightagentd.errors import LimitExceeded
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 
 async def read(watcher: Watcher) -> list[TurnEvent]:

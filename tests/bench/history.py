@@ -21,9 +21,9 @@ from lightagentd.agents.sessions.session import SessionRecord
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import GENESIS, Event, EventContext, encode
 from lightagentd.events.queries import Filter, StoredHistory
-from lightagentd.events.redaction import Redactor
 from lightagentd.events.store.layout import EVENTS, INDEXES, Environment, index_keys, seq_key
 from lightagentd.host.paths import Paths
+from lightagentd.redaction import Redactor
 from tests.bench.rig import show
 from tests.conftest import DaemonProcess, write
 

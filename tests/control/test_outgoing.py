@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lightagentd.control.outgoing import cleaned, cleaned_error, varlink_cleaner
 from lightagentd.errors import ConfigError
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 KNOWN = "correct-horse-battery"
 REDACTOR = Redactor([KNOWN])

@@ -23,7 +23,7 @@ from lightagentd.events.model import (
     new_id,
     within,
 )
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 
 def event(data: dict[str, Any], **fields: Any) -> NewEvent:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lightagentd.agents.sessions import imports
 from lightagentd.errors import HistoryDamaged, ImportInvalid
 from lightagentd.events.model import GENESIS, NewEvent, decode, encode
-from lightagentd.events.redaction import Redactor
 from lightagentd.events.store import states
+from lightagentd.redaction import Redactor
 from tests.fuzz import samples
 from tests.fuzz.running import run
 

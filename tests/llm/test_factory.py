@@ -10,7 +10,6 @@ import pytest
 
 from lightagentd.config.configuration import Config, ModelFacts, Models, Provider
 from lightagentd.errors import ConfigError
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.environment import VARIABLES, read_environment
 from lightagentd.llm.factory import Recipe, client_of, make_client, recipe_of
 from lightagentd.llm.http_client import HttpClient
@@ -20,6 +19,7 @@ from lightagentd.llm.protocol import Message, ModelClient, ModelSettings, Reques
 from lightagentd.llm.recording import Recorder
 from lightagentd.llm.replay import ReplayClient
 from lightagentd.llm.runbook.client import RunbookClient
+from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
 from tests.scripted_model import ScriptedModel, say
 

@@ -11,7 +11,6 @@ import pytest
 
 from lightagentd.config.configuration import Models, Provider
 from lightagentd.errors import ConfigError, ModelCutOff, ModelError, ModelRateLimited, ModelTimedOut
-from lightagentd.events.redaction import Redactor
 from lightagentd.host.paths import Paths
 from lightagentd.llm import own_client
 from lightagentd.llm.factory import make_client
@@ -27,6 +26,7 @@ from lightagentd.llm.protocol import (
     ToolCall,
     Usage,
 )
+from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
 from tests.conftest import DaemonProcess, write
 from tests.llm import own_clients

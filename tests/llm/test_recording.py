@@ -15,11 +15,11 @@ import pytest
 
 from lightagentd.errors import ModelError
 from lightagentd.events.context import within
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.dialects.chat_completions import ChatCompletions
 from lightagentd.llm.http_client import HttpClient
 from lightagentd.llm.protocol import Finish, Function, Message, ModelSettings, Part, Request, TextDelta, Usage
 from lightagentd.llm.recording import Recorder
+from lightagentd.redaction import Redactor
 from tests.scripted_model import DONE, Fault, Script, ScriptedModel, Stream, call, chunk, say, usage
 
 KEY = "correct-horse-battery-staple"

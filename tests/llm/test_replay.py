@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import ModelCutOff, ModelError, ModelRejected
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import (
     Finish,
     Message,
@@ -23,6 +22,7 @@ from lightagentd.llm.protocol import (
     Usage,
 )
 from lightagentd.llm.replay import ReplayClient
+from lightagentd.redaction import Redactor
 from tests.llm.test_recording import ASKED, KEY, ask, recording
 from tests.scripted_model import Fault, Script, call, say
 

@@ -31,7 +31,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from lightagentd.cli.chatting.screen import Line, View
 from lightagentd.cli.output import warning_lines
 from lightagentd.cli.terminal import RED, has_colours, style
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 
 _T = TypeVar("_T")
 _REDRAW_S = 0.03

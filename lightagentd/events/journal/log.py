@@ -15,7 +15,7 @@ from pathlib import Path
 from lightagentd.events.context import current_context
 from lightagentd.events.journal.entry import plain
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
-from lightagentd.events.redaction.logs import RedactingFilter
+from lightagentd.redaction.logs import RedactingFilter
 
 _PRIORITIES = ((logging.CRITICAL, "2"), (logging.ERROR, "3"), (logging.WARNING, "4"), (logging.INFO, "6"))
 """Levels of logging, and what they are in syslog(3)."""

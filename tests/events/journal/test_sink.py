@@ -25,8 +25,8 @@ from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.journal.sink import JournaldSink, journal_fields, message_id
 from lightagentd.events.kinds.agent import Prompted
 from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
-from lightagentd.events.redaction import Redactor
 from lightagentd.host.paths import Paths
+from lightagentd.redaction import Redactor
 
 CALL = {
     "call_id": "call_1",

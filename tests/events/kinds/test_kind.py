@@ -17,8 +17,8 @@ from lightagentd.events.kinds.registry import all_kinds, check, kind_of
 from lightagentd.events.kinds.session import SessionDeleted, TurnStarted
 from lightagentd.events.kinds.tool import CallEnded, ChangesLost, Emitted, WatchStarted, emitted
 from lightagentd.events.model import GENESIS, Event, EventContext, NewEvent, encode, within
-from lightagentd.events.redaction import Redactor
 from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.redaction import Redactor
 from tests.conftest import REPOSITORY
 
 CALL: dict[str, Any] = {

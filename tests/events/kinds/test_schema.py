@@ -14,7 +14,7 @@ from lightagentd.events.kinds.schema import DIALECT, json_schema
 from lightagentd.events.kinds.session import SessionDeleted
 from lightagentd.events.kinds.tool import FilesChanged, emitted
 from lightagentd.events.model import GENESIS, NewEvent, encode, within
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 from tests.events.kinds.validity import valid
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import ModelUnreachable
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 from tests.llm.endpoint.asking import asked, failed, said
 from tests.llm.endpoint.certificates import Authority
 from tests.llm.endpoint.raw_server import Proxy, RawServer, Reply, response

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from lightagentd.events.redaction import Redactor, off_loop
-from lightagentd.events.redaction.redactor import LONG
 from lightagentd.host.paths import Paths
+from lightagentd.redaction import Redactor, off_loop
+from lightagentd.redaction.redactor import LONG
 from tests.agents.scripted import scripted
-from tests.events.redaction.test_redaction import BODY, PEM
+from tests.redaction.test_redaction import BODY, PEM
 from tests.scripted_model import say
 
 KEY = bytes(range(32))

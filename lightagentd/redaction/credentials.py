@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lightagentd.config.configuration import Config, api_key
 from lightagentd.errors import ConfigError, StorageError
-from lightagentd.events.redaction.redactor import Redactor
 from lightagentd.host.kept_key import kept_key
+from lightagentd.redaction.redactor import Redactor
 
 KEY_FILE = "redaction.key"
 _MOST_BYTES = 64 << 10

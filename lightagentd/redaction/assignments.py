@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from lightagentd.events.redaction.plausible import is_in_usage, is_password, is_placeholder, is_token
+from lightagentd.redaction.plausible import is_in_usage, is_password, is_placeholder, is_token
 
 HINTS = (
     "passw",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from lightagentd.events.redaction.redactor import Redactor
+from lightagentd.redaction.redactor import Redactor
 
 _FORMAT = logging.Formatter()
 

@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from lightagentd.events.redaction.formats import BLOCKS, FORMATS, KEY_END, KEY_MATERIAL, Format
-from lightagentd.events.redaction.forms import forms_of, parts_of
-from lightagentd.events.redaction.marker import MARKER, START, mark
-from lightagentd.events.redaction.plausible import is_placeholder
+from lightagentd.redaction.formats import BLOCKS, FORMATS, KEY_END, KEY_MATERIAL, Format
+from lightagentd.redaction.forms import forms_of, parts_of
+from lightagentd.redaction.marker import MARKER, START, mark
+from lightagentd.redaction.plausible import is_placeholder
 
 _AS_WORDS = bytes(byte if byte < 128 and chr(byte).isalnum() else 32 for byte in bytes(range(256)).lower())
 """Letters in lower case and digits; all else becomes a space."""
@@ -303,7 +303,7 @@ class Redactor:
 
     def looks_secret(self, value: str) -> bool:
         """Whether a single value, such as that of a header, has the look of a key."""
-        from lightagentd.events.redaction import assignments
+        from lightagentd.redaction import assignments
 
         return self.text(value) != value or assignments.is_value("token", value)
 
@@ -355,7 +355,7 @@ class Redactor:
         return "".join(self._lines(lines, lines.lower()) for lines in _in_lines(text))
 
     def _lines(self, lines: str, lower: str) -> str:
-        from lightagentd.events.redaction import assignments  # its patterns take 0.05 s to compile
+        from lightagentd.redaction import assignments  # its patterns take 0.05 s to compile
 
         lines = self._without_any(FORMATS, lines, lower)
         for hint in assignments.HINTS:
@@ -401,7 +401,7 @@ class Redactor:
 
     def _field(self, key: Any, item: Any) -> Any:
         """The value of a field: that of one named `password` is a secret, whatever it looks like."""
-        from lightagentd.events.redaction import assignments
+        from lightagentd.redaction import assignments
 
         if isinstance(key, str) and isinstance(item, str | int) and not isinstance(item, bool):
             kind = assignments.kind_of_key(key)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightagentd.events.model import dump_json
-from lightagentd.events.redaction import MARKER, Redactor, Stream
+from lightagentd.redaction import MARKER, Redactor, Stream
 from tests.secrets.samples import Sample, samples
 
 KEY = bytes(range(32))

@@ -14,8 +14,8 @@ as a part of its word, so that no more than those few characters of a secret can
 
 from __future__ import annotations
 
-from lightagentd.events.redaction.formats import BLOCK_BEGINS, BLOCK_ENDS
-from lightagentd.events.redaction.redactor import BLANKS, Redactor
+from lightagentd.redaction.formats import BLOCK_BEGINS, BLOCK_ENDS
+from lightagentd.redaction.redactor import BLANKS, Redactor
 
 HELD_CHARS = 64 << 10
 _SHORT = 7

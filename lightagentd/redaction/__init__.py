@@ -6,8 +6,8 @@ removed is marked with its kind and, where the redactor has a key, with a digest
 be told.
 """
 
-from lightagentd.events.redaction.marker import MARKER
-from lightagentd.events.redaction.redactor import Redactor, off_loop
-from lightagentd.events.redaction.stream import Stream
+from lightagentd.redaction.marker import MARKER
+from lightagentd.redaction.redactor import Redactor, off_loop
+from lightagentd.redaction.stream import Stream
 
 __all__ = ["MARKER", "Redactor", "Stream", "off_loop"]

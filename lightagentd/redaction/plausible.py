@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 
-from lightagentd.events.redaction.marker import START
+from lightagentd.redaction.marker import START
 
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
 _ODD = re.compile(r"[^A-Za-z0-9_.:/-]")

@@ -9,7 +9,7 @@ import pytest
 
 from lightagentd.events.history import NewEvent
 from lightagentd.events.model import dump_json, within
-from lightagentd.events.redaction import Redactor
+from lightagentd.redaction import Redactor
 from tests.events.stored import opened, raw_events
 
 BODY = "\n".join(["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ+/" for _ in range(6)])

@@ -12,9 +12,9 @@ import pytest
 from lightagentd.config.configuration import Config
 from lightagentd.errors import StorageError
 from lightagentd.events.journal.log import handler
-from lightagentd.events.redaction import MARKER, Redactor
-from lightagentd.events.redaction.credentials import KEY_FILE, daemon_redactor
-from lightagentd.events.redaction.logs import RedactingFilter
+from lightagentd.redaction import MARKER, Redactor
+from lightagentd.redaction.credentials import KEY_FILE, daemon_redactor
+from lightagentd.redaction.logs import RedactingFilter
 
 SECRET = "gh" + "p_" + "a1B2" * 9
 KNOWN = "correct-horse-battery"

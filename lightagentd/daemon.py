@@ -38,16 +38,16 @@ from lightagentd.control.service import Service
 from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
 from lightagentd.events.audit.signing import signing_key
-from lightagentd.events.copies import installing
+from lightagentd.events.backup import installing
 from lightagentd.events.feed import Feed
 from lightagentd.events.history import History
 from lightagentd.events.journal import log as journal_log
 from lightagentd.events.journal.sink import JournaldSink
-from lightagentd.events.kinds import daemon as kinds
-from lightagentd.events.kinds.history import HistoryInstallInterrupted
-from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import Event
 from lightagentd.events.subscriptions import Subscriptions
+from lightagentd.events.types import daemon as kinds
+from lightagentd.events.types.history import HistoryInstallInterrupted
+from lightagentd.events.types.kind import Kind
 from lightagentd.host import state_lock
 from lightagentd.host.paths import Paths, default_paths
 from lightagentd.host.systemd import (

@@ -20,17 +20,17 @@ from lightagentd.agents.sessions.open_calls import close_open_calls
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
 from lightagentd.events.audit.verification import Verification, verify_tail
-from lightagentd.events.damage import examination as damage
-from lightagentd.events.damage.runs import STEADY_S, Run, Runs
+from lightagentd.events.corruption import examination as damage
+from lightagentd.events.corruption.runs import STEADY_S, Run, Runs
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.kinds.history import HistoryRecovered, HistorySalvaged, HistorySetAside
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import EVENTS, Environment
+from lightagentd.events.types.history import HistoryRecovered, HistorySalvaged, HistorySetAside
 from lightagentd.host.paths import Paths
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry
-    from lightagentd.events.damage.salvage import Salvaged
+    from lightagentd.events.corruption.salvage import Salvaged
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Recovery:
 
     def _set_aside(self, run: Run, message: str) -> None:
         """In a thread. Raises StorageError."""
-        from lightagentd.events.damage.salvage import last_known  # few starts need it
+        from lightagentd.events.corruption.salvage import last_known  # few starts need it
 
         known = [last_known(self._folder), (run.seq, run.hash)]
         try:
@@ -226,7 +226,7 @@ class Recovery:
 
     async def _salvage(self, path: Path) -> None:
         """Raises StorageError."""
-        from lightagentd.events.damage.salvage import Stopped, salvage  # few starts need it
+        from lightagentd.events.corruption.salvage import Stopped, salvage  # few starts need it
 
         target = damage.export_of(path)
         try:
@@ -241,7 +241,7 @@ def aside_sentence(path: Path) -> str:
     export = damage.export_of(path)
     what, how = "", "restore a backup with lactl history restore"
     if export.exists():
-        from lightagentd.events.damage.salvage import is_whole
+        from lightagentd.events.corruption.salvage import is_whole
 
         what = f"; what could be read of it is in {export}"
         if is_whole(export):

@@ -6,9 +6,9 @@ import lmdb
 
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
-from lightagentd.events.kinds.registry import check
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
+from lightagentd.events.types.registry import check
 
 MOST = 2000
 """So many of the newest events are looked at: some tests store very many that are all alike."""

@@ -15,18 +15,18 @@ import pytest
 from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError, StorageError
-from lightagentd.events.damage import examination as damage
-from lightagentd.events.damage.examination import DATA, LOCK, export_of
-from lightagentd.events.damage.pages import Walk
-from lightagentd.events.damage.salvage import is_whole
+from lightagentd.events.corruption import examination as damage
+from lightagentd.events.corruption.examination import DATA, LOCK, export_of
+from lightagentd.events.corruption.pages import Walk
+from lightagentd.events.corruption.salvage import is_whole
 from lightagentd.events.history import Change
-from lightagentd.events.kinds.agent import Said
 from lightagentd.events.model import Event
 from lightagentd.events.store.layout import SCHEMA_VERSION
+from lightagentd.events.types.agent import Said
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, scripted, until
 from tests.conftest import DaemonProcess, write
-from tests.events.damage.damaging import PAGE, damaged, pages_of
+from tests.events.corruption.damaging import PAGE, damaged, pages_of
 from tests.events.stored import alter, opened, raw_meta
 from tests.scripted_model import say
 

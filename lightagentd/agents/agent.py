@@ -26,8 +26,8 @@ from lightagentd.agents.watches import Watches
 from lightagentd.errors import AgentNotRunning, LightagentError
 from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
-from lightagentd.events.kinds.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
-from lightagentd.events.kinds.kind import Kind
+from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
+from lightagentd.events.types.kind import Kind
 from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals, Suspended
 from lightagentd.redaction import off_loop

@@ -26,7 +26,7 @@ from lightagentd.errors import (
     ModelPromptTooLong,
     ModelRejected,
 )
-from lightagentd.events.kinds.agent import FellBack
+from lightagentd.events.types.agent import FellBack
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text, object_in_text
 from lightagentd.llm.protocol import Function, Part, Request, TextDelta

@@ -16,7 +16,7 @@ from lightagentd.agents.modelcall import Heard, Reply, model_call, store_failed
 from lightagentd.agents.results import Results
 from lightagentd.errors import ModelCircuitOpen, ModelEmpty, ModelError, ModelFiltered
 from lightagentd.events.history import History
-from lightagentd.events.kinds.agent import ModelTriedAgain
+from lightagentd.events.types.agent import ModelTriedAgain
 from lightagentd.llm.circuit import Circuit, Circuits
 from lightagentd.llm.protocol import ModelClient, Part, Request
 from lightagentd.llm.retry import Backoff, settings_of

@@ -39,9 +39,9 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds.agent import CallIntended, CallRefused
-from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import current_context, new_id
+from lightagentd.events.types.agent import CallIntended, CallRefused
+from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.approval import Approval, State
 from lightagentd.policy.approvals import Approvals, Suspended

@@ -28,9 +28,9 @@ from lightagentd.errors import (
     NotFound,
 )
 from lightagentd.events.history import Change, Event, History, NewEvent
-from lightagentd.events.kinds.input import InputAnswered, InputExpired, InputLapsed, InputRequested
-from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import new_id, within
+from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
+from lightagentd.events.types.tool import CallEnded
 from lightagentd.policy.approval import now_us
 from lightagentd.policy.approvals import Suspended
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from lightagentd.agents.metering.meter import Meter
 from lightagentd.errors import ModelError
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.events.model import Event
+from lightagentd.events.types.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.llm.protocol import (
     Finish,
     ModelClient,

@@ -11,8 +11,8 @@ from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn, final_error
 from lightagentd.errors import LightagentError, TimedOut
-from lightagentd.events.kinds.agent import TurnFailed
-from lightagentd.events.kinds.session import TurnDone
+from lightagentd.events.types.agent import TurnFailed
+from lightagentd.events.types.session import TurnDone
 from lightagentd.policy.approvals import Suspended
 
 

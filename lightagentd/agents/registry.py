@@ -57,9 +57,9 @@ from lightagentd.errors import (
     LightagentError,
 )
 from lightagentd.events.history import History
-from lightagentd.events.kinds.daemon import CircuitClosed, CircuitOpened
-from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import EventContext
+from lightagentd.events.types.daemon import CircuitClosed, CircuitOpened
+from lightagentd.events.types.kind import Kind
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.llm.circuit import Circuits, CircuitState
 from lightagentd.llm.metadata.facts import Metadata

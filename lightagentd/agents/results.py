@@ -10,8 +10,8 @@ from typing import Any
 from lightagentd.agents.stream import TurnStream
 from lightagentd.errors import LightagentError
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.events.kinds.agent import Said
 from lightagentd.events.model import Event
+from lightagentd.events.types.agent import Said
 from lightagentd.llm.protocol import Message, ToolCall
 
 

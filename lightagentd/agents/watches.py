@@ -32,8 +32,9 @@ from lightagentd.errors import (
 )
 from lightagentd.events.context import EventContext, current_context, new_id, own_task, using
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds.kind import Kind
-from lightagentd.events.kinds.tool import (
+from lightagentd.events.store.states import checked, decoding
+from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.tool import (
     CHANGES,
     EMITTED_TOPIC,
     INVOCATION,
@@ -45,7 +46,6 @@ from lightagentd.events.kinds.tool import (
     WatchStopped,
     emitted,
 )
-from lightagentd.events.store.states import checked, decoding
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call, Pool
 

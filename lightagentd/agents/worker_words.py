@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lightagentd.errors import OutcomeUnknown, ToolError
-from lightagentd.events.kinds.tool import EMITTED_TOPIC, INVOCATION, emitted
 from lightagentd.events.model import NewEvent
+from lightagentd.events.types.tool import EMITTED_TOPIC, INVOCATION, emitted
 from lightagentd.worker.lanes import Call
 
 

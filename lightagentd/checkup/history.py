@@ -14,7 +14,7 @@ from lightagentd.config.configuration import History as Limits
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.checkpoints import TOPIC as CHECKPOINT
 from lightagentd.events.audit.verification import verify_tail
-from lightagentd.events.damage.examination import DATA, TAIL_EVENTS, export_of, left_aside
+from lightagentd.events.corruption.examination import DATA, TAIL_EVENTS, export_of, left_aside
 from lightagentd.events.history import History
 from lightagentd.host.paths import Paths
 

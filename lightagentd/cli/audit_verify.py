@@ -162,7 +162,7 @@ def _from_store(
     journal: JournalOutput,
 ) -> dict[str, Any]:
     from lightagentd.events.audit.store_audit import AuditTerms, audit_store
-    from lightagentd.events.copies.stored import run_as_owner
+    from lightagentd.events.backup.stored import run_as_owner
 
     state = state_folder(settings)
     terms = AuditTerms(

@@ -64,6 +64,6 @@ def schema() -> None:
     That is one document in the dialect 2020-12: the header that all have, and the data of each topic and
     type. The daemon need not run.
     """
-    from lightagentd.events.kinds.schema import json_schema
+    from lightagentd.events.types.schema import json_schema
 
     print_json(json_schema())

@@ -41,8 +41,8 @@ def backup(settings: Settings, file: str, force: bool, no_verify: bool) -> None:
     0600 and is there whole or not at all, and its chain is checked. With - it goes to standard output,
     unchecked. The key that signs the history is not in it. 'lactl history restore' puts it in place again.
     """
-    from lightagentd.events.copies.backup import copy_store
-    from lightagentd.events.copies.stored import run_as_owner
+    from lightagentd.events.backup.backup import copy_store
+    from lightagentd.events.backup.stored import run_as_owner
 
     state = state_folder(settings)
     copying = run_as_owner(state, copy_store, str(state / "history"))
@@ -66,7 +66,7 @@ def backup(settings: Settings, file: str, force: bool, no_verify: bool) -> None:
 
 def _written(pieces: Iterator[Any], fd: int) -> dict[str, Any]:
     """Write the bytes among what a child sends; gives the last thing that it says. Raises StorageError."""
-    from lightagentd.events.copies.backup import copy_error
+    from lightagentd.events.backup.backup import copy_error
 
     found: dict[str, Any] = {}
     with os.fdopen(os.dup(fd), "wb", buffering=0) as file:
@@ -88,8 +88,8 @@ def _examined(state: Path, fd: int, name: str) -> dict[str, Any]:
 
     Raises StorageError, HistoryDamaged.
     """
-    from lightagentd.events.copies.store_file import examine
-    from lightagentd.events.copies.stored import owner_of, result_as_owner
+    from lightagentd.events.backup.store_file import examine
+    from lightagentd.events.backup.stored import owner_of, result_as_owner
 
     owner, mine = owner_of(state), os.fstat(fd)
     reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ def restore(settings: Settings, file: str, force: bool) -> None:
     FILE is checked before anything changes. The present store is not removed: it gets the name that is
     printed. The next start of the daemon records the restore in the history.
     """
-    from lightagentd.events.copies.installing import install_backup
+    from lightagentd.events.backup.installing import install_backup
 
     with _input(file) as fd:
         _install(settings, install_backup, fd, file, force=force)
@@ -153,8 +153,8 @@ def export(settings: Settings, /, file: str, force: bool, state: bool | None, **
     of state one with state, key and value, and the last line has the counts and the head. Options that say
     which events are meant make it the export of a part. A whole one can be imported again.
     """
-    from lightagentd.events.copies.portable import export as write
-    from lightagentd.events.copies.stored import run_as_owner
+    from lightagentd.events.backup.portable import export as write
+    from lightagentd.events.backup.stored import run_as_owner
 
     folder = state_folder(settings)
     settings.stored, settings.state_dir = True, str(folder)  # what `wanted` asks about sessions, too
@@ -189,14 +189,14 @@ def import_(settings: Settings, file: str, force: bool) -> None:
     nothing changes. The present store is not removed: it gets the name that is printed. The next start of the
     daemon records the import in the history.
     """
-    from lightagentd.events.copies.importing import install_export
+    from lightagentd.events.backup.importing import install_export
 
     with _input(file) as fd:
         _install(settings, install_export, fd, "Standard input" if file == "-" else file, force=force)
 
 
 def _install(settings: Settings, function: Any, fd: int, name: str, *, force: bool) -> None:
-    from lightagentd.events.copies.stored import run_as_owner
+    from lightagentd.events.backup.stored import run_as_owner
 
     state = state_folder(settings)
     found: dict[str, Any] = {}

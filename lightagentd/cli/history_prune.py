@@ -56,7 +56,7 @@ def compact(settings: Settings) -> None:
 
 
 def _compact_stored(settings: Settings) -> Any:
-    from lightagentd.events.copies.stored import result_as_owner
+    from lightagentd.events.backup.stored import result_as_owner
     from lightagentd.events.store.compacting import compact_state
 
     state = state_folder(settings)

@@ -38,7 +38,7 @@ class StoredClient(Client):
 
     def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
         from lightagentd.control.stored import answer  # only here: this imports most of the daemon
-        from lightagentd.events.copies.stored import run_as_owner
+        from lightagentd.events.backup.stored import run_as_owner
 
         said = {name: value for name, value in parameters.items() if value is not None}
         return run_as_owner(self._state, answer, str(self._state), method, said)

@@ -19,8 +19,8 @@ from lightagentd.checkup.finding import BAD, in_order, note, ok, wrong
 from lightagentd.checkup.history import of_running
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
-from lightagentd.events.kinds.daemon import SandboxExamined, SandboxExamining
 from lightagentd.events.model import within
+from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
 from lightagentd.tool import Effect
 from lightagentd.worker.doctor import SandboxDoctor
 

@@ -21,7 +21,7 @@ from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import ConfigError, InvalidArgument, NotFound, StorageError
 from lightagentd.events.context import within
-from lightagentd.events.kinds.daemon import ModelsRefreshed
+from lightagentd.events.types.daemon import ModelsRefreshed
 from lightagentd.llm.circuit import endpoint_of_url
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.local import LocalServer, found_locally

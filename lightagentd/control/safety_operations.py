@@ -14,7 +14,7 @@ from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import Conflict, LightagentError
-from lightagentd.events.kinds.daemon import PanicEnded, Panicked
+from lightagentd.events.types.daemon import PanicEnded, Panicked
 
 if TYPE_CHECKING:
     from lightagentd.panic import Stop

@@ -26,7 +26,7 @@ from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations, check_limit
 from lightagentd.control.presentation import error_of
 from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
-from lightagentd.events.kinds.session import SessionCreated
+from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
 
 _T = TypeVar("_T")

@@ -25,7 +25,7 @@ from lightagentd.control.presentation import stored_event
 from lightagentd.control.service import Service
 from lightagentd.control.session_care import SessionCareOperations
 from lightagentd.errors import InvalidArgument, MethodNotFound
-from lightagentd.events.copies.backup import head_of, open_stored
+from lightagentd.events.backup.backup import head_of, open_stored
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory

@@ -26,7 +26,6 @@ from typing import Any
 import lmdb
 
 from lightagentd.errors import LightagentError, StorageError
-from lightagentd.events.kinds.kind import named
 from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
 from lightagentd.events.queries import Queries
 from lightagentd.events.store import clock, records
@@ -34,6 +33,7 @@ from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import Environment
 from lightagentd.events.store.migrations import Progress, migrate
 from lightagentd.events.store.states import decoding
+from lightagentd.events.types.kind import named
 from lightagentd.redaction import Redactor
 
 _log = logging.getLogger(__name__)

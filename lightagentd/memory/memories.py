@@ -33,8 +33,8 @@ from lightagentd.errors import (
     PolicyDenied,
 )
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.kinds import memory as kinds
 from lightagentd.events.model import current_context, new_id, within
+from lightagentd.events.types import memory as kinds
 from lightagentd.memory.entries import (
     STATES,
     Entry,

@@ -9,8 +9,8 @@ import time
 
 from lightagentd.errors import InvalidArgument, NotFound
 from lightagentd.events.history import Change, History
-from lightagentd.events.kinds.memory import ProfileRemoved, ProfileSet
 from lightagentd.events.model import within
+from lightagentd.events.types.memory import ProfileRemoved, ProfileSet
 
 MAX_CHARS = 20_000
 _STATE = "profiles"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightagentd.events.kinds import approval as kinds
-from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import NewEvent, within
+from lightagentd.events.types import approval as kinds
+from lightagentd.events.types.kind import Kind
 from lightagentd.policy.approval import Approval, State
 
 _ENDED: dict[State, type[kinds.ApprovalChanged]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightagentd.errors import ConfigError
 from lightagentd.events.history import History
-from lightagentd.events.kinds.policy import RulesBroken, RulesLoaded
+from lightagentd.events.types.policy import RulesBroken, RulesLoaded
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.doubts import Actions, doubts
 from lightagentd.policy.rulefiles import load_texts, read_files, rule_files

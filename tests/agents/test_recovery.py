@@ -9,11 +9,11 @@ from lightagentd.agents.sessions.session import Session, new_record, turn_change
 from lightagentd.agents.turn import Turn
 from lightagentd.daemon import Daemon
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.kinds.agent import CallIntended
-from lightagentd.events.kinds.daemon import DaemonReady, DaemonStarting
-from lightagentd.events.kinds.history import HistoryRecovered
-from lightagentd.events.kinds.tool import CallEnded
 from lightagentd.events.model import new_id, within
+from lightagentd.events.types.agent import CallIntended
+from lightagentd.events.types.daemon import DaemonReady, DaemonStarting
+from lightagentd.events.types.history import HistoryRecovered
+from lightagentd.events.types.tool import CallEnded
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message, ToolCall
 from tests.agents.scripted import ME, check_conversation, scripted, until

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import REPOSITORY
 from tests.cli.terminal import Terminal
 from tests.conftest import DaemonProcess
-from tests.events.copies.test_stored import STRANGER, as_root, owned
+from tests.events.backup.test_stored import STRANGER, as_root, owned
 from tests.events.made import make
 from tests.events.stored import alter
 

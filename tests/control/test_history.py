@@ -16,9 +16,9 @@ from lightagentd.control.dbus.methods import methods
 from lightagentd.daemon import Daemon
 from lightagentd.errors import InvalidArgument, TimedOut
 from lightagentd.events.filter import Filter
-from lightagentd.events.kinds.daemon import DaemonReady
 from lightagentd.events.store import records, search
 from lightagentd.events.subscriptions import LIMIT
+from lightagentd.events.types.daemon import DaemonReady
 from tests.raw_varlink import Raw, message, small_buffers
 
 ME = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())

@@ -10,9 +10,9 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.signing import public_pem, signing_key
-from lightagentd.events.kinds.agent import Said
 from lightagentd.events.model import NewEvent
 from lightagentd.events.store.layout import EVENTS, seq_key
+from lightagentd.events.types.agent import Said
 
 
 def said() -> NewEvent:

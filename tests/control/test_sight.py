@@ -16,9 +16,9 @@ from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.dbus import watchers
 from lightagentd.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
-from lightagentd.events.kinds.tool import CallEnded, emitted
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
+from lightagentd.events.types.tool import CallEnded, emitted
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightagentd.events.damage.examination import examine
+from lightagentd.events.corruption.examination import examine
 from lightagentd.events.queries import StoredHistory
 from tests.events.stored import note, opened
 

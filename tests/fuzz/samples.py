@@ -12,8 +12,8 @@ from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.session import SessionRecord
 from lightagentd.agents.sessions.transcript import FORMAT, VERSION
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds.history import HistoryPruned
 from lightagentd.events.model import EventContext
+from lightagentd.events.types.history import HistoryPruned
 from lightagentd.policy.approval import Approval
 
 SESSION, TRACE, AGENT = "ses_00000000000000aa", "trace_00000000000000bb", "ops"

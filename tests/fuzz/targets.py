@@ -16,7 +16,7 @@ import lmdb
 
 from lightagentd.agents.sessions import imports
 from lightagentd.errors import ImportInvalid, LightagentError
-from lightagentd.events.copies import importing, portable
+from lightagentd.events.backup import importing, portable
 from lightagentd.events.model import decode
 from lightagentd.events.queries import Filter, StoredHistory
 from lightagentd.events.store.layout import seq_key

@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 
 from lightagentd.events.journal.sink import GAP, message_id
-from lightagentd.events.kinds.kind import ANY
-from lightagentd.events.kinds.registry import all_kinds
+from lightagentd.events.types.kind import ANY
+from lightagentd.events.types.registry import all_kinds
 from lightagentd.unattended import journal
 from tests.conftest import REPOSITORY
 

@@ -12,8 +12,8 @@ from lightagentd import api, errors
 from lightagentd.control.authz import Caller
 from lightagentd.control.policy_operations import MAX_RULES_CHARS
 from lightagentd.daemon import Daemon
-from lightagentd.events.kinds.agent import CallIntended
 from lightagentd.events.model import within
+from lightagentd.events.types.agent import CallIntended
 from lightagentd.host.paths import Paths
 from tests.conftest import write
 from tests.other_user import OUTSIDERS_GID

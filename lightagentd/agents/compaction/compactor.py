@@ -22,8 +22,8 @@ from lightagentd.agents.modelcall import Reply
 from lightagentd.agents.results import Results
 from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
 from lightagentd.events.history import Change, History
-from lightagentd.events.kinds.session import SessionCompacted
 from lightagentd.events.model import Event
+from lightagentd.events.types.session import SessionCompacted
 from lightagentd.llm.protocol import Function, Message, ModelClient, Part, Request, TextDelta
 
 if TYPE_CHECKING:

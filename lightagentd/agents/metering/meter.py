@@ -13,7 +13,7 @@ from typing import Any
 from lightagentd.agents.metering.budgets import Limit, budget_exceeded
 from lightagentd.agents.metering.ledger import Counters, Ledger, Whose, today
 from lightagentd.events.history import Change
-from lightagentd.events.kinds.policy import BudgetUsedUp
+from lightagentd.events.types.policy import BudgetUsedUp
 from lightagentd.llm.protocol import Usage
 
 

@@ -34,10 +34,10 @@ from lightagentd.errors import (
     StorageError,
 )
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds import plan as kinds
-from lightagentd.events.kinds.kind import Kind
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
+from lightagentd.events.types import plan as kinds
+from lightagentd.events.types.kind import Kind
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent

@@ -19,9 +19,9 @@ from lightagentd.agents.sessions.transcript import said_us
 from lightagentd.agents.turn import unanswered
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.kinds.agent import Said
-from lightagentd.events.kinds.session import SessionForked, SessionImported
 from lightagentd.events.model import Event
+from lightagentd.events.types.agent import Said
+from lightagentd.events.types.session import SessionForked, SessionImported
 from lightagentd.llm.protocol import Message
 
 IMPORTED = "import"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError
 from lightagentd.events.history import Change, History
-from lightagentd.events.kinds.session import SessionDeleted
+from lightagentd.events.types.session import SessionDeleted
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent

@@ -10,8 +10,8 @@ import asyncio
 
 from lightagentd.errors import OutcomeUnknown
 from lightagentd.events.history import History
-from lightagentd.events.kinds.tool import INVOCATION, CallEnded
 from lightagentd.events.model import Event, EventContext
+from lightagentd.events.types.tool import INVOCATION, CallEnded
 
 DISPATCH, INTENT = "agent.tool_dispatch", "intent"
 MOST_CALLS = 50_000

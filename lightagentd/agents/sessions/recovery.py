@@ -19,11 +19,11 @@ from lightagentd.agents.sessions.session import Session, SessionRecord, result_e
 from lightagentd.agents.turn import TakenUp, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.kinds.agent import TurnFailed, TurnInterrupted
-from lightagentd.events.kinds.tool import INVOCATION
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
+from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
+from lightagentd.events.types.tool import INVOCATION
 from lightagentd.policy.approvals import Approvals
 
 UNKNOWN = (

@@ -30,10 +30,10 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.journal.entry import plain
-from lightagentd.events.kinds import session as kinds
-from lightagentd.events.kinds.agent import Prompted
 from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.store.states import checked, decoding
+from lightagentd.events.types import session as kinds
+from lightagentd.events.types.agent import Prompted
 from lightagentd.fenced import question_of
 from lightagentd.llm.protocol import Message
 

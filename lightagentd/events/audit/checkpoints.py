@@ -28,8 +28,8 @@ from lightagentd.events.audit.bad_record import hash_of, record_of
 from lightagentd.events.audit.signing import SigningKey, short, signed_by, write_whole
 from lightagentd.events.context import own_task
 from lightagentd.events.history import History
-from lightagentd.events.kinds.history import CheckpointBroken, CheckpointKey, CheckpointSigned
 from lightagentd.events.model import Event, NewEvent, decode
+from lightagentd.events.types.history import CheckpointBroken, CheckpointKey, CheckpointSigned
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 
 from lightagentd.errors import Conflict, HistoryDamaged, LightagentError, StorageError
-from lightagentd.events.kinds.history import HistoryCompacted
 from lightagentd.events.model import decode
 from lightagentd.events.store import records
 from lightagentd.events.store.exchange import being_made, exchange, finish_exchange, made
@@ -41,6 +40,7 @@ from lightagentd.events.store.layout import (
     indexed_fields,
     seq_key,
 )
+from lightagentd.events.types.history import HistoryCompacted
 from lightagentd.host import state_lock
 from lightagentd.host.renaming import sync_folder
 

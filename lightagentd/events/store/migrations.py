@@ -15,7 +15,6 @@ from typing import Any
 import lmdb
 
 from lightagentd.errors import HistoryDamaged
-from lightagentd.events.kinds.history import HistoryMigrated
 from lightagentd.events.model import decode
 from lightagentd.events.store import clock
 from lightagentd.events.store.layout import (
@@ -27,6 +26,7 @@ from lightagentd.events.store.layout import (
     seq_key,
 )
 from lightagentd.events.store.records import index_fields
+from lightagentd.events.types.history import HistoryMigrated
 
 Progress = Callable[[str], object]
 _POSITION = b"migrating"

@@ -23,10 +23,10 @@ from itertools import islice
 from typing import Any
 
 from lightagentd.errors import HistoryDamaged
-from lightagentd.events.kinds.history import HistoryPruned
 from lightagentd.events.model import Event, NewEvent, decode, dump_json
 from lightagentd.events.store import records
 from lightagentd.events.store.layout import EVENTS, Environment, bounded, field_prefix, index_prefix, seq_key
+from lightagentd.events.types.history import HistoryPruned
 
 PASS_EVENTS = 1000
 """Events that one pass looks at, at the most."""

@@ -14,7 +14,7 @@ from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus import streams as dbus_streams
 from lightagentd.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, LimitExceeded, SessionNotFound
-from lightagentd.events.kinds.daemon import DaemonReady
+from lightagentd.events.types.daemon import DaemonReady
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
 from tests.control.dbus.on_the_bus import MANAGER, ROOT, serving

@@ -32,11 +32,11 @@ from lightagentd.events.audit.verification import Terms, Verification
 from lightagentd.events.audit.verification import verify as verify_store
 from lightagentd.events.context import within
 from lightagentd.events.history import Change, History
-from lightagentd.events.kinds.daemon import DaemonStarting
 from lightagentd.events.model import NewEvent, decode
 from lightagentd.events.store import layout
 from lightagentd.events.store.layout import INDEXES, Environment, index_prefix, seq_key
 from lightagentd.events.store.retention import Bounds, parts, prune, sweep
+from lightagentd.events.types.daemon import DaemonStarting
 from tests.events.stored import alter, note, opened, raw_events
 
 SESSION = "ses_0123456789abcdef"

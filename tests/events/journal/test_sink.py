@@ -23,8 +23,8 @@ from lightagentd.events.journal import sink as journald
 from lightagentd.events.journal.journal_socket import JournalSocket
 from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.journal.sink import JournaldSink, journal_fields, message_id
-from lightagentd.events.kinds.agent import Prompted
 from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
+from lightagentd.events.types.agent import Prompted
 from lightagentd.host.paths import Paths
 from lightagentd.redaction import Redactor
 

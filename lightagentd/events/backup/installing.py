@@ -1,0 +1,226 @@
+"""Putting another store in the place of the present one, while no daemon runs: a backup, or an import.
+
+The new store is made whole in the folder `history.installing` beside the present one. There it is checked,
+told which event it owes (`Environment.owe`: HistoryInstalled), and marked with the file INSTALLING, which
+says where the present one shall lie. Then the two folders are exchanged in one step, and the old one gets its
+name, `history.before-restore-TIME`. It is never overwritten or removed. Whatever kills this leaves the old
+store or the new one in place, whole, and `settle` finishes or clears the rest at the next start or restore.
+
+All of it runs as the owner of the state folder (`stored.run_as_owner`), who holds its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightagentd.errors import Conflict, HistoryDamaged, StorageError
+from lightagentd.events.backup import store_file
+from lightagentd.events.backup.backup import copy_error
+from lightagentd.events.backup.store_file import StoreFacts
+from lightagentd.events.store.exchange import finish_exchange
+from lightagentd.events.store.layout import Environment
+from lightagentd.events.types.history import HistoryInstalled
+from lightagentd.host import state_lock
+from lightagentd.host.renaming import exchange, rename_new, sync_folder
+
+HISTORY, STAGING = "history", "history.installing"
+MARK = "INSTALLING"
+"""A file in a store that was put in place, until the one before it has its name."""
+_COPY_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def held(state: Path) -> Iterator[None]:
+    """Hold the lock of a stopped daemon's state folder. Raises Conflict."""
+    try:
+        fd = state_lock.hold(state)
+    except Conflict as err:
+        err.message = f"The daemon that uses {state} is running."
+        err.suggestion = "Stop it first: systemctl stop lightagentd"
+        raise
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def install_backup(state: str, fd: int, name: str, by: int, force: bool) -> Iterator[dict[str, Any]]:
+    """Put the backup that a descriptor holds in place. Says what it was, as `install` does; `name` is what
+    messages call it, `by` the uid that wants it.
+
+    With `force` also one whose chain does not verify. Raises Conflict, InvalidArgument, StorageError,
+    HistoryDamaged; then the present store is as it was.
+    """
+
+    def make(folder: Path) -> StoreFacts:
+        _copy(fd, folder / "data.mdb")
+        found = store_file.facts(folder / "data.mdb", name)
+        if not found.verified and not force:
+            raise HistoryDamaged(
+                f"{name} does not verify: {found.problem}.",
+                suggestion="Use another backup, or put it in place all the same with --force.",
+            )
+        return found
+
+    yield from install(Path(state), "restore", by, make)
+
+
+def install(state: Path, how: str, by: int, make: Callable[[Path], StoreFacts]) -> Iterator[dict[str, Any]]:
+    """Have `make` write a store's data.mdb into an empty folder, and put that in place.
+
+    Yields sentences about what an earlier command left (`said`), then the facts with `set_aside`, the path of
+    the store that was there before, empty when there was none. Raises what `make` does, and Conflict,
+    StorageError.
+    """
+    with held(state):
+        if said := settle(state):
+            yield {"said": said}
+        finish_exchange(state / HISTORY)
+        staging = state / STAGING
+        placed = False
+        try:
+            staging.mkdir(mode=0o700)
+            found = make(staging)
+            aside = _name_aside(state, how) if os.path.lexists(state / HISTORY) else None
+            _owe(staging, how, by, found, aside)
+            _mark(staging, aside)
+            placed = True
+            _place(state, aside)
+        except OSError as err:
+            raise copy_error(err) from err
+        finally:
+            if not placed:
+                shutil.rmtree(staging, ignore_errors=True)
+        yield {**asdict(found), "set_aside": str(aside or "")}
+
+
+def settle(state: Path) -> str:
+    """Finish what was killed while it put a store in place; gives a sentence about it, or nothing.
+
+    Runs under the lock of the state folder, before the history is opened. Raises StorageError.
+    """
+    history, staging = state / HISTORY, state / STAGING
+    try:
+        if (history / MARK).exists():  # exchanged: what lies beside it is the store that was there before
+            aside = _finish(state)
+            former = f"; the former history is {aside}" if aside else ""
+            return f"A restore or import was interrupted and is finished{former}."
+        if not os.path.lexists(staging):
+            return ""
+        if not os.path.lexists(history) and (staging / MARK).exists():
+            rename_new(staging, history)
+            sync_folder(state)
+            _finish(state)
+            return "A restore or import was interrupted and is finished."
+        shutil.rmtree(staging)
+        sync_folder(state)
+    except OSError as err:
+        raise StorageError(
+            f"A restore or import in {state} was interrupted and cannot be cleared up: {err.strerror}.",
+            suggestion=f"Look at {staging} and {history}, keep the one that is whole as 'history'.",
+        ) from err
+    return "A restore or import was interrupted before it changed anything; begin it again."
+
+
+def _name_aside(state: Path, how: str) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    name = state / f"{HISTORY}.before-{how}-{stamp}"
+    number = 1
+    while os.path.lexists(name):
+        number += 1
+        name = state / f"{HISTORY}.before-{how}-{stamp}-{number}"
+    return name
+
+
+def _owe(staging: Path, how: str, by: int, found: StoreFacts, aside: Path | None) -> None:
+    """Have the first start with the new store say what was done."""
+    done = HistoryInstalled(
+        how=how,
+        by=by,
+        seq=found.seq,
+        hash=found.hash,
+        set_aside=str(aside or ""),
+        verified=found.verified,
+        message=_sentence(how, by, found, aside),
+    )
+    environment = Environment(staging)
+    try:
+        with environment.env.begin(write=True) as txn:
+            environment.owe(txn, done.topic, done.type, done.model_dump(mode="json"))
+    finally:
+        environment.close()
+    (staging / "lock.mdb").unlink(missing_ok=True)
+
+
+def _sentence(how: str, by: int, found: StoreFacts, aside: Path | None) -> str:
+    what = "a backup was restored" if how == "restore" else "an export was imported"
+    checked = "" if found.verified else ", though it does not verify"
+    former = f"; the former history is {aside}" if aside else ""
+    return f"by the uid {by} {what} that ends at event {found.seq}{checked}{former}"
+
+
+def _mark(staging: Path, aside: Path | None) -> None:
+    fd = os.open(staging / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump({"set_aside": aside.name if aside else ""}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    for name in staging.iterdir():
+        _sync_file(name)
+    sync_folder(staging)
+
+
+def _place(state: Path, aside: Path | None) -> None:
+    history, staging = state / HISTORY, state / STAGING
+    if aside is None:
+        rename_new(staging, history)
+    elif not exchange(staging, history):
+        rename_new(history, aside)  # killed here, no history is in place: `settle` goes on
+        rename_new(staging, history)
+    sync_folder(state)
+    _finish(state)
+
+
+def _finish(state: Path) -> Path | None:
+    """The new store is in place: give the former one its name, and then take the mark away."""
+    history, staging = state / HISTORY, state / STAGING
+    aside: Path | None = None
+    name = ""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        name = str(json.loads((history / MARK).read_text())["set_aside"])
+    if name and "/" not in name:
+        aside = state / name
+    if os.path.lexists(staging):
+        if aside is None or os.path.lexists(aside):
+            aside = _name_aside(state, "restore")
+        rename_new(staging, aside)
+        sync_folder(state)
+    (history / MARK).unlink()
+    sync_folder(history)
+    return aside
+
+
+def _sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _copy(source: int, target: Path) -> None:
+    """Copy a file from its beginning. Raises OSError."""
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        position = 0
+        while data := os.pread(source, _COPY_BYTES, position):
+            file.write(data)
+            position += len(data)

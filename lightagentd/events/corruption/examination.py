@@ -1,0 +1,341 @@
+"""Is the history's file sound, and what to do with one that is not: it is set aside, never written over.
+
+`examine` looks before LMDB opens the file (see `pages`): at the first pages, the list of databases, the
+newest event and the stored states, and then at everything else for as long as it may. What it finds is
+damage; that the file cannot be read at all (no permission, a device that fails) is none: no daemon starts.
+
+`set_aside` renames the folder to `history.damaged-YYYYMMDDTHHMMSSZ` and leaves a note first, with which a
+start that was killed goes on: a new store begins behind the last event that was known of the old one. The
+damaged folder stays for the administrator, and the new store says so (`kinds.history.HistorySetAside`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightagentd.errors import StorageError
+from lightagentd.events.corruption.pages import Node, PageFile, Torn, Tree, Walk
+from lightagentd.events.corruption.runs import known_event
+from lightagentd.events.model import GENESIS, Event, decode
+from lightagentd.events.store.layout import EVENTS, INDEXES, META, SCHEMA_VERSION, STATES
+
+QUICK_S = 0.015
+"""How long a start that follows a stop looks at what it need not look at."""
+CAREFUL_S = 1.0
+"""The same after a run that ended without a stop."""
+SET_ASIDE = "history.damaged-"
+EXPORT = ".jsonl"
+"""What the file with the readable part of such a store ends with."""
+DATA, LOCK = "data.mdb", "lock.mdb"
+_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
+"""What LMDB's own lock file begins with."""
+TAIL_EVENTS = 1000
+_SINCE_VERSION = {"by_field": 2}
+"""Indexes that a store of an older schema does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What there is. `problem` says what is wrong, and is empty for a sound store and for none at all."""
+
+    problem: str = ""
+    seq: int = 0
+    """The number of the newest event."""
+    hash: str = GENESIS
+    whole: bool = False
+    """Whether every page was looked at."""
+
+
+def examine(folder: Path, *, seconds: float | None, known: bool = False) -> Examined:
+    """Look at a store that nobody writes, for about so long beyond what must be; None for all of it.
+
+    `known` says that there were events in it: then a file that is gone or empty is damage too. Raises
+    StorageError when it cannot be looked at.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    try:
+        with _opened(folder, known=known) as fd:
+            return Examined(whole=True) if fd is None else _look(PageFile(fd), deadline)
+    except Torn as err:
+        return Examined(problem=str(err))
+    except OSError as err:
+        raise StorageError(
+            f"The history in {folder} cannot be read: {err.strerror}.",
+            suggestion=_advice(err, folder),
+        ) from err
+
+
+def _advice(err: OSError, folder: Path) -> str:
+    if err.errno in (errno.EACCES, errno.EPERM):
+        return f"Give it back to the daemon's user: chown -R --reference={folder.parent} {folder}"
+    return "Look at the disk and its mount; nothing was changed."
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, *, known: bool) -> Iterator[int | None]:
+    """A descriptor of the store's file; None when there is no store yet. Raises Torn, OSError."""
+    try:
+        names = set(os.listdir(folder))  # noqa: PTH208 - Path.iterdir is lazy, and fails later
+    except FileNotFoundError:
+        if folder.is_symlink():
+            raise  # what it points to may only not be mounted
+        yield None
+        return
+    except NotADirectoryError as err:
+        raise Torn(f"{folder} is no folder") from err
+    path = folder / DATA
+    try:
+        info = path.stat()
+    except FileNotFoundError as err:
+        if known or path.is_symlink() or names - {LOCK}:
+            raise Torn(f"{DATA} is not there") from err
+        yield None
+        return
+    except OSError as err:
+        if err.errno == errno.ELOOP:
+            raise Torn(f"{DATA} is a symbolic link to itself") from err
+        raise
+    if not stat.S_ISREG(info.st_mode):
+        raise Torn(f"{DATA} is no file")
+    if info.st_size == 0 and not known:  # killed while it was made: LMDB begins it anew
+        yield None
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _look(file: PageFile, deadline: float | None) -> Examined:
+    """Raises Torn, OSError."""
+    meta = file.meta()
+    used_bytes = (meta.last_page + 1) * meta.page_size
+    if file.size_bytes < used_bytes:
+        raise Torn(f"it is truncated: {file.size_bytes} bytes of {used_bytes} are left")
+    walk = Walk(file, meta)
+    trees = walk.trees()
+    if not trees:
+        return Examined(whole=True)  # killed while it was made
+    if META not in trees or EVENTS not in trees:
+        raise Torn("its list of databases lacks the one of the events")
+    version = schema_version(file, walk, trees[META])
+    if version > SCHEMA_VERSION:
+        return Examined()  # opening it says so, and it is not for this program to judge it
+    walk.check_free(claim=False)
+    if trees[EVENTS].root is not None:
+        for name in INDEXES:
+            if name not in trees and _SINCE_VERSION.get(name, 1) <= version:
+                raise Torn(f"its list of databases lacks {name}")
+    last = _last_event(file, Walk(file, meta), trees[EVENTS])
+    head = {} if last is None else {"seq": last.seq, "hash": last.hash}
+    whole = _look_at_all(file, walk, trees, deadline)
+    return Examined(whole=whole, **head)  # type: ignore[arg-type]
+
+
+def schema_version(file: PageFile, walk: Walk, meta: Tree) -> int:
+    """What the store says of itself; 0 when it says nothing. Raises Torn, OSError."""
+    for nodes in walk.leaves(meta):
+        for node in nodes:
+            if node.key == b"schema_version":
+                found = file.value(node)
+                if not found.isdigit() or len(found) > 9:
+                    raise Torn("its schema version is no number")
+                return int(found)
+    return 0
+
+
+def _last_event(file: PageFile, walk: Walk, events: Tree) -> Event | None:
+    for nodes in walk.leaves(events, newest_first=True):
+        for node in nodes:
+            record = file.value(node)
+            try:
+                event = decode(record)
+            except ValueError as err:
+                raise Torn(f"its newest event cannot be read: {err}") from err
+            if node.key != event.seq.to_bytes(8, "big"):
+                raise Torn(f"its newest event says that it is number {event.seq}, and lies elsewhere")
+            return event
+    return None
+
+
+def _look_at_all(file: PageFile, walk: Walk, trees: dict[str, Tree], deadline: float | None) -> bool:
+    """The states, whose content every start reads; the newest events; and the rest. False when time is over.
+
+    Raises Torn, OSError.
+    """
+    for name in STATES:
+        for nodes in walk.leaves(trees[name]) if name in trees else ():
+            for node in nodes:
+                if not _is_state(node.key, file.value(node)):
+                    raise Torn(f"the entry {node.key[:60]!r} of the state {name} cannot be read")
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+    rest = [name for name in trees if name not in (*STATES, META, EVENTS)]
+    for name in (EVENTS, *rest):
+        for nodes in walk.leaves(trees[name], newest_first=True):
+            if name == EVENTS and deadline is None:
+                _check_events(file, nodes)
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+    if deadline is None or time.monotonic() < deadline:
+        walk.free_after().check_free(claim=True)
+    return True
+
+
+def _check_events(file: PageFile, nodes: list[Node]) -> None:
+    """Raise Torn for a record that no reader could read."""
+    for node in nodes:
+        try:
+            decode(file.value(node))
+        except ValueError as err:
+            raise Torn(f"the event at {int.from_bytes(node.key, 'big')} cannot be read: {err}") from err
+
+
+def _is_state(key: bytes, value: bytes) -> bool:
+    try:
+        key.decode()
+        return isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def clear_lock(folder: Path) -> None:
+    """Move away a lock file that LMDB could not use; it holds nothing, and LMDB makes it anew.
+
+    Raises StorageError.
+    """
+    path = folder / LOCK
+    try:
+        usable = not os.path.lexists(path) or _can_lock(path)
+        if not usable:
+            path.rename(path.with_name(f"{LOCK}.{_stamp()}"))
+    except OSError as err:
+        raise StorageError(
+            f"The lock file {path} cannot be used: {err.strerror}.", suggestion=f"Remove it: rm -r {path}"
+        ) from err
+
+
+def _can_lock(path: Path) -> bool:
+    """Whether it is a file of ours with nothing foreign in it."""
+    info = path.lstat()
+    if not stat.S_ISREG(info.st_mode):
+        return False
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except PermissionError:
+        return False
+    try:
+        start = os.read(fd, 4)
+    finally:
+        os.close(fd)
+    return start in (b"", bytes(4), _MAGIC)
+
+
+# Setting aside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A store that is being set aside; the file is gone again once the new store says so itself."""
+
+    path: str
+    message: str
+    seq: int
+    hash: str
+
+
+def note_file(folder: Path) -> Path:
+    return folder.parent / "history-set-aside.json"
+
+
+def set_aside(folder: Path, message: str, seq: int, head_hash: str) -> Note:
+    """Move a damaged store away, with the last event that is known of it.
+
+    Raises StorageError; then it is where it was.
+    """
+    stamp = _stamp()
+    target = folder.with_name(f"{SET_ASIDE}{stamp}")
+    number = 1
+    while os.path.lexists(target):
+        number += 1
+        target = folder.with_name(f"{SET_ASIDE}{stamp}-{number}")
+    note = Note(path=str(target), message=message, seq=seq, hash=head_hash)
+    try:
+        _write_note(note_file(folder), note)
+        folder.rename(target)
+        _sync_folder(folder.parent)
+    except OSError as err:
+        with contextlib.suppress(OSError):
+            note_file(folder).unlink(missing_ok=True)
+        raise StorageError(
+            f"The damaged history in {folder} could not be moved away: {err.strerror}.",
+            suggestion=f"Move it away by hand: mv {folder} {target}",
+        ) from err
+    return note
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def pending_note(folder: Path) -> Note | None:
+    """What `set_aside` began and the new store does not say yet; None also when it moved nothing."""
+    try:
+        value = json.loads(note_file(folder).read_bytes())
+        seq, event_hash = known_event(value)
+        note = Note(path=str(value["path"]), message=str(value["message"]), seq=seq, hash=event_hash)
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    except OSError as err:
+        raise StorageError(f"{note_file(folder)} cannot be read: {err.strerror}.") from err
+    return note if os.path.lexists(note.path) else None
+
+
+def forget_note(folder: Path) -> None:
+    """The new store has its first event. Raises OSError."""
+    note_file(folder).unlink(missing_ok=True)
+
+
+def export_of(path: Path) -> Path:
+    """The file with what can be read of a store that was set aside."""
+    return path.with_name(path.name + EXPORT)
+
+
+def left_aside(folder: Path) -> list[Path]:
+    """The damaged stores that an administrator has not moved away, the oldest first."""
+    try:
+        names = os.listdir(folder.parent)  # noqa: PTH208 - fails at once
+    except OSError:
+        return []
+    kept = sorted(name for name in names if name.startswith(SET_ASIDE))
+    return [folder.with_name(name) for name in kept if not name.endswith((EXPORT, ".partial"))]
+
+
+def _write_note(path: Path, note: Note) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump({"path": note.path, "message": note.message, "seq": note.seq, "hash": note.hash}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,363 @@
+"""What can still be read of a damaged store, written to a file of JSON lines as `lactl history export` makes.
+
+The trees are walked as far as they go (see `pages`). Where they do not go, every page of the file is looked
+at for events that the walk did not come to. Pages that are not the store's any more lie among those, so the
+data of a session that was deleted is left out there, and so is what retention removed. A record whose data
+are not those that its header names gives its header alone.
+
+Where all events and all states could be read, and only an index or a spare page was damaged, it is a whole
+export that can be imported. Else it is one of a part, and has no last line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from lightagentd.errors import StorageError
+from lightagentd.events.backup import portable
+from lightagentd.events.corruption.examination import DATA
+from lightagentd.events.corruption.pages import PageFile, Torn, Tree, Walk
+from lightagentd.events.model import GENESIS, Event, decode
+from lightagentd.events.store.layout import EVENTS, META, SCHEMA_VERSION, STATES
+
+_WINDOW = 1_000_000
+"""How many events a scan of the whole file looks for at once; each takes 8 bytes."""
+_PAUSE_PAGES, _PAUSE_S = 256, 0.002
+"""The daemon serves meanwhile, in the same process."""
+_DELETED = b'"topic":"session.deleted"'
+_MOST_EVENTS = 1 << 32
+"""A number beyond that is no number of an event."""
+
+
+class Stopped(Exception):
+    """Whoever asked for the work does not want it any more."""
+
+
+@dataclass(kw_only=True)
+class Salvaged:
+    """What a salvage came to. `torn` says of what could not be used what was wrong with it."""
+
+    events: int = 0
+    missing: int = 0
+    """How many numbers between the first and the last event have none."""
+    without_data: int = 0
+    states: int = 0
+    whole: bool = False
+    """Whether nothing is missing, so that the file can be imported."""
+    torn: list[str] = field(default_factory=list)
+
+
+class DamagedStore:
+    """An open damaged store, with the trees that the better one of its first pages leads to."""
+
+    def __init__(self, fd: int, stop: Callable[[], bool]) -> None:
+        self.file = PageFile(fd)
+        self.torn_first: list[str] = []
+        """What is wrong with the first pages: they may lead to what the store was before its last change."""
+        self.torn_events: list[str] = []
+        """What was wrong in the newest walk over the events."""
+        self.torn_states: list[str] = []
+        self._walk: Walk | None = None
+        self._trees: dict[str, Tree] = {}
+        self._stop = stop
+        self._looked = 0
+        metas = self.file.any_meta()
+        if len(metas) < 2:
+            self.torn_first.append("one of the first pages is not sound")
+        for meta in metas:
+            self.file.page_size = meta.page_size
+            walk = Walk(self.file, meta, tolerant=True)
+            trees = walk.trees() if meta.main.root is not None else {}
+            if EVENTS in trees and not (walk.torn and len(metas) > 1):
+                self._walk, self._trees = walk, trees
+                break
+        else:
+            self.torn_first.append("no first page leads to the events")
+
+    def events(self, *, newest_first: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Number and record of each event that the trees lead to, in order."""
+        if self._walk is None:
+            return
+        walk = Walk(self.file, self._walk.meta, tolerant=True)
+        self.torn_events = walk.torn
+        for nodes in walk.leaves(self._trees[EVENTS], newest_first=newest_first):
+            self._breathe()
+            for node in nodes:
+                seq = int.from_bytes(node.key, "big")
+                if len(node.key) != 8 or not 0 < seq < _MOST_EVENTS:
+                    continue
+                try:
+                    yield seq, self.file.value(node)
+                except (Torn, OSError) as err:
+                    walk.torn.append(str(err))
+
+    def scanned(self, low: int, high: int) -> Iterator[tuple[int, bytes, int]]:
+        """Number and record of each event between two numbers in any page of the file, used or not, and where
+        it lies (see `at`).
+        """
+        for page in range(self.file.size_bytes // self.file.page_size):
+            self._breathe()
+            try:
+                nodes = self.file.leaf(page, self.file.page(page))
+            except (Torn, OSError):
+                continue
+            for number, node in enumerate(nodes):
+                seq = int.from_bytes(node.key, "big")
+                if len(node.key) != 8 or not low <= seq <= high:
+                    continue
+                with contextlib.suppress(Torn, OSError):
+                    record = self.file.value(node)
+                    if record.startswith(b'{"seq":%d,' % seq):
+                        yield seq, record, page << 16 | number
+
+    def at(self, place: int) -> bytes:
+        """The record at a place that `scanned` gave. Raises Torn, OSError."""
+        page = place >> 16
+        return self.file.value(self.file.leaf(page, self.file.page(page))[place & 0xFFFF])
+
+    def states(self) -> Iterator[tuple[str, str, object]]:
+        """State, key and value of everything that is stored beside the events."""
+        self.torn_states = []
+        for name in STATES:
+            if self._walk is None or name not in self._trees:
+                continue
+            walk = Walk(self.file, self._walk.meta, tolerant=True)
+            for nodes in walk.leaves(self._trees[name]):
+                self._breathe()
+                for node in nodes:
+                    try:
+                        yield name, node.key.decode(), json.loads(self.file.value(node))
+                    except (Torn, OSError, ValueError, RecursionError) as err:
+                        self.torn_states.append(f"{name}: {err}")
+            self.torn_states += walk.torn
+
+    def meta_of(self, key: bytes) -> bytes:
+        """A value of META; empty when it cannot be read."""
+        if self._walk is not None and META in self._trees:
+            for nodes in Walk(self.file, self._walk.meta, tolerant=True).leaves(self._trees[META]):
+                for node in nodes:
+                    if node.key == key and not node.page:
+                        return node.value
+        return b""
+
+    def _breathe(self) -> None:
+        """After each page: raises Stopped, and leaves the machine to others now and then."""
+        self._looked += 1
+        if self._stop():
+            raise Stopped
+        if self._looked % _PAUSE_PAGES == 0:
+            time.sleep(_PAUSE_S)
+
+
+@contextlib.contextmanager
+def opened(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[DamagedStore]:
+    """What is no file is as one with nothing in it. Raises OSError."""
+    path = folder / DATA
+    is_file = path.is_file()  # before it is opened: to open a device may do something
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if is_file else os.memfd_create("nothing")
+    try:
+        yield DamagedStore(fd, stop)
+    finally:
+        os.close(fd)
+
+
+def last_known(folder: Path) -> tuple[int, str]:
+    """Number and hash of the newest event that can be found in a damaged store; (0, GENESIS) without one."""
+    best = (0, GENESIS)
+    with contextlib.suppress(OSError), opened(folder) as store:
+        for _, record in store.events(newest_first=True):
+            event = _event(record)
+            if event is not None and not store.torn_first and not store.torn_events:
+                return event.seq, event.hash
+            break
+        for seq, record, _ in store.scanned(1, _MOST_EVENTS):
+            if seq > best[0] and (event := _event(record)) is not None:
+                best = (event.seq, event.hash)
+    return best
+
+
+def is_whole(export: Path) -> bool:
+    """Whether a file that `salvage` wrote can be imported."""
+    try:
+        with export.open("rb") as file:
+            file.seek(-min(4096, export.stat().st_size), os.SEEK_END)
+            return (
+                file.read()
+                .rpartition(b"\n")[0]
+                .rpartition(b"\n")[2]
+                .startswith(b'{"%b"' % portable.LAST.encode())
+            )
+    except OSError:
+        return False
+
+
+def salvage(folder: Path, target: Path, stop: Callable[[], bool]) -> Salvaged:
+    """Write what can be read of the store in a folder to a new file, which appears when it is complete.
+
+    Raises Stopped, and StorageError when the file cannot be written or there is nothing to read.
+    """
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as out, opened(folder, stop) as store:
+            done = _Export(store, out).write()
+            out.flush()
+            os.fsync(out.fileno())
+        partial.rename(target)
+    except (OSError, Stopped) as err:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(err, Stopped):
+            raise
+        raise StorageError(
+            f"What can be read of the history in {folder} could not be written to {target}: {err.strerror}.",
+            suggestion="Make room and restart the daemon, which then tries it again.",
+        ) from err
+    return done
+
+
+class _Export:
+    """One salvage."""
+
+    def __init__(self, store: DamagedStore, out: BinaryIO) -> None:
+        self._store = store
+        self._out = out
+        self._done = Salvaged()
+        self._deleted: set[str] = set()
+        """Sessions whose data nobody may see again."""
+        self._there = bytearray()
+        """A bit for each number that the walk came to."""
+        self._anchor, self._anchor_hash = 0, GENESIS
+        self._last = 0
+        self._count = 0
+        self._newest = b""
+        self._head = (0, GENESIS)
+
+    def write(self) -> Salvaged:
+        first = self._survey()
+        stored = self._store.meta_of(b"schema_version")
+        version = int(stored) if stored.isdigit() else SCHEMA_VERSION
+        anchor = (self._anchor, self._anchor_hash)
+        whole, count = not self._done.torn, self._count
+        newest = _event(self._newest)
+        time_us = newest.time_us if newest is not None else 0
+        events = count if whole else None
+        self._out.write(portable.first_line(version, anchor, whole=whole, events=events, time_us=time_us))
+        self._events(first)
+        for name, key, value in self._store.states():
+            self._out.write(portable.state_line(name, key, value))
+            self._done.states += 1
+        if whole and not self._done.torn:
+            self._out.write(portable.last_line(self._done.events, self._done.states, self._head))
+            self._done.whole = True
+        return self._done
+
+    def _survey(self) -> int:
+        """Walk once without writing. Gives the first number from which events are missing; 0 for none."""
+        self._anchor, self._anchor_hash = _anchor(self._store.meta_of(b"anchor"))
+        for seq, record in self._store.events():
+            self._note(seq)
+            self._see(seq, record)
+            self._count += 1
+        for _ in self._store.states():
+            pass
+        store = self._store
+        self._done.torn += [*store.torn_first, *store.torn_events, *store.torn_states]
+        if not store.torn_first and not store.torn_events:
+            return 0
+        for seq, record, _ in self._store.scanned(1, _MOST_EVENTS):
+            self._see(seq, record)
+        return next((seq for seq in range(self._anchor + 1, self._last + 1) if not self._has(seq)), 0)
+
+    def _events(self, first_missing: int) -> None:
+        walked = self._store.events()
+        ahead = next(walked, None)
+        low = first_missing or self._last + 1
+        while ahead is not None and ahead[0] < low:
+            self._event(*ahead)
+            ahead = next(walked, None)
+        while low <= self._last:
+            high = min(low + _WINDOW - 1, self._last)
+            found = self._found(low, high)
+            for seq in range(low, high + 1):
+                if self._has(seq):
+                    while ahead is not None and ahead[0] <= seq:
+                        self._event(*ahead)
+                        ahead = next(walked, None)
+                elif place := found[seq - low]:
+                    self._event(seq, self._store.at(place - 1), scanned=True)
+                else:
+                    self._done.missing += 1
+            low = high + 1
+
+    def _found(self, low: int, high: int) -> array[int]:
+        """Where records lie that the walk did not come to, counted from 1; 0 for those that are nowhere.
+
+        Of two with one number the one without data counts.
+        """
+        found = array("Q", bytes(8 * (high - low + 1)))
+        if all(self._has(seq) for seq in range(low, high + 1)):
+            return found
+        for seq, record, place in self._store.scanned(low, high):
+            before = found[seq - low]
+            if not self._has(seq) and (not before or len(record) < len(self._store.at(before - 1))):
+                found[seq - low] = place + 1
+        return found
+
+    def _event(self, seq: int, record: bytes, *, scanned: bool = False) -> None:
+        event = _event(record)
+        if event is None or event.seq != seq:
+            self._done.torn.append(f"the record of event {seq} is no event")
+            self._done.missing += 1
+            return
+        data = record.partition(b"\n")[2]
+        value = portable.event_fields(event, data)
+        hidden = scanned and event.session in self._deleted
+        if data and (hidden or hashlib.sha256(data).hexdigest() != event.data_sha256):
+            self._done.torn.append(f"the data of event {seq} are not those that its header names")
+            value = {**event.to_dict(), "data": None}
+        self._done.without_data += value["data"] is None
+        self._done.events += 1
+        self._head = (seq, event.hash)
+        self._out.write(portable.line(value))
+
+    def _see(self, seq: int, record: bytes) -> None:
+        if seq > self._last:
+            self._last, self._newest = seq, record
+        if _DELETED in record.partition(b"\n")[0] and (event := _event(record)) is not None:
+            self._deleted.add(event.session)
+
+    def _note(self, seq: int) -> None:
+        at = seq >> 3
+        if at >= len(self._there):
+            self._there.extend(bytes(at + 1 - len(self._there) + 4096))
+        self._there[at] |= 1 << (seq & 7)
+
+    def _has(self, seq: int) -> bool:
+        return seq >> 3 < len(self._there) and bool(self._there[seq >> 3] & 1 << (seq & 7))
+
+
+def _event(record: bytes) -> Event | None:
+    """The event; of one whose data cannot be read the header alone."""
+    for part in (record, record.partition(b"\n")[0] + b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return decode(part)
+    return None
+
+
+def _anchor(stored: bytes) -> tuple[int, str]:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        seq, anchor_hash = json.loads(stored or b"null")
+        if 0 <= int(seq) < _MOST_EVENTS:
+            return int(seq), str(anchor_hash)
+    return 0, GENESIS

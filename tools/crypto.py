@@ -36,13 +36,13 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
-from lightagentd.worker.crypt.certificates import WEAK, certificates, explained, key_text
-from lightagentd.worker.crypt.encodings import decoded, encoded, hex_or_base64
-from lightagentd.worker.crypt.handshake import trusted_or_not
-from lightagentd.worker.crypt.keys import fingerprint, fits, generated, signature_of
-from lightagentd.worker.crypt.keystore import HANDLE, LABEL, KeyFacts, Kind, store_of_environment
-from lightagentd.worker.crypt.signatures import Message, is_valid, public_key, scheme_of
-from lightagentd.worker.files.search import open_regular
+from lightagentd.toolkit.crypt.certificates import WEAK, certificates, explained, key_text
+from lightagentd.toolkit.crypt.encodings import decoded, encoded, hex_or_base64
+from lightagentd.toolkit.crypt.handshake import trusted_or_not
+from lightagentd.toolkit.crypt.keys import fingerprint, fits, generated, signature_of
+from lightagentd.toolkit.crypt.keystore import HANDLE, LABEL, KeyFacts, Kind, store_of_environment
+from lightagentd.toolkit.crypt.signatures import Message, is_valid, public_key, scheme_of
+from lightagentd.toolkit.files.search import open_regular
 
 INPUT_LIMIT_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from lightagentd.dns import visible
 from lightagentd.errors import LightagentError, OutcomeUnknown, Unavailable
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
-from lightagentd.worker.dbustypes import (
+from lightagentd.toolkit.dbus.introspection import parsed
+from lightagentd.toolkit.dbus.values import (
     OBJECT_PATH,
     VALUE_LIMIT_CHARS,
     limited,
@@ -28,7 +28,7 @@ from lightagentd.worker.dbustypes import (
     typed_arguments,
     value_text,
 )
-from lightagentd.worker.dbusxml import parsed
+from lightagentd.toolkit.dns import visible
 
 if TYPE_CHECKING:
     from lightagentd.bus.connection import Bus

@@ -30,8 +30,8 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
-from lightagentd.worker.files import changes, listing, search, text, usage
-from lightagentd.worker.files.paths import absolute, explained
+from lightagentd.toolkit.files import changes, listing, search, text, usage
+from lightagentd.toolkit.files.paths import absolute, explained
 
 SEARCH_S = 20.0
 

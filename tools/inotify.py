@@ -1,6 +1,6 @@
 """Watches on files and folders, which stay between calls and whose events go to the event bus by themselves.
 
-The engine is `lightagentd.worker.watching`; its modules say what is told and what is not. All actions run in
+The engine is `lightagentd.toolkit.watching`; its modules say what is told and what is not. All actions run in
 the place WATCHER, a worker that the agent keeps as long as it holds a watch. A watch belongs to the owner
 and the session that made it; to others it is not there. When the worker is lost, the daemon makes its
 watches again, with this same action `watch` and what it put into `ctx.expected` (never a model's words); see
@@ -16,11 +16,11 @@ from pydantic import Field
 
 from lightagentd.errors import LimitExceeded, NotFound, Refused
 from lightagentd.tool import Args, Context, InvalidArgument, Place, Result, Tool, ToolError, action
-from lightagentd.worker.files.search import shown
-from lightagentd.worker.watching.changes import Page
-from lightagentd.worker.watching.folders import join
-from lightagentd.worker.watching.selection import OwnFolders, Selection
-from lightagentd.worker.watching.watch import TOPIC, Order, Watch
+from lightagentd.toolkit.files.search import shown
+from lightagentd.toolkit.watching.changes import Page
+from lightagentd.toolkit.watching.folders import join
+from lightagentd.toolkit.watching.selection import OwnFolders, Selection
+from lightagentd.toolkit.watching.watch import TOPIC, Order, Watch
 
 WATCHES_LIMIT = 16
 """Watches of one worker, which are those of one agent; each takes one of fs.inotify.max_user_instances."""

@@ -1,6 +1,6 @@
 """The journal: entries by unit, priority, time, field and text; values of fields; boots.
 
-The reading is done by `lightagentd.worker.journal_reader`, a child process with a limit of time and memory,
+The reading is done by `lightagentd.toolkit.journal.reader`, a child process with a limit of time and memory,
 which has systemd-python's Reader. LIGHTAGENT_JOURNAL names another folder of journal files than the system's.
 Times are taken as the skills take them and shown in local time.
 """
@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from lightagentd.host.process import Completed, run
 from lightagentd.tool import Args, Context, InvalidArgument, Result, TimedOut, Tool, ToolError, action
-from lightagentd.worker import journal_reader
+from lightagentd.toolkit.journal import reader
 
 PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 SYSTEM_FOLDERS = (Path("/var/log/journal"), Path("/run/log/journal"))
@@ -168,10 +168,10 @@ async def _read(
     _check_readable(folder)
     seconds = min(READ_S, ctx.timeout_s * 0.7)
     done = await run(
-        [sys.executable, "-I", str(journal_reader.__file__)],
+        [sys.executable, "-I", str(reader.__file__)],
         timeout_s=seconds + min(1.0, ctx.timeout_s * 0.1),
         stdin=json.dumps({**request, "mode": mode, "folder": folder, "seconds": seconds}).encode(),
-        limit_bytes=4 * journal_reader.ANSWER_LIMIT_BYTES,
+        limit_bytes=4 * reader.ANSWER_LIMIT_BYTES,
     )
     whole, _, _ = done.stdout.text().rpartition("\n")  # a reader that was killed may have written half a line
     rows = [json.loads(line) for line in whole.splitlines()]

@@ -1,7 +1,7 @@
 """The network as this machine sees it: interfaces, connections, routes; and two ways to reach out.
 
 What only observes uses /proc and /sys and no socket but netlink, so that it works where the sandbox allows
-no others. `ping` runs the system's ping; `resolve` asks the C library, and `lightagentd.dns` for MX and TXT.
+no others. `ping` runs the system's ping; `resolve` asks the C library, and `lightagentd.toolkit.dns` for MX and TXT.
 """
 
 import asyncio
@@ -19,8 +19,6 @@ from typing import Any, Literal
 import psutil
 from pydantic import Field, field_validator
 
-from lightagentd import dns
-from lightagentd.dns import visible
 from lightagentd.errors import NotFound, PermissionDenied
 from lightagentd.host.process import SYSTEM_PATH, Completed, run
 from lightagentd.tool import (
@@ -35,6 +33,8 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
+from lightagentd.toolkit import dns
+from lightagentd.toolkit.dns import visible
 
 SYS_NET = Path("/sys/class/net")
 HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,252}[A-Za-z0-9_.])?|::1?"

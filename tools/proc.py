@@ -28,7 +28,8 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
-from lightagentd.worker.procfs import (
+from lightagentd.toolkit.proc.process import command_of, described, no_process
+from lightagentd.toolkit.proc.procfs import (
     TICKS,
     Stat,
     all_stats,
@@ -39,7 +40,6 @@ from lightagentd.worker.procfs import (
     user_name,
     when,
 )
-from lightagentd.worker.procinfo import command_of, described, no_process
 
 END_WAIT_S = 1.0
 KTHREADD = 2

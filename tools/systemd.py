@@ -33,7 +33,7 @@ from lightagentd.tool import (
     ToolError,
     action,
 )
-from lightagentd.worker.unit_log import PRIORITIES, unit_lines
+from lightagentd.toolkit.journal.unit_log import PRIORITIES, unit_lines
 
 if TYPE_CHECKING:
     from lightagentd.bus.connection import Bus

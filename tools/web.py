@@ -1,6 +1,6 @@
 """The web: GET, HEAD and POST over http and https.
 
-What may be asked is decided in `lightagentd.worker.webguard`, requests are made in `webfetch`, and `webtext`
+What may be asked is decided in `lightagentd.toolkit.web.guard`, requests are made in `webfetch`, and `webtext`
 reads what came. LIGHTAGENT_WEB_ALLOW names the private hosts that the administrator lets in.
 """
 
@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
-from lightagentd.dns import visible
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, Tool, action
-from lightagentd.worker import webfetch, webtext
-from lightagentd.worker.webguard import ALLOW_VARIABLE, Guard, parse_rules, parse_url
+from lightagentd.toolkit.dns import visible
+from lightagentd.toolkit.web import fetch
+from lightagentd.toolkit.web import text as webtext
+from lightagentd.toolkit.web.guard import ALLOW_VARIABLE, Guard, parse_rules, parse_url
 
 BODY_LIMIT_CHARS = 1 << 20
 SHOWN_HEADERS = (
@@ -38,16 +39,16 @@ class RequestArgs(Args):
     )
     as_text: bool = Field(default=False, description="Turn HTML into readable text with its links.")
     redirects: int = Field(
-        default=webfetch.REDIRECT_LIMIT,
+        default=fetch.REDIRECT_LIMIT,
         ge=0,
-        le=webfetch.REDIRECT_LIMIT,
+        le=fetch.REDIRECT_LIMIT,
         description="How many redirects are followed; 0 shows the redirect itself.",
     )
     timeout_s: float = Field(default=20, ge=0.1, le=120, description="How long it may take in all.")
     limit_bytes: int = Field(
-        default=webfetch.BODY_LIMIT_BYTES,
+        default=fetch.BODY_LIMIT_BYTES,
         ge=1,
-        le=webfetch.BODY_LIMIT_BYTES,
+        le=fetch.BODY_LIMIT_BYTES,
         description="How much of the body is kept.",
     )
 
@@ -80,11 +81,11 @@ class Web(Tool):
 
 async def _exchange(ctx: Context, args: RequestArgs, method: str, content: bytes | None) -> Result:
     target = parse_url(_with_params(args))
-    headers = webfetch.checked_headers(args.headers)
+    headers = fetch.checked_headers(args.headers)
     if isinstance(args, PostArgs) and content and "content-type" not in headers:
         kind = "text/plain; charset=utf-8" if isinstance(args.body, str) else "application/json"
         headers["content-type"] = kind
-    request = webfetch.Request(
+    request = fetch.Request(
         method=method,
         target=target,
         headers=headers,
@@ -94,7 +95,7 @@ async def _exchange(ctx: Context, args: RequestArgs, method: str, content: bytes
         limit_bytes=args.limit_bytes,
     )
     guard = Guard(parse_rules(os.environ.get(ALLOW_VARIABLE, "")))
-    response = await webfetch.fetch(request, guard)
+    response = await fetch.fetch(request, guard)
     return await asyncio.to_thread(_result, response, method, args.as_text)
 
 
@@ -124,7 +125,7 @@ def _content(body: str | dict[str, Any] | list[Any]) -> bytes:
     return content
 
 
-def _result(response: webfetch.Response, method: str, as_text: bool) -> Result:
+def _result(response: fetch.Response, method: str, as_text: bool) -> Result:
     """Status, URL and headers, an empty line, and the body as text or a line that describes it."""
     url, kind = response.target.url, response.header("content-type")
     shown = [(name, value[:HEADER_SHOWN_CHARS]) for name, value in response.headers if name in SHOWN_HEADERS]
@@ -149,7 +150,7 @@ def _result(response: webfetch.Response, method: str, as_text: bool) -> Result:
     return Result(output="\n".join([*lines, "", text]), metadata={**data, **more})
 
 
-def _body(response: webfetch.Response, kind: str, as_text: bool) -> tuple[str, dict[str, Any]]:
+def _body(response: fetch.Response, kind: str, as_text: bool) -> tuple[str, dict[str, Any]]:
     body = response.body
     if not body:
         return "(The body is empty.)", {}

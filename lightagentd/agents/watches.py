@@ -56,7 +56,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Before a lost watcher is started again; doubled until it has stayed for STEADY_S."""
 STEADY_S = 60.0
 UNSENT_US = 65_000_000
-"""How long a change may wait in the watcher before it is published (`lightagentd.worker.watching.outbox`)."""
+"""How long a change may wait in the watcher before it is published (`lightagentd.toolkit.watching.outbox`)."""
 AGAIN_TIMEOUT_S = 120.0
 _CALLS_KNOWN = 256
 CHANGES_KINDS: Mapping[str, type[Kind]] = {"fs_event": FilesChanged, "overflow": ChangesLost}

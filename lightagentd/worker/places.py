@@ -24,8 +24,8 @@ from lightagentd.errors import WorkerUnavailable
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
 from lightagentd.host.process import start
 from lightagentd.tool import Effect, Place
+from lightagentd.toolkit.crypt.wrapping import CREDENTIAL
 from lightagentd.worker import sandbox
-from lightagentd.worker.crypt.wrapping import CREDENTIAL
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
 

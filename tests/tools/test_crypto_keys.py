@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from lightagentd import errors
 from lightagentd.tool import Effect, Place
-from lightagentd.worker.crypt.keystore import KeyStore
+from lightagentd.toolkit.crypt.keystore import KeyStore
 from tests.tools.conftest import Call, CallContext, Load
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from lightagentd.errors import Conflict, NotFound, Refused, StorageError
 from lightagentd.tool import InvalidArgument, ToolError
-from lightagentd.worker.files import change
-from lightagentd.worker.files.undo import Record, UndoStore, digest
+from lightagentd.toolkit.files import change
+from lightagentd.toolkit.files.undo import Record, UndoStore, digest
 
 from .conftest import AskPreview, Call, CallContext, is_root
 

@@ -10,7 +10,7 @@ import pytest
 
 from lightagentd.errors import Conflict, InvalidArgument, NotFound, Refused
 from lightagentd.tool import Preview
-from lightagentd.worker.files import preview as previews
+from lightagentd.toolkit.files import preview as previews
 
 from .conftest import AskPreview, Call, CallContext, is_root
 

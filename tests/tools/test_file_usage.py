@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from lightagentd.errors import InvalidArgument, NotFound
 from lightagentd.tool import Place
-from lightagentd.worker.files import usage
+from lightagentd.toolkit.files import usage
 
 from .conftest import Call, Load, is_root
 

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, NotFound, Refused
 from lightagentd.tool import Place, Result
+from lightagentd.toolkit.watching import engine as engine_module
+from lightagentd.toolkit.watching.selection import OWN_FOLDERS
 from lightagentd.worker.loader import LoadedTool
-from lightagentd.worker.watching import engine as engine_module
-from lightagentd.worker.watching.selection import OWN_FOLDERS
 from tests.tools.conftest import CallContext, Load
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from lightagentd import errors
-from lightagentd.worker import journal_reader
+from lightagentd.toolkit.journal import reader
 from tests.fake_journal import write_journal
 from tests.tools.conftest import Call, CallContext, Load, is_root
 
@@ -251,7 +251,7 @@ async def test_cursor_that_is_none_is_refused(journal: Path, call: Call) -> None
 async def test_long_message_is_shortened_and_says_so(folder: Path, call: Call) -> None:
     write(folder, row(0, "x" * 5000))
     [message] = await messages(call)
-    assert message == "x" * journal_reader.MESSAGE_CHARS + " [... 3000 more characters]"
+    assert message == "x" * reader.MESSAGE_CHARS + " [... 3000 more characters]"
 
 
 async def test_answer_is_bounded_and_can_be_gone_on_with(folder: Path, call: Call) -> None:

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lightagentd.worker import webfetch
-from lightagentd.worker.webguard import Guard, parse_rules, parse_url
+from lightagentd.toolkit.web import fetch as webfetch
+from lightagentd.toolkit.web.guard import Guard, parse_rules, parse_url
 
 
 @dataclass

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from lightagentd.worker.crypt.keystore import KeyStore
+from lightagentd.toolkit.crypt.keystore import KeyStore
 from tests.conftest import DaemonProcess
 
 INLINE = "correct-horse-battery-staple"

@@ -23,9 +23,9 @@ from lightagentd.config import configuration
 from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
+from lightagentd.toolkit.crypt.keystore import KeyStore
+from lightagentd.toolkit.crypt.wrapping import CREDENTIAL
 from lightagentd.worker import places, sandbox
-from lightagentd.worker.crypt.keystore import KeyStore
-from lightagentd.worker.crypt.wrapping import CREDENTIAL
 from lightagentd.worker.pool import Pool
 from tests.worker import running
 from tests.worker.conftest import ABI, CONFINED

@@ -1,0 +1,1 @@
+"""The D-Bus side of the tools `dbus` and `systemd`."""

@@ -1,0 +1,241 @@
+"""Changes one file so that a reader sees the old content or the new, and never a file that was not meant.
+
+A path is walked folder by folder with O_NOFOLLOW from the root, and everything then happens relative to the
+folder's descriptor: what openat2(2) does with RESOLVE_NO_SYMLINKS, but under every kernel and seccomp filter.
+So nobody can swap a folder for a symbolic link between an approval and the change, and a path that goes
+through a link is refused with the path that it stands for, which is the one that a person should approve.
+
+New content goes to a temporary file in the same folder, gets owner, mode and extended attributes of the old
+one, is synced, and takes its name with rename(2); a new file takes its name with link(2), which fails when
+somebody else was first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lightagentd.errors import Conflict, InvalidArgument, NotFound, Refused, ToolError
+from lightagentd.toolkit.files.search import kind_of
+
+CONTENT_LIMIT_BYTES = 16 * 1024 * 1024
+"""The largest file that can be written or edited: its old and new content are held in memory."""
+NEW_FILE_MODE = 0o644
+_TEMPORARY = ".lightagent-"
+_NOT_COPIED = ("security.capability",)
+"""write(2) takes the capabilities of a program away, so a replacement must not keep them either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Present:
+    """A file or a symbolic link as it was found."""
+
+    kind: str
+    data: bytes
+    """The content, or the target of a link."""
+    info: os.stat_result
+    attributes: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IMODE(self.info.st_mode)
+
+
+@contextlib.contextmanager
+def folder_of(path: str) -> Iterator[tuple[int, str]]:
+    """The descriptor of the folder that holds `path`, reached without symbolic links, and the last name."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or path.endswith("/"):
+        raise InvalidArgument(
+            f"{path} does not name a file.",
+            field="path",
+            suggestion="Give a path without '..' and a last '/'.",
+        )
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for depth, part in enumerate(parts[:-1], 1):
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                below = os.open(part, flags, dir_fd=handle)
+            except OSError as err:
+                raise _no_folder(path, "/" + "/".join(parts[:depth]), err) from err
+            os.close(handle)
+            handle = below
+        yield handle, parts[-1]
+    finally:
+        os.close(handle)
+
+
+def _no_folder(path: str, folder: str, err: OSError) -> Exception:
+    if err.errno == errno.ENOENT:
+        return NotFound(f"The folder {folder} does not exist.", field="path", suggestion="Make it first.")
+    if err.errno not in (errno.ENOTDIR, errno.ELOOP):
+        return err
+    real = os.path.realpath(path)
+    if os.path.islink(folder):  # noqa: PTH114 - only to word the message
+        return link_refused(path, folder, real)
+    return InvalidArgument(f"{folder} is not a folder.", field="path")
+
+
+def link_refused(path: str, link: str, real: str) -> Refused:
+    return Refused(
+        f"{path} is not changed, because {link} is a symbolic link.",
+        field="path",
+        suggestion=f"Name the file itself, which is now {real}.",
+    )
+
+
+def look(folder: int, name: str, path: str, *, limit_bytes: int = CONTENT_LIMIT_BYTES) -> Present | None:
+    """What has this name now; None when nothing has. A file beyond the limit comes without its content.
+
+    Raises InvalidArgument for a folder or a special file.
+    """
+    try:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    try:
+        info = os.fstat(handle)
+        kind = kind_of(info.st_mode)
+        if kind == "link":
+            return Present(kind=kind, data=os.fsencode(os.readlink("", dir_fd=handle)), info=info)
+        if kind != "file":
+            raise InvalidArgument(f"{path} is a {kind}, not a file.", field="path")
+        if info.st_size > limit_bytes:
+            return Present(kind="large file", data=b"", info=info)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with os.fdopen(os.open(f"/proc/self/fd/{handle}", flags), "rb") as file:
+            data = file.read(limit_bytes + 1)
+            return Present(
+                kind=kind, data=data, info=os.fstat(file.fileno()), attributes=_attributes(file.fileno())
+            )
+    finally:
+        os.close(handle)
+
+
+def _attributes(handle: int) -> dict[str, bytes]:
+    found = {}
+    with contextlib.suppress(OSError):  # a file system without extended attributes
+        for name in os.listxattr(handle):
+            if name not in _NOT_COPIED:
+                found[name] = os.getxattr(handle, name)
+    return found
+
+
+def put(
+    folder: int,
+    name: str,
+    path: str,
+    data: bytes,
+    *,
+    was: Present | None,
+    mode: int | None = None,
+    owner: tuple[int, int] | None = None,
+) -> list[str]:
+    """Give `name` this content, atomically; returns the extended attributes that could not be kept.
+
+    `was` is what `look` found: if something else has the name by now, Conflict is raised and nothing
+    changed. Owner (uid, gid) and mode stay as they were unless they are given.
+    """
+    temporary = _TEMPORARY + secrets.token_hex(8)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            lost = _dress(handle, path, was, mode, owner)
+            os.fsync(handle)
+        _check_unchanged(folder, name, path, was)
+        if was is None:
+            _take_free_name(folder, temporary, name, path)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+    _sync(folder)
+    return lost
+
+
+def _dress(
+    handle: int, path: str, was: Present | None, mode: int | None, owner: tuple[int, int] | None
+) -> list[str]:
+    """Owner first, since a change of it takes the set-user-ID bit away."""
+    if was is not None:
+        owner = owner or (was.info.st_uid, was.info.st_gid)
+        mode = was.mode if mode is None else mode
+    made = os.fstat(handle)
+    if owner is not None and owner != (made.st_uid, made.st_gid):
+        try:
+            os.fchown(handle, *owner)
+        except PermissionError as err:
+            raise ToolError(
+                f"{path} belongs to {owner[0]}:{owner[1]}, which a replacement could not keep.",
+                suggestion="Change it with the rights of its owner.",
+            ) from err
+    lost = []
+    for attribute, value in (was.attributes if was else {}).items():
+        try:
+            os.setxattr(handle, attribute, value)
+        except OSError:
+            lost.append(attribute)
+    os.fchmod(handle, NEW_FILE_MODE if mode is None else mode)
+    return lost
+
+
+def _check_unchanged(folder: int, name: str, path: str, was: Present | None) -> None:
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        if was is None:
+            return
+        raise Conflict(f"{path} was removed meanwhile.", suggestion="Look again.") from None
+    if was is None or _identity(info) != _identity(was.info):
+        raise Conflict(f"{path} was changed meanwhile; it is left as it is.", suggestion="Read it again.")
+
+
+def _identity(info: os.stat_result) -> tuple[int, int, int, int]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _take_free_name(folder: int, temporary: str, name: str, path: str) -> None:
+    try:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise Conflict(f"{path} was made by somebody else meanwhile.", suggestion="Read it.") from None
+    except OSError as err:
+        if err.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)  # no hard links here, as on FAT
+
+
+def put_link(folder: int, name: str, path: str, target: bytes) -> None:
+    """Make a symbolic link where nothing is; Conflict when something is."""
+    try:
+        os.symlink(target, os.fsencode(name), dir_fd=folder)
+    except FileExistsError:
+        raise Conflict(f"{path} exists again.", suggestion="Look at it.") from None
+    _sync(folder)
+
+
+def remove(folder: int, name: str, path: str, was: Present) -> None:
+    """Remove a file or a link, if it is still what `look` found."""
+    _check_unchanged(folder, name, path, was)
+    os.unlink(name, dir_fd=folder)
+    _sync(folder)
+
+
+def _sync(folder: int) -> None:
+    """Make the new name last through a power failure; a folder that may not be read cannot be synced."""
+    with contextlib.suppress(PermissionError):
+        handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

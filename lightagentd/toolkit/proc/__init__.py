@@ -1,0 +1,1 @@
+"""Processes, read from /proc."""

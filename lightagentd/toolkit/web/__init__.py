@@ -1,0 +1,1 @@
+"""HTTP requests of the tool `web`."""

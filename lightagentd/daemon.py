@@ -26,7 +26,6 @@ from asyncvarlink import VarlinkInterface
 
 from lightagentd import __version__, api
 from lightagentd.agents.registry import Registry
-from lightagentd.checkup import REPORT_COMMANDS
 from lightagentd.config import configuration
 from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
@@ -35,6 +34,7 @@ from lightagentd.control.interfaces import INTERFACES, Errors
 from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.service import Service
+from lightagentd.doctor import REPORT_COMMANDS
 from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
 from lightagentd.events.audit.signing import signing_key

@@ -64,8 +64,8 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
     import asyncio
     from pathlib import Path
 
-    from lightagentd.checkup import Running, look
-    from lightagentd.checkup.finding import merged
+    from lightagentd.doctor import Running, look
+    from lightagentd.doctor.finding import merged
 
     status, problem = _status(settings)
     inside: dict[str, Any] = {"workers": [], "checks": []}
@@ -105,7 +105,7 @@ def _status(settings: Settings) -> tuple[dict[str, Any] | None, LightagentError 
 
 
 def _daemon(status: dict[str, Any] | None, refused: LightagentError | None) -> list[Finding]:
-    from lightagentd.checkup.finding import not_tried, ok, wrong
+    from lightagentd.doctor.finding import not_tried, ok, wrong
 
     if status is None:
         assert refused is not None

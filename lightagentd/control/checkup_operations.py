@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
-from lightagentd.checkup import Running, look
-from lightagentd.checkup.finding import BAD, in_order, note, ok, wrong
-from lightagentd.checkup.history import of_running
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
+from lightagentd.doctor import Running, look
+from lightagentd.doctor.finding import BAD, in_order, note, ok, wrong
+from lightagentd.doctor.history import of_running
+from lightagentd.doctor.sandbox import SandboxDoctor
 from lightagentd.events.model import within
 from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
 from lightagentd.tool import Effect
-from lightagentd.worker.doctor import SandboxDoctor
 
 if TYPE_CHECKING:
     from lightagentd.daemon import Daemon

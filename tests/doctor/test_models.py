@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lightagentd.api import Finding
-from lightagentd.checkup import files, models
+from lightagentd.doctor import files, models
 from lightagentd.host.paths import Paths
 from lightagentd.llm.local import LocalServer
 from tests.conftest import write

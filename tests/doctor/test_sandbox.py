@@ -14,10 +14,11 @@ import pytest
 
 from lightagentd.api import Finding
 from lightagentd.config import configuration
+from lightagentd.doctor import sandbox as doctor
+from lightagentd.doctor import sandbox_probe
+from lightagentd.doctor.sandbox import PROMISES, SandboxDoctor
 from lightagentd.panic import Panic
 from lightagentd.tool import Effect
-from lightagentd.worker import doctor, doctor_probe
-from lightagentd.worker.doctor import PROMISES, SandboxDoctor
 from lightagentd.worker.pool import Pool
 from tests.worker import running
 
@@ -64,7 +65,7 @@ async def test_a_victim_that_can_be_touched_is_reported() -> None:
             targets = json.dumps(
                 {"probes": ["processes"], "daemon": os.getpid(), "victims": [victim.pid], "token": "x"}
             )
-            argv = [sys.executable, "-I", "-S", str(doctor_probe.__file__), targets]
+            argv = [sys.executable, "-I", "-S", str(sandbox_probe.__file__), targets]
             done = subprocess.run(argv, capture_output=True, check=True, cwd=paths.config)
             assert "signal another process of its user" in json.loads(done.stdout)["processes"]
             assert victim.poll() is None
@@ -88,11 +89,11 @@ async def test_a_probe_that_lies_does_not_hide_what_the_daemon_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     liar = tmp_path / "liar.py"
-    text = Path(doctor_probe.__file__).read_text()
+    text = Path(sandbox_probe.__file__).read_text()
     honest = "found[name] = PROBES[name](targets)"
     assert honest in text
     liar.write_text(text.replace(honest, f"{honest} and []"))
-    monkeypatch.setattr(doctor_probe, "__file__", str(liar))
+    monkeypatch.setattr(sandbox_probe, "__file__", str(liar))
     found = await examined(Effect.OBSERVE, "none")
     assert found["network"].status == "not_held"
     assert found["sockets of other programs"].status == "not_held"
@@ -103,7 +104,7 @@ async def test_a_probe_that_says_nothing_is_no_good_news(
 ) -> None:
     mute = tmp_path / "mute.py"
     mute.write_text("raise SystemExit('I say nothing')")
-    monkeypatch.setattr(doctor_probe, "__file__", str(mute))
+    monkeypatch.setattr(sandbox_probe, "__file__", str(mute))
     (found,) = (await examined(Effect.OBSERVE)).values()
     assert found.status == "not_tried"
     assert "I say nothing" in found.detail

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.api import Finding
-from lightagentd.checkup.finding import not_tried, note, ok, wrong
+from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.host.systemd import BOOTED
 

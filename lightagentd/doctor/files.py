@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.checkup.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.config import configuration
+from lightagentd.doctor.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.llm.environment import Environment

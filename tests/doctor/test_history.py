@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.checkup.history import of_files, of_running
 from lightagentd.config.configuration import History as Limits
+from lightagentd.doctor.history import of_files, of_running
 from lightagentd.events.corruption import examination as damage
 from lightagentd.events.model import GENESIS
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import scripted, until
-from tests.checkup.test_look import named
+from tests.doctor.test_look import named
 from tests.events.corruption.damaging import put
 
 

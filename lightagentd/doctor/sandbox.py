@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.api import Finding
+from lightagentd.doctor import sandbox_probe
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
 from lightagentd.host.process import start
 from lightagentd.tool import Effect
-from lightagentd.worker import doctor_probe, sandbox
+from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Call, Pool
 
 CALL_S = 25.0
@@ -128,7 +129,7 @@ class SandboxDoctor:
     async def _probe(self, agent: str, effect: Effect, targets: dict[str, Any]) -> dict[str, Any]:
         """What each probe says. Raises LightagentError, ValueError."""
         # The text goes along: the worker's user may be unable to read the file, or to run this Python.
-        code = await asyncio.to_thread(Path(doctor_probe.__file__).read_text)
+        code = await asyncio.to_thread(Path(sandbox_probe.__file__).read_text)
         own = shlex.quote(sys.executable)
         arguments = shlex.join(["-I", "-S", "-c", code, json.dumps(targets)])
         command = f'python={own}; [ -x "$python" ] || python=python3; exec "$python" {arguments}'

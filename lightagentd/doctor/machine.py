@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.checkup.finding import not_tried, note, ok, wrong
+from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.host.paths import Paths
 from lightagentd.worker import landlock
 

@@ -13,8 +13,8 @@ from typing import Any
 from lightagentd.api import Finding
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.bus.errors import SYSTEMD_NAME
-from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.client.blocking import SYSTEM_SOCKET
+from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.host.systemd import BOOTED

@@ -9,8 +9,8 @@ import os
 import time
 
 from lightagentd.api import Finding
-from lightagentd.checkup.finding import not_tried, note, ok, wrong
 from lightagentd.config.configuration import History as Limits
+from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.checkpoints import TOPIC as CHECKPOINT
 from lightagentd.events.audit.verification import verify_tail

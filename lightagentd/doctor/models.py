@@ -10,10 +10,10 @@ import asyncio
 from urllib.parse import urlsplit
 
 from lightagentd.api import Finding
-from lightagentd.checkup.finding import not_tried, ok, wrong
 from lightagentd.config import configuration
 from lightagentd.config.configuration import Models, Provider
 from lightagentd.config.models import credential
+from lightagentd.doctor.finding import not_tried, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from lightagentd.llm.environment import Environment, own_environment

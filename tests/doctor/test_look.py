@@ -17,8 +17,8 @@ import pytest
 
 from lightagentd.api import Finding
 from lightagentd.bus.connection import connect
-from lightagentd.checkup import Running, access, files, look, machine, models
-from lightagentd.checkup.finding import AS_ROOT, GROUPS, merged, not_tried, note, ok, wrong
+from lightagentd.doctor import Running, access, files, look, machine, models
+from lightagentd.doctor.finding import AS_ROOT, GROUPS, merged, not_tried, note, ok, wrong
 from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY, write
 from tests.fake_systemd import private_bus

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.checkup import access, files, history, machine, models, records, units
-from lightagentd.checkup.finding import in_order
-from lightagentd.checkup.machine import REPORT_COMMANDS
+from lightagentd.doctor import access, files, history, machine, models, records, units
+from lightagentd.doctor.finding import in_order
+from lightagentd.doctor.machine import REPORT_COMMANDS
 from lightagentd.host.paths import Paths
 
 __all__ = ["REPORT_COMMANDS", "Running", "look"]

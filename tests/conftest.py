@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from lightagentd.client.blocking import Client
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.llm.environment import VARIABLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lmdb
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter

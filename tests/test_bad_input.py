@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.client.blocking import Client
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, PermissionDenied
 from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write

@@ -28,8 +28,8 @@ from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
 from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
 from lightagentd.events.types.kind import Kind
-from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals, Suspended
+from lightagentd.policy.panic import Panic
 from lightagentd.redaction import off_loop
 
 _log = logging.getLogger(__name__)

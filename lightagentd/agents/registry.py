@@ -65,11 +65,11 @@ from lightagentd.llm.circuit import Circuits, CircuitState
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
-from lightagentd.panic import Panic
 from lightagentd.policy.approvals import Approvals
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
 from lightagentd.policy.doubts import Actions
 from lightagentd.policy.inforce import retake_rules, take_rules
+from lightagentd.policy.panic import Panic
 from lightagentd.policy.rulefiles import POLICY_FOLDER
 from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Effect

@@ -25,7 +25,7 @@ from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 AT_ONCE = 2
 """How many workers are tried at the same time."""

@@ -16,7 +16,7 @@ from lightagentd.events.context import act_for
 from lightagentd.events.history import History
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 MAX_LIMIT = 1000
 """The most events or messages that one answer holds; a stream has no such limit."""

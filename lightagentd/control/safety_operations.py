@@ -17,7 +17,7 @@ from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.types.daemon import PanicEnded, Panicked
 
 if TYPE_CHECKING:
-    from lightagentd.panic import Stop
+    from lightagentd.policy.panic import Stop
 
 _log = logging.getLogger(__name__)
 

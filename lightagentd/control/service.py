@@ -35,7 +35,7 @@ from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
 from lightagentd.redaction import Redactor
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 
 class Service(

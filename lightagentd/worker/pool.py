@@ -23,7 +23,7 @@ from lightagentd.config import configuration
 from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
 from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
-from lightagentd.panic import Panic
+from lightagentd.policy.panic import Panic
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import busdoor, first_units, places, sandbox

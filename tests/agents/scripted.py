@@ -14,7 +14,7 @@ from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths

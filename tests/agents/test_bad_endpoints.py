@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.api import TurnEvent
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import AgentNotFound, ConfigError, LightagentError, table
 from lightagentd.host.paths import Paths
 from tests.agents.endpoints import NOWHERE, asking_providers

@@ -14,7 +14,7 @@ from lightagentd.agents import agent as agent_module
 from lightagentd.agents.sessions.session import Session
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
 from tests.agents.asking import FRONT, TOML, add, lines, prepare

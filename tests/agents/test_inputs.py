@@ -11,7 +11,7 @@ import pytest
 from lightagentd.agents.inputs import KEPT
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.toolcall import call_as_person
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths

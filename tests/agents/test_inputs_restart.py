@@ -13,7 +13,7 @@ import pytest
 from lightagentd.agents.inputs import Input
 from lightagentd.agents.sessions.session import Session
 from lightagentd.client.aio import AsyncClient
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, InputClosed, LightagentError
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lightagentd.agents.agent import Agent
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import ConfigError
 from lightagentd.host.paths import Paths
 from lightagentd.llm.recording import Recorder

@@ -14,7 +14,7 @@ import pytest
 
 from lightagentd.agents.planning.plans import STOPPED
 from lightagentd.client.aio import AsyncClient
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.model import Event
 from lightagentd.events.store.layout import Environment
 from lightagentd.host.paths import Paths

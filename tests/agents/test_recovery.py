@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record, turn_change
 from lightagentd.agents.turn import Turn
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import new_id, within
 from lightagentd.events.types.agent import CallIntended

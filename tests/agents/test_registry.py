@@ -9,7 +9,7 @@ import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter
 from lightagentd.agents.toolcall import call_as_person
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import (
     AgentBroken,
     AgentExists,

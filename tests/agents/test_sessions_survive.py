@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from lightagentd import errors
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.store import layout
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, check_conversation, define

@@ -126,7 +126,7 @@ async def test_the_runbook_counts_steps_that_cost_nothing(paths: Paths) -> None:
 
 @contextlib.asynccontextmanager
 async def scripted_runbook(paths: Paths) -> AsyncIterator[tuple[Scripted, Session]]:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
     async with ScriptedModel([say("never")]) as model, Daemon(paths) as daemon:
         test = Scripted(daemon=daemon, model=model)

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from lightagentd.agents.watches import result_of
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError, NotFound
 from lightagentd.events.model import Event, within
 from lightagentd.events.queries import Filter

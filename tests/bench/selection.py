@@ -14,7 +14,7 @@ from typing import Any
 
 from lightagentd.agents.offering.choice import choose
 from lightagentd.agents.toolbox import toolbox_of
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
 from tests.agents.offering.toolset import functions_in, many
 from tests.bench.rig import show

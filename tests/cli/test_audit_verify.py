@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.audit.signing import public_pem, signing_key
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.events.model import Event

@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 
 from lightagentd.control.authz import Authority, Caller, GroupRule, Operation
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import PermissionDenied
 from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY

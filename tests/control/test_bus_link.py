@@ -17,7 +17,7 @@ from lightagentd.bus.connection import Bus, connect
 from lightagentd.control import bus_link
 from lightagentd.control.dbus import name as dbus_name
 from lightagentd.control.dbus.plane import NAME
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, PermissionDenied
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import until

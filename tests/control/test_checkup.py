@@ -12,7 +12,7 @@ import pytest
 
 from lightagentd import api, errors
 from lightagentd.control.authz import Caller
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.store.layout import EVENTS, seq_key
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME

@@ -13,7 +13,7 @@ from lightagentd import api
 from lightagentd.control import history_operations
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.methods import methods
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InvalidArgument, TimedOut
 from lightagentd.events.filter import Filter
 from lightagentd.events.store import records, search

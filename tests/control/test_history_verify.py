@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.signing import public_pem, signing_key
 from lightagentd.events.model import NewEvent

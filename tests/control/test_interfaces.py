@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.control.interfaces import INTERFACES, descriptions
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from tests.raw_varlink import Raw, code
 
 FROZEN = Path(__file__).resolve().parents[2] / "packaging" / "varlink"

@@ -16,7 +16,7 @@ from lightagentd.control import polkit as polkit_module
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.polkit import CHECKS_EACH, DIALOGS, DIALOGS_EACH, Polkit
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, LimitExceeded, PermissionDenied
 from lightagentd.host.paths import Paths
 from lightagentd.host.peer import Peer

@@ -19,7 +19,7 @@ import pytest
 from lightagentd import api, errors
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.history import History
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths

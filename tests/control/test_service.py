@@ -12,7 +12,7 @@ import pytest
 
 from lightagentd import api, errors
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths
 from tests.conftest import write

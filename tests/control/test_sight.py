@@ -14,7 +14,7 @@ from lightagentd import api
 from lightagentd.control import sight
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.dbus import watchers
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter

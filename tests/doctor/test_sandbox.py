@@ -17,7 +17,7 @@ from lightagentd.config import configuration
 from lightagentd.doctor import sandbox as doctor
 from lightagentd.doctor import sandbox_probe
 from lightagentd.doctor.sandbox import PROMISES, SandboxDoctor
-from lightagentd.panic import Panic
+from lightagentd.policy.panic import Panic
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
 from tests.worker import running

@@ -24,7 +24,7 @@ EXPECTED = (
     "/usr/bin/lactl",
     "/usr/bin/lightagentd",
     "/usr/bin/lightagent-notify",
-    f"{PREFIX}/lightagentd/daemon.py",
+    f"{PREFIX}/lightagentd/daemon/daemon.py",
     f"{PREFIX}/lightagentd/py.typed",
     f"{VENDOR}/asyncvarlink/__init__.py",
     f"{VENDOR}/asyncvarlink/LICENSE",

@@ -17,7 +17,7 @@ import pytest
 
 from lightagentd.agents.registry import Registry
 from lightagentd.client.blocking import Client
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import ConfigError
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lightagentd import daemon
+from lightagentd.daemon import daemon
 from lightagentd.events.journal import sink as journald
 
 if __name__ == "__main__":

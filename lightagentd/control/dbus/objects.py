@@ -50,7 +50,7 @@ from lightagentd.control.service import Service
 from lightagentd.errors import LimitExceeded, NotFound, PermissionDenied
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 Prompt = Callable[[Caller, dict[str, Any]], Awaitable[Reply]]
 """caller, arguments by name (`text`, and `agent` or `session`, and the options)."""

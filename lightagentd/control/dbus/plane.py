@@ -31,7 +31,7 @@ from lightagentd.control.outgoing import cleaned_error
 from lightagentd.errors import LightagentError, LimitExceeded, ShuttingDown, Unavailable
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 NAME = "org.lightagent1"
 _STREAMS = ROOT + "/streams"

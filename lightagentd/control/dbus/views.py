@@ -18,7 +18,7 @@ from lightagentd.control.dbus.types import ROOT, object_name, object_path
 from lightagentd.errors import AgentBroken, NotFound
 
 if TYPE_CHECKING:
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 LISTED_SESSIONS = 500
 """How many sessions at rest are in a list of objects, the newest: each costs 0.1 ms of the daemon's time. The

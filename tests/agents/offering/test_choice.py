@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightagentd.agents.offering.choice import ALWAYS, SEARCH_FUNCTION, choose, fits, named_in, rank
 from lightagentd.agents.offering.index import Hit
 from lightagentd.agents.toolbox import toolbox_of
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.llm.protocol import Function, Message, ToolCall
 from tests.agents.offering.toolset import invented
 

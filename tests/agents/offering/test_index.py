@@ -9,7 +9,7 @@ import pytest
 from lightagentd.agents.offering.index import ToolIndex
 from lightagentd.agents.offering.words import HEAD_CHARS, TAIL_CHARS, asked
 from lightagentd.agents.toolbox import Toolbox, toolbox_of
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from tests.agents.offering.toolset import functions_in, invented, many
 
 TOTAL = 2000

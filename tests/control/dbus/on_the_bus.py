@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from lightagentd.control.dbus.objects import Objects
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
 from tests.conftest import write
 from tests.fake_systemd import private_bus

@@ -19,7 +19,7 @@ from lightagentd.control.dbus import door as door_module
 from lightagentd.control.dbus.door import PlaneDoor
 from lightagentd.control.dbus.peers import Peers
 from lightagentd.control.dbus.watchers import OBJECT_MANAGER
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import until

@@ -13,7 +13,7 @@ import pytest
 
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.dbus import watchers as dbus_watchers
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import until

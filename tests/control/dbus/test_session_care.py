@@ -11,7 +11,7 @@ from lightagentd.bus.connection import Bus, Variant, connect
 from lightagentd.control.dbus.changes import Changes
 from lightagentd.control.dbus.views import SESSION as SESSION_KIND
 from lightagentd.control.dbus.views import Key, Views
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import (
     ConfirmationRequired,
     ImportInvalid,

@@ -12,7 +12,7 @@ import pytest
 from lightagentd.bus.connection import Bus, Signals, Variant, connect
 from lightagentd.control.dbus import peers as dbus_peers
 from lightagentd.control.dbus import streams as dbus_streams
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, LimitExceeded, SessionNotFound
 from lightagentd.events.types.daemon import DaemonReady
 from lightagentd.host.paths import Paths

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints, KeptHead
 from lightagentd.events.audit.signing import signed_by, signing_key

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.journal import sink as journald
 from lightagentd.events.journal.journal_socket import JournalSocket
 from lightagentd.events.journal.mark import JournalMark

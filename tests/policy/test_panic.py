@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import Panicked, StorageError
-from lightagentd.panic import MARK_BYTES, Panic
+from lightagentd.policy.panic import MARK_BYTES, Panic
 
 
 def loaded(folder: Path) -> Panic:

@@ -34,6 +34,8 @@ from lightagentd.control.interfaces import INTERFACES, Errors
 from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.service import Service
+from lightagentd.daemon.recovery import Recovery
+from lightagentd.daemon.upkeep import Upkeep
 from lightagentd.doctor import REPORT_COMMANDS
 from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
@@ -61,12 +63,10 @@ from lightagentd.host.systemd import (
 )
 from lightagentd.llm.environment import own_environment
 from lightagentd.llm.in_force import InForce, in_force
-from lightagentd.panic import Panic
-from lightagentd.recovery import Recovery
+from lightagentd.policy.panic import Panic
 from lightagentd.redaction import Redactor
 from lightagentd.redaction.credentials import daemon_redactor
 from lightagentd.redaction.logs import take_redactor
-from lightagentd.upkeep import Upkeep
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
@@ -463,7 +463,3 @@ def main() -> None:
         notify(f"STATUS=ended: {' '.join(said.split())}")
         sys.stderr.write(f"lightagentd: {said}\n")
         sys.exit(getattr(err, "exit_status", 1))
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError, StorageError
 from lightagentd.events.corruption import examination as damage
 from lightagentd.events.corruption.examination import DATA, LOCK, export_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 

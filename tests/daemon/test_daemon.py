@@ -17,7 +17,7 @@ import pytest
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
-from lightagentd.daemon import Daemon
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, LightagentError, StorageError
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory

@@ -38,7 +38,7 @@ from lightagentd.host import process
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
     from lightagentd.agents.sessions.session import Session
-    from lightagentd.daemon import Daemon
+    from lightagentd.daemon.daemon import Daemon
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightagentd import errors, upkeep
+from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.daemon import upkeep
 from lightagentd.events.model import NewEvent
 from lightagentd.events.queries import Filter
 from lightagentd.events.store import retention

@@ -1,0 +1,1 @@
+"""The daemon itself: assembles the parts, starts, reloads, drains and stops them."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.definition import AgentDefinition
-from lightagentd.agents.dispatch import Dispatcher
-from lightagentd.agents.metering.ledger import Ledger
-from lightagentd.agents.offering.choice import Offers
+from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.system_prompt import SystemPrompts
-from lightagentd.agents.toolbox import Toolbox
+from lightagentd.agents.tool_calls.run import Dispatcher
+from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.config.configuration import Limits
 from lightagentd.events.history import History
 from lightagentd.llm.circuit import Circuits

@@ -29,12 +29,10 @@ from lightagentd.agents.definition import (
     roles_in,
     write_definition,
 )
-from lightagentd.agents.dispatch import Dispatcher
 from lightagentd.agents.inputs import Inputs
-from lightagentd.agents.metering.ledger import Ledger
-from lightagentd.agents.model_clients import ModelClients
-from lightagentd.agents.modelcall import store_unwatched
-from lightagentd.agents.offering.choice import Offers
+from lightagentd.agents.model_calls.call import store_unwatched
+from lightagentd.agents.model_calls.clients import ModelClients
+from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.sessions.recovery import (
@@ -44,7 +42,9 @@ from lightagentd.agents.sessions.recovery import (
 )
 from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.agents.system_prompt import SystemPrompts
-from lightagentd.agents.toolbox import Toolbox, toolbox_of
+from lightagentd.agents.tool_calls.run import Dispatcher
+from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
+from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Config, Models

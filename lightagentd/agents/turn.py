@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.agents.asking import Asking
-from lightagentd.agents.metering.ledger import Whose
-from lightagentd.agents.metering.meter import Meter
-from lightagentd.agents.modelcall import Reply, store_unwatched
-from lightagentd.agents.origin import Origin
+from lightagentd.agents.model_calls.asking import Asking
+from lightagentd.agents.model_calls.call import Reply, store_unwatched
+from lightagentd.agents.model_calls.metering.ledger import Whose
+from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.repeats import Repeats
-from lightagentd.agents.results import Before, Outcome, Results, message_event
 from lightagentd.agents.stream import TurnStream
-from lightagentd.agents.toolbox import Toolbox
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.repeats import Repeats
+from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError, StepLimit
 from lightagentd.events.history import Change

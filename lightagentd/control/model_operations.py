@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightagentd import api
-from lightagentd.agents.metering.ledger import Whose
-from lightagentd.agents.metering.meter import Meter
-from lightagentd.agents.model_trial import Seen, try_model
+from lightagentd.agents.model_calls.metering.ledger import Whose
+from lightagentd.agents.model_calls.metering.meter import Meter
+from lightagentd.agents.model_calls.trial import Seen, try_model
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import ConfigError, InvalidArgument, NotFound, StorageError

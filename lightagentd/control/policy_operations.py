@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
-from lightagentd.agents.calls import parse_call
-from lightagentd.agents.origin import host_of
+from lightagentd.agents.tool_calls.calls import parse_call
+from lightagentd.agents.tool_calls.origin import host_of
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import InvalidArgument, LimitExceeded

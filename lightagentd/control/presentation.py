@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightagentd import api
-from lightagentd.agents.toolbox import ToolInfo
+from lightagentd.agents.tool_calls.toolbox import ToolInfo
 from lightagentd.errors import LightagentError, table
 from lightagentd.events.model import Event
 from lightagentd.skills import Skill

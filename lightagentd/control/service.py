@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from lightagentd import __version__, api
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.control.agent_operations import AgentOperations
 from lightagentd.control.approval_operations import ApprovalOperations
 from lightagentd.control.authz import Caller, Operation

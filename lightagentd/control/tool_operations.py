@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Literal
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
-from lightagentd.agents.offering.choice import SEARCH_FUNCTION, Choice, choose, fits, index_of
-from lightagentd.agents.offering.room import most_functions
-from lightagentd.agents.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_choice.choice import SEARCH_FUNCTION, Choice, choose, fits, index_of
+from lightagentd.agents.tool_choice.room import most_functions
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations, check_limit
 
 if TYPE_CHECKING:
-    from lightagentd.agents.offering.index import Hit
     from lightagentd.agents.registry import Registry
+    from lightagentd.agents.tool_choice.index import Hit
 
 
 class ToolOperations(Operations):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightagentd import api
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import Operations
 from lightagentd.errors import Conflict, NotFound

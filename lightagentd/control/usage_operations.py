@@ -7,8 +7,8 @@ whoever may look at that agent; what others took, and everybody together, to who
 from __future__ import annotations
 
 from lightagentd import api
-from lightagentd.agents.metering.ledger import SCOPES, Ledger, Row, Whose, today
-from lightagentd.agents.metering.meter import used_of
+from lightagentd.agents.model_calls.metering.ledger import SCOPES, Ledger, Row, Whose, today
+from lightagentd.agents.model_calls.metering.meter import used_of
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations import MAX_LIMIT
 from lightagentd.control.session_operations import SessionOperations

@@ -10,7 +10,7 @@ import pytest
 
 from lightagentd.agents import agent as agent_module
 from lightagentd.agents.sessions.session import Session, new_record
-from lightagentd.agents.toolbox import Toolbox
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.turn import Step
 from lightagentd.errors import AgentNotRunning, Cancelled, QueueFull, StepLimit
 from lightagentd.host.paths import Paths

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller
 from lightagentd.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.repeats import MOST, Repeats
+from lightagentd.agents.tool_calls.repeats import MOST, Repeats
 from lightagentd.errors import CallLoop
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall

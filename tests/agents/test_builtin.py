@@ -10,9 +10,9 @@ from pydantic import Field, field_validator
 
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, builtin_action
-from lightagentd.agents.origin import Origin
 from lightagentd.agents.stream import SessionStream, TurnStream
-from lightagentd.agents.toolbox import toolbox_of
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
 from lightagentd.host.paths import Paths
 from lightagentd.policy.approvals import Suspended

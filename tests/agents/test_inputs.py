@@ -10,7 +10,7 @@ import pytest
 
 from lightagentd.agents.inputs import KEPT
 from lightagentd.agents.sessions.session import Session
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import Change

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, add, asked, kinds, lines, prepare, result
 from tests.agents.planning import TWO, answer, planning

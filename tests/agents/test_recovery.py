@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record, turn_change
+from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.agents.turn import Turn
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.history import History, NewEvent

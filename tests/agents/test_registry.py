@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter
-from lightagentd.agents.toolcall import call_as_person
+from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import (
     AgentBroken,

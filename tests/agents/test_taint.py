@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.origin import host_of
 from lightagentd.agents.sessions.session import MAX_HOSTS, SessionRecord
+from lightagentd.agents.tool_calls.origin import host_of
 from lightagentd.api import TurnEvent
 from lightagentd.host.paths import Paths
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare, result

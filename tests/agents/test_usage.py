@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.metering import ledger as usage_module
-from lightagentd.agents.metering.ledger import Counters, Ledger, Row, Whose, day_of, today
+from lightagentd.agents.model_calls.metering import ledger as usage_module
+from lightagentd.agents.model_calls.metering.ledger import (
+    Counters,
+    Ledger,
+    Row,
+    Whose,
+    day_of,
+    today,
+)
 from lightagentd.agents.sessions.session import Session
 from lightagentd.config.configuration import Budgets
 from lightagentd.events.history import History

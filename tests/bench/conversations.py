@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.session import Session, new_record
+from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.client.blocking import Client
 from lightagentd.events.history import History, NewEvent
 from lightagentd.host.paths import Paths

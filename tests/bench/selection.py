@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightagentd.agents.offering.choice import choose
-from lightagentd.agents.toolbox import toolbox_of
+from lightagentd.agents.tool_calls.toolbox import toolbox_of
+from lightagentd.agents.tool_choice.choice import choose
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
-from tests.agents.offering.toolset import functions_in, many
+from tests.agents.tool_choice.toolset import functions_in, many
 from tests.bench.rig import show
 
 FUNCTIONS = 2000

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lightagentd import api
-from lightagentd.agents.metering.ledger import today
+from lightagentd.agents.model_calls.metering.ledger import today
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied, SessionNotFound

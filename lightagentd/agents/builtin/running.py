@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from lightagentd.agents.origin import Origin
 from lightagentd.agents.stream import TurnStream
+from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError
 from lightagentd.policy.approvals import Suspended
 from lightagentd.tool import Action, Effect, Place, Result, Tool, action, actions_of

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from lightagentd.agents.origin import Origin
 from lightagentd.agents.planning.plan import Plan, Task
-from lightagentd.agents.results import Before, Outcome, Results, cap_text
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
 from lightagentd.fenced import fenced

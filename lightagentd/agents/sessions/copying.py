@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightagentd.agents.results import message_event
 from lightagentd.agents.sessions.imports import Imported, not_run
 from lightagentd.agents.sessions.session import TITLE_CHARS, Session, new_record, title_from
 from lightagentd.agents.sessions.transcript import said_us
+from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.agents.turn import unanswered
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History, NewEvent

@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from lightagentd.agents.compaction.compactor import stored_conversation
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.model_calls.compaction.compactor import stored_conversation
 from lightagentd.agents.planning.plan import DRAFTING, Plan
-from lightagentd.agents.results import message_event
 from lightagentd.agents.stream import SessionStream
+from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.agents.turn import Step, Turn, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import (

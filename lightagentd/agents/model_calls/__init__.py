@@ -1,0 +1,1 @@
+"""Model calls: asking for the next step, retries, compaction, metering."""

@@ -1,0 +1,183 @@
+"""Asks the model for the next step of a turn: with what fits its window, and another model where one fails.
+
+`Asking` belongs to one turn. A model that fails before it said anything, however often it was tried, gives
+way to the next for the rest of the turn: along the agent's own list, then, when what failed is down, along
+what the configuration has for that. There the runbook takes over only where it knows what to do, else the
+turn ends with the error. An answer says at its end which other model gave it, and whether it was cut. A turn
+that used up a budget ends; no other model is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightagentd.agents.model_calls.call import Reply
+from lightagentd.agents.model_calls.compaction.compactor import Compactor
+from lightagentd.agents.model_calls.metering.meter import Meter
+from lightagentd.agents.model_calls.retries import ModelCalls
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.tool_calls.results import Results
+from lightagentd.errors import (
+    ContextFull,
+    LightagentError,
+    ModelError,
+    ModelPromptTooLong,
+    ModelRejected,
+)
+from lightagentd.events.types.agent import FellBack
+from lightagentd.llm.circuit import is_down
+from lightagentd.llm.json_calls import call_in_text, object_in_text
+from lightagentd.llm.protocol import Function, Part, Request, TextDelta
+from lightagentd.llm.runbook.client import RunbookClient
+from lightagentd.llm.toolong import says_too_long
+from lightagentd.redaction import off_loop
+
+if TYPE_CHECKING:
+    from lightagentd.agents.turn import Turn
+
+
+class Asking:
+    """The model calls of one turn."""
+
+    def __init__(self, turn: Turn, parts: AgentParts, meter: Meter, results: Results) -> None:
+        self._clients = [*parts.clients]
+        self._last_resort = [*parts.last_resort]
+        self._first = self._clients[0].name
+        self._why_not_first = ""
+        """Why another model answers than the first; empty while that does."""
+        self._history = parts.history
+        self._session = turn.session
+        self._stream = turn.stream
+        self._meter = meter
+        self._results = results
+        self._said = False
+        self._calls = ModelCalls(
+            meter,
+            results,
+            parts.circuits,
+            parts.history,
+            turn=turn.trace_id,
+            tell=turn.stream.event,
+            left_s=turn.left_s,
+        )
+        self._compactor = Compactor(
+            turn.session,
+            self._calls,
+            meter,
+            results,
+            compact_at=parts.limits.compact_at,
+            tell=turn.stream.event,
+            tell_usage=self._tell_usage,
+        )
+
+    async def ask(self, system: str, functions: Sequence[Function]) -> Reply:
+        """One model call. Raises ModelError, ContextFull, BudgetExceeded, StorageError."""
+        refused = False
+        while True:
+            client = self._clients[0]
+            self._said = False
+            try:
+                messages = await self._compactor.fit(client, system, functions, refused=refused)
+                request = Request(system=system, messages=messages, functions=functions)
+                try:
+                    reply = await self._calls.make(client, request, self._hear)
+                finally:
+                    self._stream.end_text()
+            except (ModelError, ContextFull) as err:
+                await self._results.settle()
+                if self._said:
+                    raise
+                if _too_long(err):
+                    if not refused and client.context_tokens:
+                        refused = True
+                        continue
+                    err = _context_full(err)
+                await self._fall_back(err, system, functions)
+                refused = False
+                continue
+            if reply.usage is not None:
+                self._compactor.gauge.take_count(reply.usage.prompt_tokens)
+            self._tell_usage(reply)
+            if not reply.calls and (found := call_in_text(reply.text)):
+                reply = replace(reply, calls=(found,))
+            reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
+            return reply if reply.calls else self._with_remarks(reply)
+
+    def close(self) -> None:
+        """The turn is over."""
+        self._compactor.close()
+
+    async def _hear(self, part: Part) -> None:
+        if self._results.waiting:
+            await self._results.settle()
+        if isinstance(part, TextDelta):
+            self._said = self._said or bool(part.text.strip())
+            self._stream.text(part.text)
+
+    async def _fall_back(
+        self, err: ModelError | ContextFull, system: str, functions: Sequence[Function]
+    ) -> None:
+        """Have the next model that can be asked answer from now on. Raises the error when there is none."""
+        rest = self._clients[1:]
+        while not rest and self._last_resort and is_down(err):
+            client = self._last_resort.pop(0)
+            request = Request(system=system, messages=self._session.messages, functions=functions)
+            if not isinstance(client, RunbookClient) or await client.knows(request):
+                rest = [client]
+        if not rest:
+            raise err from None
+        self._clients, client = rest, rest[0]
+        self._why_not_first = self._why_not_first or err.message
+        message = f"{err.message} The turn goes on with {client.name}."
+        self._stream.event("notice", code=err.code, message=message)
+        await self._history.append(FellBack(code=err.code, message=message).event())
+
+    def _with_remarks(self, reply: Reply) -> Reply:
+        """A turn's answer, with a last paragraph where it is not what was asked for. What is one JSON object
+        is left to be read by a program; the watchers are told all the same.
+        """
+        remarks = []
+        if self._why_not_first:
+            remarks.append(f"{reply.model} answered this instead of {self._first}: {self._why_not_first}")
+        if reply.finish.reason == "length":
+            message = f"The answer was cut: {reply.model} may not say more at once."
+            self._stream.event("notice", code="answer_cut", message=message)
+            remarks.append(message)
+        elif reply.finish.reason == "content_filter":
+            message = f"The answer was cut: the endpoint of {reply.model} does not allow what came next."
+            self._stream.event("notice", code="model_filtered", message=message)
+            remarks.append(message)
+        if not remarks or object_in_text(reply.text) is not None:
+            return reply
+        paragraph = self._history.redactor.text(f"\n\n[{' '.join(remarks)}]")
+        self._stream.text(paragraph)
+        self._stream.end_text()
+        return replace(reply, text=reply.text + paragraph)
+
+    def _tell_usage(self, reply: Reply) -> None:
+        usage = reply.usage
+        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+            self._stream.event(
+                "usage",
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                total_tokens=usage.prompt_tokens + usage.completion_tokens,
+                cost=self._meter.ledger.cost(reply.model, usage),
+            )
+
+
+def _too_long(err: BaseException) -> bool:
+    """Whether the endpoint refused a request for its length; not each client has its own error for that."""
+    return isinstance(err, ModelPromptTooLong) or (
+        isinstance(err, ModelRejected) and says_too_long(err.message)
+    )
+
+
+def _context_full(err: LightagentError) -> ContextFull:
+    return ContextFull(
+        err.message,
+        suggestion="Begin a new session, or correct context_tokens of the provider in the configuration.",
+    )

@@ -1,0 +1,175 @@
+"""One model call, whoever makes it and whatever for: checked against the budgets, counted, and stored.
+
+A call that ends early is counted too, when the endpoint had it or the call was cancelled: with the tokens
+that it had counted until then, else as a step without usage. Its event is then `failed`. Calls are made again
+in `attempts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from lightagentd.agents.model_calls.metering.meter import Meter
+from lightagentd.errors import ModelError
+from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.model import Event
+from lightagentd.events.types.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
+from lightagentd.llm.protocol import (
+    Finish,
+    ModelClient,
+    Part,
+    Reasoning,
+    Request,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What one model call gave. `failed`: it ended early."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    finish: Finish
+    model: str
+    duration_ms: int
+    reasoning: tuple[Reasoning, ...] = ()
+    failed: bool = False
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.finish.usage
+
+    def stored(
+        self, meter: Meter, *, counted_calls: int = 0, summary: bool = False
+    ) -> tuple[list[NewEvent], list[Change]]:
+        """Count the call, once: its event, and the changes that must commit with that.
+
+        `counted_calls` is how many of the tool calls will run as far as the budgets go. `summary` says that
+        the call was made to shorten a conversation, and is no step of a turn.
+        """
+        changes = meter.count(self.model, self.usage, calls=counted_calls)
+        usage = self.usage or Usage()
+        kind = ModelBrokeOff if self.failed else ModelSummedUp if summary else ModelAnswered
+        event = kind(
+            model=self.model,
+            finish_reason=self.finish.reason,
+            tool_calls=len(self.calls),
+            text_chars=len(self.text),
+            duration_ms=self.duration_ms,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            counted=self.usage is not None,
+            cost=None if self.usage is None else meter.ledger.cost(self.model, self.usage),
+        ).event()
+        return [event], changes
+
+
+@dataclass(kw_only=True)
+class Heard:
+    """What came of one answer until now. `on_first` is called when the endpoint says its first word."""
+
+    on_first: Callable[[], None] | None = None
+    texts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    reasoning: list[Reasoning] = field(default_factory=list)
+    finish: Finish | None = None
+    usage: Usage | None = None
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there was text to read."""
+        return any(text.strip() for text in self.texts)
+
+    def take(self, part: Part) -> None:
+        if self.on_first is not None:
+            self.on_first()
+            self.on_first = None
+        if isinstance(part, TextDelta):
+            self.texts.append(part.text)
+        elif isinstance(part, ToolCall):
+            self.calls.append(part)
+        elif isinstance(part, Reasoning):
+            self.reasoning.append(part)
+        elif isinstance(part, Finish):
+            self.finish = part
+
+    def take_usage(self, usage: Usage) -> None:
+        self.usage = usage
+
+
+async def model_call(
+    client: ModelClient,
+    request: Request,
+    *,
+    meter: Meter,
+    hear: Callable[[Part], Awaitable[None]],
+    heard: Heard | None = None,
+) -> Reply:
+    """Make one call; `hear` is given each part. What comes back is counted by `Reply.stored`.
+
+    `heard` is filled in as the answer comes.
+
+    Raises BudgetExceeded before the call, ModelError, StorageError, and what `hear` raises.
+    """
+    await meter.check()
+    meter.asks = True
+    started = time.monotonic()
+    heard = heard or Heard()
+    request = replace(request, on_usage=heard.take_usage)
+    whole = left = False
+    try:
+        async with contextlib.aclosing(client.stream(request)) as answer:
+            async for part in answer:
+                heard.take(part)
+                await hear(part)
+        whole = True
+    except asyncio.CancelledError:
+        left = True  # the endpoint may have worked on it, whatever it said until then
+        raise
+    except ModelError as err:
+        left = err.reached
+        raise
+    finally:
+        if not whole and (left or heard.texts or heard.calls or heard.usage):
+            store_failed(_reply(client, heard, started, failed=True), meter)
+        meter.asks = whole
+    return _reply(client, heard, started)
+
+
+def _reply(client: ModelClient, heard: Heard, started: float, *, failed: bool = False) -> Reply:
+    return Reply(
+        text="".join(heard.texts),
+        calls=tuple(heard.calls),
+        finish=heard.finish or Finish(reason="failed" if failed else "stop", usage=heard.usage),
+        model=client.name,
+        duration_ms=round((time.monotonic() - started) * 1000),
+        reasoning=tuple(heard.reasoning),
+        failed=failed,
+    )
+
+
+def store_failed(reply: Reply, meter: Meter) -> None:
+    """Count a call as failed, and have that stored before whatever is stored next; a disk that does not take
+    it fails that, too.
+    """
+    store_unwatched(meter.ledger.history, *replace(reply, failed=True).stored(meter))
+
+
+def store_unwatched(history: History, events: Sequence[NewEvent], changes: Sequence[Change]) -> None:
+    """Append what nobody waits for. Raises StorageError when the history is closed."""
+    if events:
+        history.append(*events, changes=changes).add_done_callback(_seen)
+
+
+def _seen(stored: asyncio.Future[list[Event]]) -> None:
+    """The loop reports a failure that nobody looks at; the history has reported this one."""
+    if not stored.cancelled():
+        stored.exception()

@@ -1,0 +1,238 @@
+"""Keeps a conversation within the model's window: the older part gives way to a summary of it.
+
+It happens inside a turn, before a model call, when the request has become longer than `limits.compact_at` of
+the window, or when the endpoint says that it is too long. The messages stay in the history; the stored state
+`compactions` says for each session from which event on they are sent, and what stands for those before. It
+commits with the event `session.compacted`. The system prompt and the functions are no part of the
+conversation and never go; what turn is kept says `window.cut`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightagentd.agents.model_calls.call import Reply
+from lightagentd.agents.model_calls.compaction.summary import (
+    INSTRUCTION,
+    message_of,
+    transcript,
+    without_model,
+)
+from lightagentd.agents.model_calls.compaction.window import (
+    BYTES_PER_TOKEN,
+    Gauge,
+    cut,
+    shorten,
+    tokens_of,
+)
+from lightagentd.agents.model_calls.metering.meter import Meter
+from lightagentd.agents.model_calls.retries import ModelCalls
+from lightagentd.agents.tool_calls.results import Results
+from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
+from lightagentd.events.history import Change, History
+from lightagentd.events.model import Event
+from lightagentd.events.types.session import SessionCompacted
+from lightagentd.llm.protocol import Function, Message, ModelClient, Part, Request, TextDelta
+
+if TYPE_CHECKING:
+    from lightagentd.agents.sessions.session import Session
+
+KEPT_PART = 0.4
+"""How much of the window the messages may take that are kept beside the newest turn."""
+SUMMARY_PART = 0.1
+"""How much of it the summary may take."""
+SUMMARY_MAX_BYTES = 12_000
+_SUMMARY_MIN_BYTES = 600
+DAEMON = "lightagentd"
+"""Who wrote a summary that no model wrote."""
+_STATE = "compactions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A conversation as it is stored: what stands for its older part, and the messages that are sent."""
+
+    summary: Message | None
+    events: list[Event]
+
+    @property
+    def messages(self) -> list[Message]:
+        sent = [Message.from_dict(event.data) for event in self.events if event.data]
+        return sent if self.summary is None else [self.summary, *sent]
+
+
+def stored_conversation(history: History, session: str) -> Stored:
+    """What a session's model is sent, from the history. Raises StorageError."""
+    try:
+        compacted = history.state_of(_STATE, session)
+    except NotFound:
+        return Stored(summary=None, events=history.messages(session))
+    return Stored(
+        summary=message_of(str(compacted["summary"]), str(compacted["summarized_by"])),
+        events=history.messages(session, int(compacted["from_seq"])),
+    )
+
+
+class Compactor:
+    """Fits the requests of one turn into the window; the turn makes it."""
+
+    def __init__(
+        self,
+        session: Session,
+        calls: ModelCalls,
+        meter: Meter,
+        results: Results,
+        *,
+        compact_at: float,
+        tell: Callable[..., None],
+        tell_usage: Callable[[Reply], None],
+    ) -> None:
+        self._session = session
+        self._history = session.history
+        self._calls = calls
+        self._meter = meter
+        self._results = results
+        self._compact_at = compact_at
+        self._tell = tell
+        self._tell_usage = tell_usage
+        self.gauge = Gauge(session.counted)
+
+    async def fit(
+        self, client: ModelClient, system: str, functions: Sequence[Function], *, refused: bool = False
+    ) -> Sequence[Message]:
+        """The messages of the next request. With `refused`, the endpoint said that they are too long.
+
+        Raises ContextFull, BudgetExceeded, StorageError.
+        """
+        session, window = self._session, client.context_tokens
+        if not window:
+            return session.messages
+        tokens = self.gauge.measure(system, functions, session.messages)
+        if refused:  # its window is smaller than the configuration says
+            window = min(window, tokens)
+        most = round(window * self._compact_at)
+        if tokens < most:
+            return session.messages
+        if start := cut(session.messages, self._room(window, most)):
+            tokens = await self._compact(client, start, window, tokens, system, functions)
+        if tokens >= most:
+            tokens = self._shorten(shorten(session.messages, tokens - most), system, functions)
+        if tokens > window and (client.window_known or refused):
+            without = shorten(session.messages, tokens - most, newest_too=True)
+            tokens = self._shorten(without, system, functions)
+        if tokens > window and client.window_known:
+            fixed = round(self.gauge.fixed_bytes / BYTES_PER_TOKEN)
+            raise ContextFull(
+                f"The conversation needs about {tokens:,} tokens, and the window of {client.name} has"
+                f" {window:,}; about {fixed:,} of them are the system prompt and the tools.",
+                suggestion="Ask for less at once, give the agent fewer tools, or choose a model with a larger"
+                " window.",
+            )
+        return session.messages
+
+    def _room(self, window: int, most: int) -> int:
+        """How many tokens the kept messages may take, so that there is room to go on."""
+        fixed = round(self.gauge.fixed_bytes / BYTES_PER_TOKEN)
+        return max(0, round(min(window * KEPT_PART, most - fixed - window * SUMMARY_PART)))
+
+    async def _compact(
+        self,
+        client: ModelClient,
+        start: int,
+        window: int,
+        tokens_before: int,
+        system: str,
+        functions: Sequence[Function],
+    ) -> int:
+        """Have a summary stand for the messages before one. The tokens of the request that is left."""
+        session = self._session
+        await self._results.settle()
+        stored = await asyncio.to_thread(stored_conversation, self._history, session.id)
+        messages, had_summary = session.messages, stored.summary is not None
+        if len(stored.messages) != len(messages):  # it is not in memory as it is stored
+            messages = stored.messages
+            session.take_messages(messages)
+            start = cut(messages, round(window * KEPT_PART))
+            if not start:
+                self.gauge.forget()
+                return self.gauge.measure(system, functions, messages)
+        # What is summed up is what is stored: in memory there may be arguments that must not be.
+        older, kept = stored.messages[:start], messages[start:]
+        limit_bytes = round(
+            min(max(window * SUMMARY_PART * BYTES_PER_TOKEN, _SUMMARY_MIN_BYTES), SUMMARY_MAX_BYTES)
+        )
+        reply, summary = await self._summary_of_model(client, older, window, limit_bytes)
+        by = client.name if summary else DAEMON
+        summary = summary or without_model(older, limit_bytes)
+        session.take_messages([message_of(summary, by), *kept])
+        self.gauge.forget()
+        tokens = self.gauge.measure(system, functions, session.messages)
+        what = {
+            "from_seq": stored.events[start - had_summary].seq,
+            "kept": len(kept),
+            "removed": len(older) - had_summary,
+            "tokens_before": tokens_before,
+            "tokens_after": tokens,
+            "summarized_by": by,
+        }
+        await self._store(what, summary, reply)
+        self._tell("compacted", **{name: value for name, value in what.items() if name != "from_seq"})
+        return tokens
+
+    async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:
+        """In one transaction: the summary, the event, and what the summary took."""
+        events, changes = ([], []) if reply is None else reply.stored(self._meter, summary=True)
+        value = {"summary": summary, **what}
+        compacted = SessionCompacted(**value).event()
+        change = Change(state=_STATE, key=self._session.id, value=value)
+        try:
+            await self._history.append(*events, compacted, changes=(*changes, change))
+        except BaseException:
+            self._session.forget_messages()
+            raise
+
+    async def _summary_of_model(
+        self, client: ModelClient, older: Sequence[Message], window: int, limit_bytes: int
+    ) -> tuple[Reply | None, str]:
+        """What the model makes of the older part, and the call; empty when it is of no use.
+
+        Raises BudgetExceeded, StorageError.
+        """
+        said = 0
+
+        async def hear(part: Part) -> None:
+            nonlocal said
+            said += len(part.text.encode()) if isinstance(part, TextDelta) else 0
+            if said > 2 * limit_bytes:
+                raise ModelRejected("The summary does not come to an end.")
+
+        text = transcript(older, round(window * 0.6 * BYTES_PER_TOKEN))
+        request = Request(system=INSTRUCTION, messages=[Message(role="user", content=text)])
+        try:
+            reply = await self._calls.make(client, request, hear)
+        except ModelError:
+            return None, ""
+        self._tell_usage(reply)
+        summary = self._history.redactor.text(reply.text).strip()
+        whole = reply.finish.reason == "stop" and not reply.calls
+        return reply, summary if whole and len(summary.encode()) <= limit_bytes else ""
+
+    def _shorten(self, shortened: list[Message], system: str, functions: Sequence[Function]) -> int:
+        """Take shortened results, in memory: until the turn ends the model is sent these."""
+        session = self._session
+        if tokens_of(shortened) < tokens_of(session.messages):
+            session.take_messages(shortened)
+            self._results_shortened = True
+            self.gauge.forget()
+        return self.gauge.measure(system, functions, session.messages)
+
+    _results_shortened = False
+
+    def close(self) -> None:
+        """The turn is over: what was shortened is read again as it was."""
+        if self._results_shortened:
+            self._session.forget_messages()
+        self._session.counted = self.gauge.counted

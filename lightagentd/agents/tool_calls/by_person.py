@@ -1,0 +1,99 @@
+"""A tool call that a person makes, without a model: through the same policy, worker and history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from lightagentd.agents.agent import Agent
+from lightagentd.agents.stream import SessionStream, TurnStream
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.results import Before, Outcome, Results
+from lightagentd.api import TurnEvent
+from lightagentd.errors import LightagentError, ShuttingDown
+from lightagentd.events.model import new_id, within
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.policy.approvals import Suspended
+
+_log = logging.getLogger(__name__)
+
+
+async def call_as_person(
+    agent: Agent,
+    owner: int,
+    tool: str,
+    action: str,
+    args: dict[str, Any],
+    *,
+    may_approve: bool = False,
+    for_owner: int | None = None,
+) -> AsyncGenerator[TurnEvent, None]:
+    """Run one call of an agent for its caller; closing the generator cancels it.
+
+    `may_approve` says that he may answer approvals: then what policy would ask about is approved by his
+    asking, and stored as approved by him. Else it waits for somebody who may. `for_owner` is the uid that the
+    worker takes the call to be for, if that is not the caller; policy and history know the caller alone.
+
+    Raises ToolNotFound and AgentNotRunning; a call that policy refused, or that failed, ends with an event of
+    type error.
+    """
+    parts = agent.running_parts()
+    found = parts.toolbox().find(tool, action)
+    call = ToolCall(id=new_id("call"), name=found.function, arguments=json.dumps(args))
+    trace_id = new_id("trace")
+    stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
+    watcher = stream.watch()
+    results = Results(stream)
+    approver = owner if may_approve else None
+    origin = Origin(agent=parts.definition, owner=owner, approver=approver, for_owner=for_owner)
+
+    async def run() -> Outcome:
+        with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):
+            outcome = await parts.dispatcher.run(
+                call, origin=origin, toolbox=parts.toolbox(), stream=stream, results=results, before=Before()
+            )
+            await results.settle()
+            return outcome
+
+    task = asyncio.create_task(_tell(agent, stream, found.function, run), name=f"call-{trace_id}")
+    agent.calls.add(task)
+    task.add_done_callback(agent.calls.discard)
+    try:
+        async for event in watcher.events():
+            yield event
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _tell(agent: Agent, stream: TurnStream, name: str, run: Callable[[], Awaitable[Outcome]]) -> None:
+    """Run a call, and tell its caller how it ended."""
+    started = time.monotonic()
+    failure: LightagentError
+    try:
+        outcome = await run()
+    except asyncio.CancelledError:
+        if agent.panic.on:  # else the caller himself went away
+            stream.event("error", **agent.panic.error().to_dict(), steps=0, duration_ms=0)
+        raise
+    except Suspended:
+        failure = ShuttingDown("The daemon stops; the call was not run.", suggestion="Try again later.")
+    except LightagentError as err:
+        failure = err
+    except Exception:  # noqa: BLE001 - logged, and told to the caller, who waits for a last event
+        _log.exception("the call of %s failed in a way that nobody expected", name)
+        failure = LightagentError("The call failed inside the daemon.", suggestion="The journal says why.")
+    else:
+        duration_ms = round((time.monotonic() - started) * 1000)
+        if outcome.result == "ok":
+            stream.event("done", text=outcome.text, steps=1, duration_ms=duration_ms)
+            return
+        message = outcome.text.removeprefix(f"Error ({outcome.result}): ")
+        told = {"code": outcome.result, "message": message, "suggestion": ""}
+        stream.event("error", **told, steps=1, duration_ms=duration_ms)
+        return
+    stream.event("error", **{"suggestion": "", **failure.to_dict()}, steps=0, duration_ms=0)

@@ -1,0 +1,197 @@
+"""A call before it runs: from a model's words, or from an approval, to exactly what will run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from lightagentd.agents.tool_calls.origin import Origin, host_of
+from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.errors import ApprovalMismatch, InvalidArgument
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.policy.approval import Approval, Bound, hide, working_directory
+from lightagentd.policy.decide import Decision
+from lightagentd.tool import Effect
+from lightagentd.worker.lanes import Checked
+
+MAX_DEPTH = 50
+"""How deep objects and lists in arguments may be nested; those who send, store and show them recurse."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A call on its way: what runs is exactly this. `what` describes it in events, without what is hidden."""
+
+    call: ToolCall
+    call_id: str
+    action: ActionInfo
+    args: dict[str, Any]
+    effect: Effect
+    host: str = ""
+
+    @property
+    def what(self) -> dict[str, Any]:
+        return {
+            "tool": self.action.tool,
+            "action": self.action.name,
+            "effect": self.effect.value,
+            "args": hide(self.args, self.action.hidden),
+        }
+
+    def bound(self, origin: Origin) -> Bound:
+        """What an approval of this call covers."""
+        return Bound(
+            agent=origin.agent.name,
+            session=origin.session_id,
+            tool=self.action.tool,
+            action=self.action.name,
+            effect=self.effect.value,
+            args=self.args,
+            cwd=working_directory(self.args),
+        )
+
+
+def taken_up(call: ToolCall, asked: Approval, toolbox: Toolbox, what: dict[str, Any]) -> Ready:
+    """The call that an earlier run of the daemon asked about. Fills in `what` as far as it comes.
+
+    Raises ToolNotFound, ApprovalMismatch.
+    """
+    what |= {"decision": Decision.ASK.value, "rule": asked.rule, "approval": asked.id}
+    action = toolbox.find(asked.tool, asked.action)
+    if action.function != call.name:
+        raise ApprovalMismatch(f"The approval {asked.id} is for {action.function}, not {call.name[:100]}.")
+    ready = Ready(
+        call=call,
+        call_id=asked.call_id,
+        action=action,
+        args=asked.args,
+        effect=action.effect_of(asked.args),
+        host=host_of(asked.args.get(action.host)) if action.host else "",
+    )
+    what |= ready.what
+    return ready
+
+
+def whole(checked: Checked, ready: Ready) -> dict[str, Any]:
+    """The arguments that a worker checked, with those that it does not give back because they are secret.
+
+    Raises InvalidArgument for what cannot be stored, compared and sent as it is: a model that takes numbers
+    makes NaN of "nan", and a worker is not trusted to give back what it should.
+    """
+    name, hidden = ready.action.function, ready.action.hidden
+    if not isinstance(checked.args, dict):
+        raise InvalidArgument(f"The arguments of {name} came back as something else.")
+    args = checked.args | {name: value for name, value in ready.args.items() if name in hidden}
+    try:
+        json.dumps(args, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as err:
+        raise InvalidArgument(
+            f"The arguments of {name} cannot be written as JSON: {err}.", suggestion="Use ordinary numbers."
+        ) from err
+    _check_depth(args, name)
+    return args
+
+
+def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, Any]]:
+    """The action that a model named, and its arguments. Raises ToolNotFound, InvalidArgument.
+
+    The arguments are checked in full by the worker, against the action's own model.
+    """
+    action = toolbox.by_function(call.name)
+    try:
+        args = json.loads(
+            call.arguments or "{}",
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError) as err:
+        raise InvalidArgument(
+            f"The arguments of {call.name} are not JSON: {err}.", suggestion="Write one JSON object."
+        ) from err
+    if not isinstance(args, dict):
+        raise InvalidArgument(
+            f"The arguments of {call.name} are not an object.", suggestion="Write one JSON object."
+        )
+    _check_depth(args, call.name)
+    known = action.schema.get("properties", {})
+    for name in args:
+        if name not in known:
+            raise InvalidArgument(
+                f"{call.name} has no argument {name[:100]!r}.",
+                field=name[:100],
+                suggestion=f"The arguments are: {', '.join(known) or 'none'}.",
+            )
+    for name in action.schema.get("required", ()):
+        if name not in args:
+            raise InvalidArgument(f"{call.name} needs the argument {name!r}.", field=name)
+    return action, args
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of a key that stands twice no two readers need take the same value."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
+def _check_depth(args: dict[str, Any], function: str) -> None:
+    """Raise InvalidArgument for what is nested deeper than every reader could follow."""
+    level: list[Any] = [args]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise InvalidArgument(f"The arguments of {function} are nested deeper than {MAX_DEPTH} levels.")
+
+
+def _no_constant(name: str) -> float:
+    """NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(text: str) -> float:
+    """A number; one beyond what a float holds would become Infinity."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return number
+
+
+def requested(approval: Approval) -> dict[str, Any]:
+    """The turn event that asks for an answer: everything that the person who decides has to see."""
+    return {
+        "approval": approval.id,
+        "call_id": approval.call_id,
+        "tool": approval.tool,
+        "action": approval.action,
+        "effect": approval.effect,
+        "args": approval.shown,
+        "cwd": approval.cwd,
+        "preview": approval.preview,
+        "rule": approval.rule,
+        "reason": approval.reason,
+        "expires_us": approval.expires_us,
+        "volatile": approval.volatile,
+    }
+
+
+def answered(approval: Approval) -> dict[str, Any]:
+    """The turn event that says how the question ended."""
+    return {
+        "approval": approval.id,
+        "call_id": approval.call_id,
+        "tool": approval.tool,
+        "action": approval.action,
+        "state": approval.state.value,
+        "answered_by": approval.answered_by,
+        "note": approval.note,
+    }

@@ -1,0 +1,202 @@
+"""The tools as the daemon knows them: what a worker's `Describe` returned, never the code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightagentd.agents.definition import AgentDefinition
+from lightagentd.errors import InvalidArgument, ToolNotFound
+from lightagentd.llm.protocol import Function
+from lightagentd.tool import Effect, Place
+
+if TYPE_CHECKING:
+    from lightagentd.agents.tool_choice.index import ToolIndex
+
+_MAX_DEPTH = 50
+_AT_ONCE = 500
+"""An index of so many functions is made within the time of a step."""
+_VALUES = ("default", "examples", "enum", "const")
+"""The keywords of JSON Schema whose value is a value, and no schema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionInfo:
+    """One action of a tool. `effect` is None where each call chooses."""
+
+    tool: str
+    name: str
+    description: str
+    effect: Effect | None
+    taints: bool
+    timeout_s: float
+    schema: dict[str, Any]
+    place: Place | None = None
+    host: str = ""
+    """The argument that names the host of a call with the effect reach; empty when none does."""
+
+    @property
+    def function(self) -> str:
+        return f"{self.tool}_{self.name}"
+
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """The arguments that are for the tool alone (`writeOnly` in JSON Schema): they are never stored."""
+        definitions = self.schema.get("$defs", {})
+        properties = self.schema.get("properties", {})
+        return tuple(name for name, described in properties.items() if _write_only(described, definitions))
+
+    @cached_property
+    def offer(self) -> Function:
+        """As a model sees it; always the same object."""
+        return Function(name=self.function, description=self.description, parameters=self.schema)
+
+    def effect_of(self, args: dict[str, Any]) -> Effect:
+        """The effect of a call with these arguments. Raises InvalidArgument for one that does not exist."""
+        if self.effect is not None:
+            return self.effect
+        asked = args.get("effect", Effect.OBSERVE.value)
+        try:
+            return Effect(asked)
+        except ValueError:
+            raise InvalidArgument(
+                f"{self.tool}.{self.name}: {str(asked)[:60]!r} is not an effect.",
+                field="effect",
+                suggestion="Use observe, reach or change.",
+            ) from None
+
+    def timeout_of(self, args: dict[str, Any], longest_s: float) -> float:
+        """How long a call with these arguments may take."""
+        asked = args.get("timeout_s")
+        wanted = asked if isinstance(asked, int | float) and asked > 0 else self.timeout_s
+        return float(min(wanted, longest_s))  # in this order: an integer may be larger than any float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolInfo:
+    """One tool file. `problem` says why it is disabled, if it is."""
+
+    name: str
+    description: str
+    path: str
+    problem: str
+    actions: tuple[ActionInfo, ...]
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """All tools of this machine; replaced as a whole when they are described again."""
+
+    tools: dict[str, ToolInfo] = field(default_factory=dict)
+
+    @cached_property
+    def functions(self) -> dict[str, ActionInfo]:
+        return {action.function: action for tool in self.tools.values() for action in tool.actions}
+
+    @cached_property
+    def index(self) -> ToolIndex:
+        """Ranks the functions by words; see `offering.choice.index_of` for where to make it."""
+        from lightagentd.agents.tool_choice.index import ToolIndex  # few daemons need it
+
+        return ToolIndex(self.tools)
+
+    @property
+    def has_index(self) -> bool:
+        return "index" in vars(self)
+
+    def find(self, tool: str, action: str) -> ActionInfo:
+        """Raises ToolNotFound that names the nearest actions there are."""
+        actions = [one for info in self.tools.values() for one in info.actions]
+        found = next((one for one in actions if (one.tool, one.name) == (tool, action)), None)
+        if found is None:
+            raise _not_found(f"{tool}.{action}", [f"{one.tool}.{one.name}" for one in actions])
+        return found
+
+    def by_function(self, function: str) -> ActionInfo:
+        """Raises ToolNotFound that names the nearest functions there are."""
+        found = self.functions.get(function)
+        if found is None:
+            raise _not_found(function, self.functions, self._like(function))
+        return found
+
+    def _like(self, name: str) -> list[str]:
+        """The functions that have the words of a name, where that can be said at once."""
+        if not self.has_index and len(self.functions) > _AT_ONCE:
+            return []
+        return [hit.function for hit in self.index.rank(name[:100], limit=3)]
+
+    def offered(
+        self, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"] = ""
+    ) -> list[Function]:
+        """The functions that an agent's model gets to see.
+
+        `change` says whether it has a worker for that, `plan` what may run while a plan is drafted.
+        """
+        if plan == "none":
+            return []
+        effects = {effect for effect in agent.front.effects if change or effect is not Effect.CHANGE}
+        if plan:
+            effects &= {Effect.OBSERVE}
+        return [
+            action.offer
+            for action in self.functions.values()
+            if agent.offers(action.tool, action.name) and (action.effect is None or action.effect in effects)
+        ]
+
+
+def _write_only(described: Any, definitions: dict[str, Any], depth: int = 0) -> bool:
+    """Whether a property, or any part of it, is for writing alone; what is nested too deep counts as such."""
+    if depth > _MAX_DEPTH:
+        return True
+    if isinstance(described, list):
+        return any(_write_only(each, definitions, depth + 1) for each in described)
+    if not isinstance(described, dict):
+        return False
+    if described.get("writeOnly") is True:
+        return True
+    if isinstance(reference := described.get("$ref"), str):
+        name = reference.rpartition("/")[2]
+        others = {key: value for key, value in definitions.items() if key != name}
+        if _write_only(definitions.get(name, {}), others, depth + 1):
+            return True
+    nested = [value for key, value in described.items() if key not in _VALUES]
+    return _write_only(nested, definitions, depth + 1)
+
+
+def _not_found(name: str, known: Iterable[str], like: Iterable[str] = ()) -> ToolNotFound:
+    near = list(dict.fromkeys([*difflib.get_close_matches(name[:100], known, n=3), *like]))
+    return ToolNotFound(
+        f"There is no tool {name[:100]!r}.",
+        suggestion=f"The nearest are: {', '.join(near)}." if near else "",
+    )
+
+
+def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
+    """The toolbox in a worker's answer to `Describe`."""
+    tools: dict[str, ToolInfo] = {}
+    for tool in described:
+        actions = tuple(
+            ActionInfo(
+                tool=tool["name"],
+                name=action["name"],
+                description=action["description"],
+                effect=Effect(action["effect"]) if action["effect"] else None,
+                taints=action["taints"],
+                timeout_s=action["timeout_s"],
+                schema=action["schema"],
+                place=Place(action["place"]) if action.get("place") else None,
+                host=action.get("host", ""),
+            )
+            for action in tool["actions"]
+        )
+        tools[tool["name"]] = ToolInfo(
+            name=tool["name"],
+            description=tool["description"],
+            path=tool["path"],
+            problem=tool["problem"],
+            actions=actions,
+        )
+    return Toolbox(tools)

@@ -37,7 +37,7 @@ class StoredClient(Client):
         return next(self.stream(method, **parameters), {})
 
     def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
-        from lightagentd.control.stored import answer  # only here: this imports most of the daemon
+        from lightagentd.control.operations.stored import answer  # only here: this imports most of the daemon
         from lightagentd.events.backup.stored import run_as_owner
 
         said = {name: value for name, value in parameters.items() if value is not None}

@@ -30,10 +30,10 @@ from lightagentd.config import configuration
 from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
 from lightagentd.control.dbus.plane import DBusPlane
-from lightagentd.control.interfaces import INTERFACES, Errors
+from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
-from lightagentd.control.service import Service
+from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 from lightagentd.daemon.recovery import Recovery
 from lightagentd.daemon.upkeep import Upkeep
 from lightagentd.doctor import REPORT_COMMANDS

@@ -14,7 +14,7 @@ from lightagentd.control.dbus import methods as dbus_methods
 from lightagentd.control.dbus import properties as dbus_properties
 from lightagentd.control.dbus import views as dbus_views
 from lightagentd.control.dbus.object_methods import methods_of
-from lightagentd.control.interfaces import INTERFACES
+from lightagentd.control.varlink.interfaces import INTERFACES
 from manual.commands import see_also
 from manual.roff import Page, Stamp, bold, escaped, italic
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.control.service import Service
+from lightagentd.control.operations.service import Service
 from lightagentd.events.store.layout import STATES
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lightagentd import api
-from lightagentd.control import history_operations
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.methods import methods
+from lightagentd.control.operations import history as history_operations
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InvalidArgument, TimedOut
 from lightagentd.events.filter import Filter

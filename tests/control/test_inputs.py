@@ -15,7 +15,7 @@ from lightagentd import api
 from lightagentd.agents.inputs import ANSWER_MAX_BYTES, Input
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.input_operations import LISTED_CHARS
+from lightagentd.control.operations.inputs import LISTED_CHARS
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument, PermissionDenied
 from lightagentd.events.history import Change
 from lightagentd.events.journal.entry import journal_fields

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lightagentd.control.interfaces import INTERFACES, descriptions
+from lightagentd.control.varlink.interfaces import INTERFACES, descriptions
 from lightagentd.daemon.daemon import Daemon
 from tests.raw_varlink import Raw, code
 
@@ -63,7 +63,7 @@ def test_the_interface_descriptions_are_frozen() -> None:
     frozen = {path.name: path.read_text() for path in FROZEN.glob("*.varlink")}
     assert frozen == descriptions(), (
         "The public Varlink interface has changed. If that is meant, run:\n"
-        "    python -m lightagentd.control.interfaces packaging/varlink\n"
+        "    python -m lightagentd.control.varlink.interfaces packaging/varlink\n"
         "and remove the files of interfaces that are gone."
     )
 

@@ -440,7 +440,7 @@ async def test_servers_on_this_machine_are_offered_and_not_used(
     async def found() -> list[local.LocalServer]:
         return [local.LocalServer(name="ollama", base_url="http://127.0.0.1:11434/v1", models=("qwen3:8b",))]
 
-    monkeypatch.setattr("lightagentd.control.model_operations.found_locally", found)
+    monkeypatch.setattr("lightagentd.control.operations.models.found_locally", found)
     providers = await rig.daemon.service.list_model_providers(ME)
     (offered,) = [each for each in providers if each.state == "found"]
     assert (offered.name, offered.models) == ("ollama", ["qwen3:8b"])

@@ -12,7 +12,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.agents.sessions import imports
 from lightagentd.client.aio import AsyncClient
-from lightagentd.control import session_care
+from lightagentd.control.operations import session_care
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, check_conversation

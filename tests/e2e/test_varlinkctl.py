@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.control.interfaces import INTERFACES, Errors
+from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 
 from .machine import Completed, Machine
 

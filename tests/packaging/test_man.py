@@ -19,7 +19,7 @@ from lightagentd.config.configuration import Config
 from lightagentd.control.authz import Operation
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.views import KINDS
-from lightagentd.control.interfaces import INTERFACES
+from lightagentd.control.varlink.interfaces import INTERFACES
 from tests.conftest import REPOSITORY
 
 from .conftest import generate

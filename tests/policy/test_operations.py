@@ -10,7 +10,7 @@ import pytest
 
 from lightagentd import api, errors
 from lightagentd.control.authz import Caller
-from lightagentd.control.policy_operations import MAX_RULES_CHARS
+from lightagentd.control.operations.policy import MAX_RULES_CHARS
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.model import within
 from lightagentd.events.types.agent import CallIntended

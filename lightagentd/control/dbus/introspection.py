@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from lightagentd.control.dbus.methods import OPTIONS, Method, methods
 from lightagentd.control.dbus.streams import STREAM
-from lightagentd.control.interfaces import INTERFACES
+from lightagentd.control.varlink.interfaces import INTERFACES
 
 DOCTYPE = (
     '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"\n'

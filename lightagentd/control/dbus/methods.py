@@ -28,9 +28,9 @@ from lightagentd.control.dbus.types import (
     signature_of,
     to_bus,
 )
-from lightagentd.control.interfaces import INTERFACES
+from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import cleaned
-from lightagentd.control.service import Service
+from lightagentd.control.varlink.interfaces import INTERFACES
 
 MANAGER = "org.lightagent1.Manager"
 OPTIONS = "options"

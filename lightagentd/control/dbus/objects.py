@@ -46,7 +46,7 @@ from lightagentd.control.dbus.views import (
     kind_of_folder,
 )
 from lightagentd.control.dbus.watchers import OBJECT_MANAGER, Emit, Watcher, Watchers
-from lightagentd.control.service import Service
+from lightagentd.control.operations.service import Service
 from lightagentd.errors import LimitExceeded, NotFound, PermissionDenied
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lightagentd.control.dbus import door as door_module
 from lightagentd.control.dbus.door import PlaneDoor
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
 from lightagentd.control.dbus.types import to_bus
-from lightagentd.control.interfaces import descriptions
+from lightagentd.control.varlink.interfaces import descriptions
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX
 from lightagentd.host.paths import Paths

@@ -2,7 +2,7 @@
 
 One instance of each interface is made for each connection, because it holds the caller, whom the kernel
 named (`SO_PEERCRED`). The files in `packaging/varlink/` are generated from this module:
-`python -m lightagentd.control.interfaces packaging/varlink`.
+`python -m lightagentd.control.varlink.interfaces packaging/varlink`.
 """
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
@@ -20,17 +20,17 @@ from asyncvarlink import (
 )
 
 from lightagentd import api, errors
-from lightagentd.control.adapter import Adapter as _Adapter
-from lightagentd.control.adapter import relay as _relay
-from lightagentd.control.approval_interface import Approvals
-from lightagentd.control.history_interface import Events, History
-from lightagentd.control.input_interface import Inputs
-from lightagentd.control.memory_interface import Memory
-from lightagentd.control.model_interface import Models
-from lightagentd.control.plan_interface import Plans
-from lightagentd.control.policy_interface import Policy
-from lightagentd.control.safety_interface import SafetyMethods, Undo
-from lightagentd.control.usage_interface import Usage
+from lightagentd.control.varlink.adapter import Adapter as _Adapter
+from lightagentd.control.varlink.adapter import relay as _relay
+from lightagentd.control.varlink.approvals import Approvals
+from lightagentd.control.varlink.history import Events, History
+from lightagentd.control.varlink.inputs import Inputs
+from lightagentd.control.varlink.memory import Memory
+from lightagentd.control.varlink.models import Models
+from lightagentd.control.varlink.plans import Plans
+from lightagentd.control.varlink.policy import Policy
+from lightagentd.control.varlink.safety import SafetyMethods, Undo
+from lightagentd.control.varlink.usage import Usage
 
 
 def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:

@@ -10,7 +10,7 @@ from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
 from lightagentd.agents.tool_choice.choice import SEARCH_FUNCTION, Choice, choose, fits, index_of
 from lightagentd.agents.tool_choice.room import most_functions
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations, check_limit
+from lightagentd.control.operations.checks import Operations, check_limit
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry

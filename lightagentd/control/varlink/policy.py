@@ -8,7 +8,7 @@ from typing import Any
 from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter
+from lightagentd.control.varlink.adapter import Adapter
 
 
 class Policy(Adapter, VarlinkInterface, name="org.lightagent1.Policy"):

@@ -17,7 +17,7 @@ from typing import Any
 from lightagentd import api
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter

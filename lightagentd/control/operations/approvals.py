@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import InvalidArgument
 from lightagentd.policy import approval as policy
 from lightagentd.policy.approvals import Approvals, not_found

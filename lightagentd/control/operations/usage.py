@@ -10,8 +10,8 @@ from lightagentd import api
 from lightagentd.agents.model_calls.metering.ledger import SCOPES, Ledger, Row, Whose, today
 from lightagentd.agents.model_calls.metering.meter import used_of
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import MAX_LIMIT
-from lightagentd.control.session_operations import SessionOperations
+from lightagentd.control.operations.checks import MAX_LIMIT
+from lightagentd.control.operations.sessions import SessionOperations
 from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied
 
 _LARGEST_FIRST = ("agent", "owner")

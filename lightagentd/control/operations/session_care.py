@@ -22,7 +22,7 @@ from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.agents.sessions.session import Session, check_title, session_not_found
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.session_operations import SessionOperations, check_timeout
+from lightagentd.control.operations.sessions import SessionOperations, check_timeout
 from lightagentd.control.sight import Sight
 from lightagentd.errors import (
     ConfirmationRequired,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from lightagentd import api
 from lightagentd.agents.definition import AgentFrontMatter
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import InvalidArgument
 
 

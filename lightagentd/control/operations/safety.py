@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.types.daemon import PanicEnded, Panicked
 

@@ -7,7 +7,7 @@ from typing import Any
 from lightagentd import api
 from lightagentd.agents.planning.plan import shown
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.session_operations import SessionOperations
+from lightagentd.control.operations.sessions import SessionOperations
 
 
 class PlanOperations(SessionOperations):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations, check_limit
+from lightagentd.control.operations.checks import Operations, check_limit
 from lightagentd.errors import LimitExceeded
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.memory.entries import Entry

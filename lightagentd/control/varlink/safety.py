@@ -7,7 +7,7 @@ from contextlib import aclosing
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter, relay
+from lightagentd.control.varlink.adapter import Adapter, relay
 
 
 class SafetyMethods(Adapter):

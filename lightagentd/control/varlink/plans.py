@@ -6,7 +6,7 @@ from typing import Any
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter
+from lightagentd.control.varlink.adapter import Adapter
 
 
 class Plans(Adapter, VarlinkInterface, name="org.lightagent1.Plans"):

@@ -23,7 +23,7 @@ from lightagentd.agents.sessions.session import (
 )
 from lightagentd.agents.stream import Watcher
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations, check_limit
+from lightagentd.control.operations.checks import Operations, check_limit
 from lightagentd.control.presentation import error_of
 from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
 from lightagentd.events.types.session import SessionCreated

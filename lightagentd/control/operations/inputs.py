@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lightagentd import api
 from lightagentd.agents.inputs import Input, Inputs, check_answer, not_found
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry

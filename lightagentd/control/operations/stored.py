@@ -19,11 +19,11 @@ from lightagentd.agents.agent import Agent
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.session import Session, SessionRecord, session_not_found
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.history_interface import Events, History
-from lightagentd.control.history_operations import HistoryOperations
+from lightagentd.control.operations.history import HistoryOperations
+from lightagentd.control.operations.service import Service
+from lightagentd.control.operations.session_care import SessionCareOperations
 from lightagentd.control.presentation import stored_event
-from lightagentd.control.service import Service
-from lightagentd.control.session_care import SessionCareOperations
+from lightagentd.control.varlink.history import Events, History
 from lightagentd.errors import InvalidArgument, MethodNotFound
 from lightagentd.events.backup.backup import head_of, open_stored
 from lightagentd.events.filter import Filter

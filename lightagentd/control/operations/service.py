@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd import __version__, api
 from lightagentd.agents.tool_calls.by_person import call_as_person
-from lightagentd.control.agent_operations import AgentOperations
-from lightagentd.control.approval_operations import ApprovalOperations
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.checkup_operations import CheckupOperations
-from lightagentd.control.history_operations import HistoryOperations
-from lightagentd.control.input_operations import InputOperations
-from lightagentd.control.memory_operations import MemoryOperations
-from lightagentd.control.model_operations import ModelOperations
-from lightagentd.control.plan_operations import PlanOperations
-from lightagentd.control.policy_operations import PolicyOperations
+from lightagentd.control.operations.agents import AgentOperations
+from lightagentd.control.operations.approvals import ApprovalOperations
+from lightagentd.control.operations.doctor import CheckupOperations
+from lightagentd.control.operations.history import HistoryOperations
+from lightagentd.control.operations.inputs import InputOperations
+from lightagentd.control.operations.memory import MemoryOperations
+from lightagentd.control.operations.models import ModelOperations
+from lightagentd.control.operations.plans import PlanOperations
+from lightagentd.control.operations.policy import PolicyOperations
+from lightagentd.control.operations.safety import SafetyOperations
+from lightagentd.control.operations.session_care import SessionCareOperations
+from lightagentd.control.operations.tools import ToolOperations
+from lightagentd.control.operations.undo import UndoOperations
+from lightagentd.control.operations.usage import UsageOperations
 from lightagentd.control.presentation import broken_skill_info, skill_info, tool_info
-from lightagentd.control.safety_operations import SafetyOperations
-from lightagentd.control.session_care import SessionCareOperations
-from lightagentd.control.tool_operations import ToolOperations
-from lightagentd.control.undo_operations import UndoOperations
-from lightagentd.control.usage_operations import UsageOperations
 from lightagentd.errors import InvalidArgument, SkillNotFound, ToolNotFound
 from lightagentd.redaction import Redactor
 

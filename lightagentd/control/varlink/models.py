@@ -4,7 +4,7 @@
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter
+from lightagentd.control.varlink.adapter import Adapter
 
 
 class Models(Adapter, VarlinkInterface, name="org.lightagent1.Models"):

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations, check_limit
+from lightagentd.control.operations.checks import Operations, check_limit
 from lightagentd.control.presentation import stored_event
 from lightagentd.control.sight import Sight
 from lightagentd.errors import InvalidArgument, TimedOut

@@ -18,7 +18,7 @@ from lightagentd.agents.model_calls.metering.ledger import Whose
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.trial import Seen, try_model
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import ConfigError, InvalidArgument, NotFound, StorageError
 from lightagentd.events.context import within
 from lightagentd.events.types.daemon import ModelsRefreshed

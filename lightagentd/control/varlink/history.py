@@ -10,7 +10,7 @@ from contextlib import aclosing
 from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd import api
-from lightagentd.control.adapter import Adapter
+from lightagentd.control.varlink.adapter import Adapter
 from lightagentd.events.filter import Filter
 
 

@@ -16,7 +16,7 @@ from lightagentd import api
 from lightagentd.agents.tool_calls.calls import parse_call
 from lightagentd.agents.tool_calls.origin import host_of
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History
 from lightagentd.events.model import Event

@@ -10,7 +10,7 @@ from asyncvarlink import LastResult
 
 from lightagentd import api
 from lightagentd.control.authz import Caller
-from lightagentd.control.service import Service
+from lightagentd.control.operations.service import Service
 
 
 class Adapter:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations import Operations
+from lightagentd.control.operations.checks import Operations
 from lightagentd.doctor import Running, look
 from lightagentd.doctor.finding import BAD, in_order, note, ok, wrong
 from lightagentd.doctor.history import of_running

@@ -1,0 +1,1 @@
+"""The Varlink plane: an adapter over the operations."""

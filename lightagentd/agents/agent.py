@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
-from lightagentd.agents.inputs import Inputs
 from lightagentd.agents.one_turn import end_turn, stays, take_steps
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plan import Plan
@@ -28,8 +27,9 @@ from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
 from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
 from lightagentd.events.types.kind import Kind
-from lightagentd.policy.approvals import Approvals, Suspended
 from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.approvals import Approvals, Suspended
+from lightagentd.policy.questions.inputs import Inputs
 from lightagentd.redaction import off_loop
 
 _log = logging.getLogger(__name__)

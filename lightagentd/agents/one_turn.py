@@ -13,7 +13,7 @@ from lightagentd.agents.turn import Turn, final_error
 from lightagentd.errors import LightagentError, TimedOut
 from lightagentd.events.types.agent import TurnFailed
 from lightagentd.events.types.session import TurnDone
-from lightagentd.policy.approvals import Suspended
+from lightagentd.policy.questions.approvals import Suspended
 
 
 async def take_steps(session: Session, turn: Turn, parts: AgentParts, plans: Plans) -> None:

@@ -29,7 +29,6 @@ from lightagentd.agents.definition import (
     roles_in,
     write_definition,
 )
-from lightagentd.agents.inputs import Inputs
 from lightagentd.agents.model_calls.call import store_unwatched
 from lightagentd.agents.model_calls.clients import ModelClients
 from lightagentd.agents.model_calls.metering.ledger import Ledger
@@ -65,11 +64,12 @@ from lightagentd.llm.circuit import Circuits, CircuitState
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
-from lightagentd.policy.approvals import Approvals
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
-from lightagentd.policy.doubts import Actions
-from lightagentd.policy.inforce import retake_rules, take_rules
+from lightagentd.policy.in_force import retake_rules, take_rules
+from lightagentd.policy.lint import Actions
 from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.policy.questions.inputs import Inputs
 from lightagentd.policy.rulefiles import POLICY_FOLDER
 from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Effect

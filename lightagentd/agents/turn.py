@@ -32,7 +32,7 @@ from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
 from lightagentd.llm.json_calls import call_in_text
 from lightagentd.llm.protocol import Message, ToolCall, Usage
-from lightagentd.policy.approval import hide
+from lightagentd.policy.questions.approval import hide
 from lightagentd.redaction import Redactor
 
 if TYPE_CHECKING:

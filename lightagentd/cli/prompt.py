@@ -17,7 +17,7 @@ from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.turn import watch
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
-from lightagentd.fenced import fenced
+from lightagentd.quoted import fenced
 
 
 @click.command("prompt", cls=Command)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lightagentd.agents.inputs import Input
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
+from lightagentd.policy.questions.inputs import Input
 from tests.agents.scripted import Scripted, until, watch
 from tests.scripted_model import Stream, call
 

@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from lightagentd.agents.inputs import KEPT
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
+from lightagentd.policy.questions.inputs import KEPT
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER

@@ -19,8 +19,8 @@ from lightagentd.errors import (
     SessionPaused,
 )
 from lightagentd.events.journal.entry import journal_fields
-from lightagentd.fenced import question_of
 from lightagentd.host.paths import Paths
+from lightagentd.quoted import question_of
 from tests.agents.asking import FRONT, TOML, add, asked, lines, prepare
 from tests.agents.planning import THREE, TWO, Heard, answer, checked, planning, propose
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted, types, until

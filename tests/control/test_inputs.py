@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from lightagentd import api
-from lightagentd.agents.inputs import ANSWER_MAX_BYTES, Input
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.inputs import LISTED_CHARS
@@ -20,6 +19,7 @@ from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument, Perm
 from lightagentd.events.history import Change
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.host.paths import Paths
+from lightagentd.policy.questions.inputs import ANSWER_MAX_BYTES, Input
 from tests.agents.questions import QUESTION, ask, kinds, question
 from tests.agents.scripted import ME, Scripted, scripted, until, watch
 from tests.control.dbus.on_the_bus import GET_ALL, MANAGER, ROOT, TURN, serving

@@ -14,7 +14,7 @@ from lightagentd.agents.sessions.transcript import FORMAT, VERSION
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import EventContext
 from lightagentd.events.types.history import HistoryPruned
-from lightagentd.policy.approval import Approval
+from lightagentd.policy.questions.approval import Approval
 
 SESSION, TRACE, AGENT = "ses_00000000000000aa", "trace_00000000000000bb", "ops"
 _NOW_US = 1_795_000_000_000_000

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
-from lightagentd.agents.inputs import TOOL, Input, Inputs
 from lightagentd.errors import Refused
 from lightagentd.events.model import current_context
 from lightagentd.policy.decide import PERSON
+from lightagentd.policy.questions.inputs import TOOL, Input, Inputs
 from lightagentd.tool import Args, Result, Tool
 
 QUESTION_CHARS, CHOICE_CHARS, CHOICES = 4000, 200, 20

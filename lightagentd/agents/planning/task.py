@@ -15,8 +15,8 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
-from lightagentd.fenced import fenced
 from lightagentd.llm.protocol import ToolCall
+from lightagentd.quoted import fenced
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:

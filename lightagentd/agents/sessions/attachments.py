@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from lightagentd.api import Attachment
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
-from lightagentd.fenced import fenced
 from lightagentd.limits import MAX_ATTACHMENTS
+from lightagentd.quoted import fenced
 
 ALL_TIMES = 4
 """All attachments of a prompt together may have so many times the size of the largest one."""

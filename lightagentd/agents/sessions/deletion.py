@@ -18,11 +18,11 @@ from lightagentd.events.types.session import SessionDeleted
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
-    from lightagentd.agents.inputs import Inputs
     from lightagentd.agents.model_calls.metering.ledger import Ledger
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.watches import Watches
-    from lightagentd.policy.approvals import Approvals
+    from lightagentd.policy.questions.approvals import Approvals
+    from lightagentd.policy.questions.inputs import Inputs
 
 _WHY = "Its session was deleted."
 _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current")

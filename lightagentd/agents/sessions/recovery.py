@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightagentd.agents.inputs import Inputs
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
 from lightagentd.agents.turn import TakenUp, Turn, unanswered
@@ -24,7 +23,8 @@ from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
-from lightagentd.policy.approvals import Approvals
+from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.policy.questions.inputs import Inputs
 
 UNKNOWN = (
     "Error (outcome_unknown): The daemon stopped while this call ran. Whether it took effect is not known; "

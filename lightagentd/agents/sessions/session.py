@@ -34,8 +34,8 @@ from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
-from lightagentd.fenced import question_of
 from lightagentd.llm.protocol import Message
+from lightagentd.quoted import question_of
 
 TITLE_CHARS = 60
 """How much of the first prompt becomes the title."""

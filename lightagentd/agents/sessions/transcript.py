@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.events.model import Event
-from lightagentd.fenced import fenced
 from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.quoted import fenced
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import SessionRecord

@@ -11,8 +11,8 @@ from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.approval import Approval, Bound, hide, working_directory
 from lightagentd.policy.decide import Decision
+from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
 from lightagentd.tool import Effect
 from lightagentd.worker.lanes import Checked
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_to
-from lightagentd.agents.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
-from lightagentd.agents.inputs import not_found as no_such_input
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.calls import (
     Ready,
@@ -57,9 +55,11 @@ from lightagentd.events.model import current_context, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.approval import Approval, State
-from lightagentd.policy.approvals import Approvals, Suspended
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
+from lightagentd.policy.questions.approval import Approval, State
+from lightagentd.policy.questions.approvals import Approvals, Suspended
+from lightagentd.policy.questions.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
+from lightagentd.policy.questions.inputs import not_found as no_such_input
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked

@@ -10,9 +10,9 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from lightagentd.fenced import question_of
 from lightagentd.llm.runbook.vocabulary import words as listed
 from lightagentd.llm.runbook.wording import stem
+from lightagentd.quoted import question_of
 
 HEAD_CHARS, TAIL_CHARS = 3000, 1000
 """How much of a long prompt counts: people say what they want before or after what they paste."""

@@ -15,8 +15,8 @@ from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import InvalidArgument
-from lightagentd.policy import approval as policy
-from lightagentd.policy.approvals import Approvals, not_found
+from lightagentd.policy.questions import approval as policy
+from lightagentd.policy.questions.approvals import Approvals, not_found
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry

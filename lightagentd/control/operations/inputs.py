@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lightagentd import api
-from lightagentd.agents.inputs import Input, Inputs, check_answer, not_found
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.checks import Operations
+from lightagentd.policy.questions.inputs import Input, Inputs, check_answer, not_found
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry

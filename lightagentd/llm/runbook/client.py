@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from lightagentd.events.model import new_id
-from lightagentd.fenced import question_of
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.retry import NEVER
 from lightagentd.llm.runbook.matching import Match, SkillIndex, abilities
+from lightagentd.quoted import question_of
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"

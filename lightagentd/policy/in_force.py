@@ -10,7 +10,7 @@ from lightagentd.errors import ConfigError
 from lightagentd.events.history import History
 from lightagentd.events.types.policy import RulesBroken, RulesLoaded
 from lightagentd.policy.decide import Policy
-from lightagentd.policy.doubts import Actions, doubts
+from lightagentd.policy.lint import Actions, doubts
 from lightagentd.policy.rulefiles import load_texts, read_files, rule_files
 
 _log = logging.getLogger(__name__)

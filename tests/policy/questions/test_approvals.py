@@ -22,8 +22,15 @@ from lightagentd.errors import (
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths
-from lightagentd.policy.approval import HIDDEN, Approval, Bound, State, hide, working_directory
-from lightagentd.policy.approvals import KEPT, OPEN_OF_OWNER, Approvals, Suspended
+from lightagentd.policy.questions.approval import (
+    HIDDEN,
+    Approval,
+    Bound,
+    State,
+    hide,
+    working_directory,
+)
+from lightagentd.policy.questions.approvals import KEPT, OPEN_OF_OWNER, Approvals, Suspended
 
 KEY = b"k" * 32
 BOUND = Bound(
@@ -440,7 +447,7 @@ async def test_a_question_that_nobody_waits_for_is_listed_as_expired_and_stored_
 async def test_closed_approvals_do_not_pile_up_while_the_daemon_runs(
     history: History, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.policy.approvals.KEPT", 3)
+    monkeypatch.setattr("lightagentd.policy.questions.approvals.KEPT", 3)
     approvals = await loaded(history, paths)
     ids = []
     for n in range(6):

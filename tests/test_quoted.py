@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightagentd.fenced import fenced, question_of
+from lightagentd.quoted import fenced, question_of
 
 
 @pytest.mark.parametrize("text", ["", "one", "```", "a\n````\nb", "`" * 50])

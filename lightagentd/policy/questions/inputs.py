@@ -31,8 +31,8 @@ from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import new_id, within
 from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
 from lightagentd.events.types.tool import CallEnded
-from lightagentd.policy.approval import now_us
-from lightagentd.policy.approvals import Suspended
+from lightagentd.policy.questions.approval import now_us
+from lightagentd.policy.questions.approvals import Suspended
 
 _log = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from lightagentd.errors import (
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import dump_json, new_id
 from lightagentd.host.kept_key import KEY_BYTES, kept_key
-from lightagentd.policy import approval_events as told
-from lightagentd.policy.approval import Approval, Bound, State, now_us
+from lightagentd.policy.questions import approval_events as told
+from lightagentd.policy.questions.approval import Approval, Bound, State, now_us
 
 _log = logging.getLogger(__name__)
 

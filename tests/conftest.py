@@ -153,7 +153,7 @@ def only_declared_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(Daemon, "close", checked)
     yield
-    assert not found, "events are not as declared in lightagentd/events/kinds:\n" + "\n".join(found)
+    assert not found, "events are not as declared in lightagentd/events/types:\n" + "\n".join(found)
 
 
 class DaemonProcess:

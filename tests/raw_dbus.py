@@ -1,4 +1,4 @@
-"""A bare, blocking D-Bus client for tests and measurements, which shares no code with `lightagentd/bus/connection.py`.
+"""A bare, blocking D-Bus client for tests and measurements, which shares no code with `bus/connection.py`.
 
 Messages are packed by dbus-next and cut out of the stream by their headers. It reads only when it is asked
 to, so that it can also be the client that does not. `tests/dbus_client.py` is one with another uid.

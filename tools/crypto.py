@@ -6,9 +6,9 @@ no way to files; of a file, `sha256` makes the digest, and `sign` signs that. Pr
 an HMAC is given, never stand in a result or in an error.
 
 The library cryptography is imported when first used, since every worker loads every tool. The work is done in
-`worker/crypt/`: strict encodings (`encodings.py`), public keys and signatures (`signatures.py`), certificates
-(`certificates.py`), the TLS handshake that fetches them (`handshake.py`), private keys (`keys.py`) and where
-they lie (`keystore.py`, `wrapping.py`), each with its specifications.
+`lightagentd/toolkit/crypt`: strict encodings (`encodings.py`), public keys and signatures (`signatures.py`),
+certificates (`certificates.py`), the TLS handshake that fetches them (`handshake.py`), private keys
+(`keys.py`) and where they lie (`keystore.py`, `wrapping.py`), each with its specifications.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """Objects on D-Bus: what there is, what it offers, its properties; and, as a change, any method call.
 
-Each call opens its own connection through `lightagentd.bus.connection` and closes it. What only observes never starts
+Each call opens its own connection through `bus.connection` and closes it. What only observes never starts
 a service: it talks to the connection that owns the name now. Values of arguments are JSON, typed by a
-signature (`worker/dbustypes.py`); `worker/dbusxml.py` reads what an object offers. Specification:
-https://dbus.freedesktop.org/doc/dbus-specification.html
+signature (`toolkit/dbus/values.py`); `toolkit/dbus/introspection.py` reads what an object offers.
+
+Specification: https://dbus.freedesktop.org/doc/dbus-specification.html
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Reads, finds and changes files.
 
-Reading never blocks on a special file and never takes more memory than a page (`worker/files/text.py`); a
-search is a process of its own with a time bound (`worker/files/search.py`); a change is atomic, follows no
-symbolic link (`worker/files/change.py`), and keeps the previous content in the folder that the environment
-variable LIGHTAGENT_UNDO names, so that it can be taken back (`worker/files/undo.py`).
+Reading never blocks on a special file and never takes more memory than a page (`toolkit/files/text.py`); a
+search is a process of its own with a time bound (`toolkit/files/search.py`); a change is atomic, follows no
+symbolic link (`toolkit/files/change.py`), and keeps the previous content in the folder that the environment
+variable LIGHTAGENT_UNDO names, so that it can be taken back (`toolkit/files/undo.py`).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The web: GET, HEAD and POST over http and https.
 
-What may be asked is decided in `lightagentd.toolkit.web.guard`, requests are made in `webfetch`, and `webtext`
+What may be asked is decided in `toolkit.web.guard`, requests are made in `fetch`, and `text`
 reads what came. LIGHTAGENT_WEB_ALLOW names the private hosts that the administrator lets in.
 """
 

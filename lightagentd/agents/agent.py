@@ -26,7 +26,7 @@ from lightagentd.errors import AgentNotRunning, LightagentError
 from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
 from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions.approvals import Approvals, Suspended
 from lightagentd.policy.questions.inputs import Inputs

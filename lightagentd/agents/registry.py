@@ -58,7 +58,7 @@ from lightagentd.errors import (
 from lightagentd.events.history import History
 from lightagentd.events.model import EventContext
 from lightagentd.events.types.daemon import CircuitClosed, CircuitOpened
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.llm.circuit import Circuits, CircuitState
 from lightagentd.llm.metadata.facts import Metadata

@@ -33,7 +33,7 @@ from lightagentd.errors import (
 from lightagentd.events.context import EventContext, current_context, new_id, own_task, using
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.store.states import checked, decoding
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 from lightagentd.events.types.tool import (
     CHANGES,
     EMITTED_TOPIC,
@@ -56,7 +56,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Before a lost watcher is started again; doubled until it has stayed for STEADY_S."""
 STEADY_S = 60.0
 UNSENT_US = 65_000_000
-"""How long a change may wait in the watcher before it is published (`lightagentd.toolkit.watching.outbox`)."""
+"""How long a change may wait in the watcher before it is published (`toolkit.watching.outbox`)."""
 AGAIN_TIMEOUT_S = 120.0
 _CALLS_KNOWN = 256
 CHANGES_KINDS: Mapping[str, type[Kind]] = {"fs_event": FilesChanged, "overflow": ChangesLost}

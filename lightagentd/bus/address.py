@@ -1,4 +1,4 @@
-"""Where the D-Bus daemons listen, and the socket to one of them; `lightagentd/bus/connection.py` uses it."""
+"""Where the D-Bus daemons listen, and the socket to one of them; `bus/connection.py` uses it."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ Queues and what happens when they are full:
 - **Signals**: each subscription holds `limit` signals. When it is full, later ones are dropped and counted;
   after the last one held the iterator raises `LimitExceeded` once, with the count, and then goes on.
 - **Calls to us**: at most `CALLS_LIMIT` are answered at a time; a further one gets LimitExceeded, decided by
-  its header (`bus_calls`). So do arguments with more than `CALL_VALUES` values.
-- **Incoming**: what a peer sends is decoded only where somebody waits for it (`bus_header`), in steps
-  (`bus_decoding`), and the task that reads gives way after as much work as one step is.
+  its header (`calls`). So do arguments with more than `CALL_VALUES` values.
+- **Incoming**: what a peer sends is decoded only where somebody waits for it (`header`), in steps
+  (`decoding`), and the task that reads gives way after as much work as one step is.
 
 Specification: https://dbus.freedesktop.org/doc/dbus-specification.html
 """

@@ -1,4 +1,4 @@
-"""Sends a D-Bus message with file descriptors over the socket of an asyncio stream, for `lightagentd/bus/connection.py`.
+"""Sends a D-Bus message with file descriptors over the socket of an asyncio stream, for `bus/connection.py`.
 
 Descriptors travel beside the first byte of their message (SCM_RIGHTS, unix(7)), which asyncio's streams
 cannot do: so such a message is sent past the stream, when nothing waits in it. Descriptors that a peer sends

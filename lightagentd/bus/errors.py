@@ -1,4 +1,4 @@
-"""What the errors of D-Bus peers are called here: one table, used by `lightagentd/bus/connection.py`."""
+"""What the errors of D-Bus peers are called here: one table, used by `bus/connection.py`."""
 
 from __future__ import annotations
 

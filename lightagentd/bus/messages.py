@@ -1,7 +1,7 @@
 """D-Bus messages on their way out: what dbus-next packs, held to what a bus takes.
 
-Only `lightagentd/bus/connection.py` and what belongs to it uses this, and gives on what others need. Nothing here does
-I/O or keeps state. What comes in is read by `bus_header` and `bus_decoding`.
+Only `bus/connection.py` and what belongs to it uses this, and gives on what others need. Nothing here does
+I/O or keeps state. What comes in is read by `header` and `decoding`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """D-Bus signals as they arrive, and one subscription to them with its bounded queue.
 
-`Bus.signals()` of `lightagentd/bus/connection.py` makes a `Signals`, feeds it and ends it with the connection.
+`Bus.signals()` of `bus/connection.py` makes a `Signals`, feeds it and ends it with the connection.
 A peer can send any signal to us directly, whatever we subscribed to, so each subscription checks for itself
 what it takes, and from whom.
 """
@@ -30,7 +30,7 @@ class Signal:
 
 @dataclass(kw_only=True)
 class Signals:
-    """One subscription: iterates over the signals that match, in order; `lightagentd.bus.connection` has the policy."""
+    """One subscription: iterates over the signals that match, in order; `bus.connection` has the policy."""
 
     sender: str
     path: str

@@ -1,4 +1,4 @@
-"""The client library: `Client` blocks; `aclient.AsyncClient` is the same for asyncio.
+"""The client library: `Client` blocks; `aio.AsyncClient` is the same for asyncio.
 
     with Client() as client:
         status = client.call("Manager.GetStatus")["status"]

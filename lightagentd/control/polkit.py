@@ -3,7 +3,7 @@
 The daemon owns the `Polkit`; it keeps no answer, since rules, and what an administrator has authenticated
 for, change at any time. A caller on the bus is named by its unique name, one of the control socket by a
 descriptor of its process (pidfd) and its uid, never by a number that could be another process by now. Who
-may be asked for a password is the caller's to say (`lightagentd/varlink/interaction.py`); who hangs up meanwhile is
+may be asked for a password is the caller's to say (`varlink/interaction.py`); who hangs up meanwhile is
 asked no longer. What goes wrong while polkit is there refuses, and so does a bus that is gone, since polkit
 cannot be asked without it; where polkit does not run, or there never is a bus, the next decider is asked.
 

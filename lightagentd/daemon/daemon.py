@@ -48,8 +48,8 @@ from lightagentd.events.journal.sink import JournaldSink
 from lightagentd.events.model import Event
 from lightagentd.events.subscriptions import Subscriptions
 from lightagentd.events.types import daemon as kinds
+from lightagentd.events.types.event_type import Kind
 from lightagentd.events.types.history import HistoryInstallInterrupted
-from lightagentd.events.types.kind import Kind
 from lightagentd.host import state_lock
 from lightagentd.host.paths import Paths, default_paths
 from lightagentd.host.systemd import (
@@ -70,7 +70,7 @@ from lightagentd.redaction.logs import take_redactor
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lightagentd.daemon")
 
 
 _OWN_DESCRIPTORS = 256

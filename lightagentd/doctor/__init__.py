@@ -1,7 +1,7 @@
 """What `lactl doctor` looks at beside the sandboxes: the machine, the units, the files and their modes.
 
 All of it works without a daemon too: `lactl` runs it as the user who asks, and a daemon runs it as its own.
-What only a running daemon knows is in `control/checkup_operations`. Nothing is changed, and no model is
+What only a running daemon knows is in `control/operations/doctor`. Nothing is changed, and no model is
 asked. What the user may not see is `not_tried`, never `ok`.
 """
 

@@ -1,6 +1,6 @@
 """What happened: the event model, the stored history, the live feed and the journal.
 
-`context`, `model` and `kinds/` say what an event is, `redaction/` takes its secrets out, `history` stores it
+`context`, `model` and `types/` say what an event is, `redaction/` takes its secrets out, `history` stores it
 and `queries` reads it (`store/` has how), `subscriptions` and `feed` tell of it while it happens, `journal/`
 passes it on. `audit/` shows tampering, `copies/` is for backups and exports, `damage/` for what the disk did.
 """

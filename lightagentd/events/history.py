@@ -33,7 +33,7 @@ from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import Environment
 from lightagentd.events.store.migrations import Progress, migrate
 from lightagentd.events.store.states import decoding
-from lightagentd.events.types.kind import named
+from lightagentd.events.types.event_type import named
 from lightagentd.redaction import Redactor
 
 _log = logging.getLogger(__name__)

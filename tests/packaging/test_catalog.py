@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from lightagentd.events.journal.sink import GAP, message_id
-from lightagentd.events.types.kind import ANY
+from lightagentd.events.types.event_type import ANY
 from lightagentd.events.types.registry import all_kinds
 from lightagentd.unattended import journal
 from tests.conftest import REPOSITORY

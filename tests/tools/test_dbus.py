@@ -1,4 +1,4 @@
-"""The tool dbus against a real, private bus with a small service that `lightagentd.bus.connection` exports."""
+"""The tool dbus against a real, private bus with a small service that `bus.connection` exports."""
 
 from __future__ import annotations
 

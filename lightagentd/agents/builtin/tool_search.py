@@ -1,6 +1,6 @@
 """The built-in tool `tools`: finds the functions that a model has and was not offered.
 
-It is offered only where something is left out (`agents.offering`). What it finds is offered from the next
+It is offered only where something is left out (`agents.tool_choice`). What it finds is offered from the next
 step on. It shows functions that the agent may use now, and nothing else.
 """
 

@@ -37,7 +37,7 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
 from lightagentd.events.types import plan as kinds
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent

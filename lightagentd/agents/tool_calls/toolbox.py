@@ -98,7 +98,7 @@ class Toolbox:
 
     @cached_property
     def index(self) -> ToolIndex:
-        """Ranks the functions by words; see `offering.choice.index_of` for where to make it."""
+        """Ranks the functions by words; see `tool_choice.choice.index_of` for where to make it."""
         from lightagentd.agents.tool_choice.index import ToolIndex  # few daemons need it
 
         return ToolIndex(self.tools)

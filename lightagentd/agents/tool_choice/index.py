@@ -3,7 +3,7 @@
 An index is made once from a toolbox and holds no resources: for each term the functions that have it, in
 arrays. The method is BM25F (Robertson and Zaragoza, 2009): the frequencies of a term in the fields of a
 function are weighted and added up before they saturate. What a word of the prompt may mean counts once, as
-the best of its meanings. Its weights were tuned on `tests/agents/offering/prompts.txt`.
+the best of its meanings. Its weights were tuned on `tests/agents/tool_choice/prompts.txt`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from lightagentd import errors
-from lightagentd.events.types.kind import Kind, Object, Objects, Text
+from lightagentd.events.types.event_type import Kind, Object, Objects, Text
 
 
 class Prompted(Kind, topic="agent.prompt", type="prompt", source="agent"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.kind import Kind, Object, Text
+from lightagentd.events.types.event_type import Kind, Object, Text
 
 
 class _Approval(Kind):

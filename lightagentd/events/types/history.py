@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 
 
 class CheckpointSigned(Kind, topic="daemon.checkpoint", type="signed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.kind import Kind, Text
+from lightagentd.events.types.event_type import Kind, Text
 
 
 class MemoryChanged(Kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lightagentd.events.types.kind import Kind, Objects, Text
+from lightagentd.events.types.event_type import Kind, Objects, Text
 
 
 class PlanBegun(Kind, topic="plan.begun", type="begun", source="agent"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.kind import Kind, Objects, Text
+from lightagentd.events.types.event_type import Kind, Objects, Text
 
 
 class RulesLoaded(Kind, topic="policy.rules", type="loaded"):

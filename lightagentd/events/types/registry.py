@@ -15,14 +15,14 @@ from lightagentd.events.types import (
     approval,
     daemon,
     history,
-    input,
+    input,  # noqa: A004 - as its topic is called
     memory,
     plan,
     policy,
     session,
     tool,
 )
-from lightagentd.events.types.kind import ANY, KINDS, Kind
+from lightagentd.events.types.event_type import ANY, KINDS, Kind
 
 MODULES: tuple[ModuleType, ...] = (
     agent,

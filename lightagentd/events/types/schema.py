@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema
 
-from lightagentd.events.types.kind import ANY, KINDS, Kind
+from lightagentd.events.types.event_type import ANY, KINDS, Kind
 from lightagentd.events.types.registry import MODULES
 from lightagentd.events.types.tool import EMITTED_TOPIC, Emitted
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from lightagentd.events.model import FROM_TOOL, EventContext, NewEvent, current_context
-from lightagentd.events.types.kind import ANY, Kind, Object, Objects, Text
+from lightagentd.events.types.event_type import ANY, Kind, Object, Objects, Text
 
 INVOCATION = "invocation"
 """The type of the event with which a call ended; recovery and undo go by it."""

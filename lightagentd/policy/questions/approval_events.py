@@ -6,7 +6,7 @@ from typing import Any
 
 from lightagentd.events.model import NewEvent, within
 from lightagentd.events.types import approval as kinds
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 from lightagentd.policy.questions.approval import Approval, State
 
 _ENDED: dict[State, type[kinds.ApprovalChanged]] = {

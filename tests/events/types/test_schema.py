@@ -9,7 +9,7 @@ import pytest
 
 from lightagentd.events.model import GENESIS, NewEvent, encode, within
 from lightagentd.events.types.agent import Said, TurnFailed
-from lightagentd.events.types.kind import Kind
+from lightagentd.events.types.event_type import Kind
 from lightagentd.events.types.registry import all_kinds
 from lightagentd.events.types.schema import DIALECT, json_schema
 from lightagentd.events.types.session import SessionDeleted

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lightagentd import errors
 from lightagentd.events.model import GENESIS, Event, EventContext, NewEvent, encode, within
 from lightagentd.events.types.agent import CallIntended, CallRefused, Prompted, Said, TurnFailed
-from lightagentd.events.types.kind import KINDS, Kind
+from lightagentd.events.types.event_type import KINDS, Kind
 from lightagentd.events.types.registry import all_kinds, check, kind_of
 from lightagentd.events.types.session import SessionDeleted, TurnStarted
 from lightagentd.events.types.tool import CallEnded, ChangesLost, Emitted, WatchStarted, emitted
@@ -150,4 +150,4 @@ def test_nothing_else_makes_events() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "NewEvent":
                 made.add(str(path.relative_to(REPOSITORY / "lightagentd")))
-    assert made == {"events/kinds/kind.py", "events/kinds/tool.py"}
+    assert made == {"events/types/event_type.py", "events/types/tool.py"}

@@ -254,8 +254,8 @@ LOOK = """
 import asyncio, json, os, sys
 from dataclasses import asdict
 from pathlib import Path
-from lightagentd.checkup import look
-from lightagentd.paths import Paths
+from lightagentd.doctor import look
+from lightagentd.host.paths import Paths
 folder = Path(sys.argv[1])
 warm = Paths(config=folder / "none", state=folder / "none", runtime=folder / "none")
 asyncio.run(look(warm, None))  # loads what the other user may not read

@@ -39,7 +39,7 @@ if fd != 3:
     os.dup2(fd, 3)
     os.close(fd)
 from lightagentd.errors import ConfigError
-from lightagentd.systemd import listening_socket
+from lightagentd.host.systemd import listening_socket
 try:
     found = listening_socket()
 except ConfigError as err:

@@ -245,7 +245,7 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from lightagentd import config
-from lightagentd.paths import Paths
+from lightagentd.host.paths import Paths
 from lightagentd.worker.pool import Pool
 from tests.worker.running import shell
 

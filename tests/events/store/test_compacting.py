@@ -33,7 +33,7 @@ from pathlib import Path
 from lightagentd.events.store import compacting
 from lightagentd.events.store import exchange
 from lightagentd.events.store import layout
-from lightagentd.events.store import renaming
+from lightagentd.host import renaming
 from lightagentd.events.history import History
 from tests.events.stored import note
 

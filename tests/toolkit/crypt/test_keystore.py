@@ -27,7 +27,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 MAKE_FOR_EVER = """
 import sys
 from pathlib import Path
-from lightagentd.worker.crypt.keystore import KeyStore
+from lightagentd.toolkit.crypt.keystore import KeyStore
 store = KeyStore(Path(sys.argv[1]))
 while True:
     print(store.add("ops", 1000, "hmac-sha256", b"s" * 32, "", "").handle, flush=True)

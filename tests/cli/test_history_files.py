@@ -23,7 +23,7 @@ Process = subprocess.CompletedProcess[str]
 
 _EARLY = """
 import concurrent.futures.thread, importlib.metadata, os, sys
-import lightagentd.cli.history, lightagentd.control.stored, lightagentd.events.copies.importing
+import lightagentd.cli.history, lightagentd.control.operations.stored, lightagentd.events.backup.importing
 from lightagentd.cli.main import run
 """
 """Imports what comes late otherwise: who is root no more may not be able to read the tests' Python."""

@@ -1,7 +1,9 @@
 # make demo    set everything up, start a daemon, prompt it
 # make shell   a shell in which lactl talks to a daemon of its own
 # make test    set everything up, and pass all tests (lint and types too)
-# make bench   the figures of the README
+# make bench   the figures of docs/figures.md
+# make stats   the figures of the code: files, lines, circles, large classes, tests
+# make recording  docs/first-prompt.svg anew, from a real run
 # make deb     the Debian package, in dist/ (as root: it is built in a Debian 13 of its own)
 # make rpm     the RPM package, likewise
 # make lock    pin the current versions of all packages
@@ -9,7 +11,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test lint bench deb rpm lock setup setup-build setup-test clean
+.PHONY: demo shell test lint bench stats recording deb rpm lock setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -40,6 +42,12 @@ lint: setup-test
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)
+
+stats: setup-test
+	$(BIN)/python -m tests.house
+
+recording: setup
+	@packaging/checkout/demo.sh record
 
 deb rpm: setup-build
 	packaging/checkout/$@.sh

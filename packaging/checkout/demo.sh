@@ -3,6 +3,7 @@
 #
 #   demo.sh           prompt the agent ops, then serve until Enter is pressed (at once where nobody can)
 #   demo.sh shell     a shell in which lactl talks to that daemon, until it is left
+#   demo.sh record    draw docs/first-prompt.svg, the picture of the README, from a real run
 set -eu
 cd "$(dirname "$0")/../.."
 base=$(mktemp -d "${TMPDIR:-/tmp}/lightagent-demo.XXXXXX")
@@ -35,6 +36,12 @@ done
 if [ "${1:-}" = shell ]; then
   echo "The daemon serves on $LIGHTAGENT_SOCKET until you leave this shell. Try: lactl --help"
   PATH="$bin:$PATH" "${SHELL:-/bin/sh}" || true
+  exit 0
+fi
+
+if [ "${1:-}" = record ]; then
+  PATH="$bin:$PATH" "$bin/python" packaging/checkout/recording.py docs/first-prompt.svg \
+    'lactl prompt ops "who is listening on 8080"' 'lactl events --topic agent.tool_dispatch' 'lactl audit verify'
   exit 0
 fi
 

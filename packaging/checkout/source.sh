@@ -9,7 +9,7 @@ target=$1
 cd "$(dirname "$0")/../.."
 mkdir -p "$target/vendor"
 git -c safe.directory="$PWD" ls-files -z --cached --others --exclude-standard -- \
-  LICENSE README.md pyproject.toml agent lightagentd packaging skills tools units |
+  LICENSE README.md CHANGELOG.md SECURITY.md docs pyproject.toml agent lightagentd packaging skills tools units |
   while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
   tar -c --null --files-from=- | tar -x -C "$target"
 mv "$target/packaging/debian" "$target/debian"

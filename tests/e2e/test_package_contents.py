@@ -54,6 +54,7 @@ EXPECTED = (
     "/usr/share/man/man5/org.lightagent1.5.gz",
     "/usr/share/man/man8/lightagentd.8.gz",
     "/usr/share/doc/lightagentd/README.md.gz",
+    "/usr/share/doc/lightagentd/docs/tools.md",
     "/usr/share/doc/lightagentd/copyright",
 )
 

@@ -25,7 +25,7 @@ SEND = "".join(f'<allow send_destination="{name}"/>' for name in NAMES)
 POLICY = f'<busconfig><policy user="root">{OWN}</policy><policy context="default">{SEND}</policy></busconfig>'
 SERVICE = """
 import asyncio, sys
-from lightagentd import bus
+from lightagentd.bus import connection as bus
 
 async def main():
     async def answer(call):

@@ -266,7 +266,7 @@ def test_shipped_configuration_is_valid(fresh: Machine) -> None:
 @pytest.mark.usefixtures("installed")
 def test_code_is_compiled_when_it_is_installed(fresh: Machine) -> None:
     compiled = bytecode(fresh)
-    assert f"{PREFIX}/lightagentd/__pycache__/daemon.cpython-313.pyc" in compiled
+    assert f"{PREFIX}/lightagentd/daemon/__pycache__/daemon.cpython-313.pyc" in compiled
     assert f"{PREFIX}/lightagentd/_vendor/asyncvarlink/__pycache__/types.cpython-313.pyc" in compiled
     assert f"{SHARE}/tools/__pycache__/bash.cpython-313.pyc" in compiled
 

@@ -29,7 +29,7 @@ EXPOSURE = {
 }
 HANGING = """
 import asyncio, signal, time
-from lightagentd import daemon
+from lightagentd.daemon import daemon
 serve = daemon.serve
 
 def hang_here():

@@ -244,7 +244,7 @@ async def test_an_abandoned_call_does_not_block_its_worker(own_pool: Pool) -> No
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from lightagentd import config
+from lightagentd.config import configuration as config
 from lightagentd.host.paths import Paths
 from lightagentd.worker.pool import Pool
 from tests.worker.running import shell

@@ -221,7 +221,7 @@ def _garbage() -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("answer", _garbage(), ids=repr)
+@pytest.mark.parametrize("answer", _garbage())
 async def test_garbage_is_refused_as_a_whole(tmp_path: Path, shelf: str, answer: object) -> None:
     async with memories(tmp_path, store=shelf) as found:
         wrong(shelf, list=lambda: answer, search=lambda: answer)

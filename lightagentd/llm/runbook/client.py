@@ -41,8 +41,7 @@ class RunbookClient:
 
     def __init__(self, catalog: Callable[[], SkillCatalog]) -> None:
         self._catalog = catalog
-        self._indexed: SkillCatalog | None = None
-        self._index = SkillIndex(())
+        self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
         """Answer the newest prompt: with a call, or, once that was made, with its report.
@@ -75,12 +74,12 @@ class RunbookClient:
     async def _match(self, request: Request) -> Match | None:
         """The runbook for the newest prompt."""
         catalog = self._catalog()
-        if catalog is not self._indexed:
+        if self._indexed is None or self._indexed[0] is not catalog:
             # Off the event loop: it takes as long as many small turns.
-            self._index = await asyncio.to_thread(_index_of, catalog)
-            self._indexed = catalog
+            self._indexed = catalog, await asyncio.to_thread(_index_of, catalog)
+        index = self._indexed[1]
         prompts = (message.content for message in reversed(request.messages) if message.role == "user")
-        return self._index.match(question_of(next(prompts, ""))[:_LOOKED_AT_CHARS])
+        return index.match(question_of(next(prompts, ""))[:_LOOKED_AT_CHARS])
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -16,7 +16,7 @@ from lightagentd.redaction import MARKER, Redactor, Stream
 from tests.secrets.samples import Sample, samples
 
 KEY = bytes(range(32))
-ORDINARY = (Path(__file__).parents[2] / "secrets" / "ordinary.txt").read_text()[:-1].split("\n%%\n")
+ORDINARY = (Path(__file__).parents[1] / "secrets" / "ordinary.txt").read_text()[:-1].split("\n%%\n")
 """What commands print that has words in it which stand beside secrets elsewhere, and has none."""
 SAMPLES = samples(20_261_122)
 

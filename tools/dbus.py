@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from lightagentd.errors import LightagentError, OutcomeUnknown, Unavailable
+from lightagentd.text.visible import visible
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
 from lightagentd.toolkit.dbus.introspection import parsed
 from lightagentd.toolkit.dbus.values import (
@@ -29,7 +30,6 @@ from lightagentd.toolkit.dbus.values import (
     typed_arguments,
     value_text,
 )
-from lightagentd.toolkit.dns import visible
 
 if TYPE_CHECKING:
     from lightagentd.bus.connection import Bus

@@ -21,6 +21,7 @@ from pydantic import Field, field_validator
 
 from lightagentd.errors import NotFound, PermissionDenied
 from lightagentd.host.process import SYSTEM_PATH, Completed, run
+from lightagentd.text.visible import visible
 from lightagentd.tool import (
     Args,
     Context,
@@ -34,7 +35,6 @@ from lightagentd.tool import (
     action,
 )
 from lightagentd.toolkit import dns
-from lightagentd.toolkit.dns import visible
 
 SYS_NET = Path("/sys/class/net")
 HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,252}[A-Za-z0-9_.])?|::1?"

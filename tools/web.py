@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
+from lightagentd.text.visible import visible
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, Tool, action
-from lightagentd.toolkit.dns import visible
 from lightagentd.toolkit.web import fetch
 from lightagentd.toolkit.web import text as webtext
 from lightagentd.toolkit.web.guard import ALLOW_VARIABLE, Guard, parse_rules, parse_url

@@ -30,6 +30,7 @@ from lightagentd import frontmatter
 from lightagentd.config.configuration import Seconds, check_place
 from lightagentd.config.models import wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.tool import Effect
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
@@ -182,11 +183,9 @@ def write_definition(folder: Path, name: str, front: AgentFrontMatter, prompt: s
     data = front.model_dump(mode="json", exclude_defaults=True)
     text = f"---\n{yaml.safe_dump(data, allow_unicode=True) if data else ''}---\n{prompt}\n"
     path = target / "AGENT.md"
-    draft = target / "AGENT.md.new"
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8", errors="replace")
-        draft.replace(path)
+        write_whole(path, text.encode("utf-8", "replace"), draft=target / "AGENT.md.new")
     except OSError as err:
         raise StorageError(f"The definition of {name} cannot be written: {err}.") from err
     return load_definition(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from lightagentd.errors import (
     NotFound,
     StorageError,
 )
+from lightagentd.host.atomic_file import write_whole
 
 _EXPORT_TIMEOUT_S = 120.0
 
@@ -61,22 +61,10 @@ def export_session(settings: Settings, session: str, kind: str, output: str | No
 
 def _write(path: Path, data: bytes, *, force: bool) -> None:
     """Write a file whole or not at all. Raises Conflict, InvalidArgument, StorageError."""
-    import tempfile  # only here: it is slow to import
-
     if path.is_dir():
         raise InvalidArgument(f"{path} is a folder.", suggestion="Name the file in it, too.", field="output")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
-        written = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            if force:
-                written.replace(path)
-            else:
-                path.hardlink_to(written)  # which fails where there is something
-        finally:
-            written.unlink(missing_ok=True)
+        write_whole(path, data, replace=force)
     except FileExistsError as err:
         raise Conflict(
             f"{path} exists.", suggestion="Name another file, or replace it with --force.", field="output"

@@ -8,12 +8,14 @@ import errno
 import importlib.util
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from lightagentd.api import Finding
 from lightagentd.doctor.finding import not_tried, note, ok, wrong
+from lightagentd.host import libc
 from lightagentd.host.paths import Paths
 from lightagentd.worker import landlock
 
@@ -197,12 +199,11 @@ def _set_back(paths: Paths) -> Finding:
 
 def _synchronised() -> Finding:
     """Whether something keeps the clock right, as the kernel has it (adjtimex(2)). Nothing is set."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    answer = ctypes.create_string_buffer(512)
-    if libc.adjtimex(answer) < 0:
-        why = errno.errorcode.get(ctypes.get_errno(), "?")
+    try:
+        status = int.from_bytes(libc.timex()[_STATUS_OFFSET : _STATUS_OFFSET + 4], sys.byteorder)
+    except OSError as err:
+        why = errno.errorcode.get(err.errno or 0, "?")
         return not_tried("clock", "synchronised", f"the kernel may not be asked here: {why}")
-    status = int.from_bytes(answer.raw[_STATUS_OFFSET : _STATUS_OFFSET + 4], "little")
     if status & _UNSYNCHRONISED:
         remedy = "Let NTP set it: timedatectl set-ntp true (package systemd-timesyncd)."
         return note("clock", "synchronised", "nothing keeps the clock right", remedy)

@@ -1,4 +1,4 @@
-"""renameat2(2), which Python does not have: exchanging two names at once, and renaming without replacing."""
+"""Exchanges two names in one step, renames without replacing, and syncs folders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import os
 from pathlib import Path
 
-_AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _NOT_THERE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -29,9 +28,10 @@ def rename_new(source: Path, target: Path) -> None:
     source.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_folder(folder: Path | int) -> None:
+    """Have the names in a folder, by path or descriptor, survive a power cut. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    fd = os.open(".", flags, dir_fd=folder) if isinstance(folder, int) else os.open(folder, flags)
     try:
         os.fsync(fd)
     finally:
@@ -39,14 +39,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
-    import ctypes  # only here: it is slow to import
+    from lightagentd.host import libc  # only here: it is slow to import
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):  # glibc before 2.28
-        return False
-    if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _NOT_THERE:
-        return False
-    raise OSError(number, os.strerror(number), os.fspath(target))
+    try:
+        libc.renameat2(source, target, flags)
+    except OSError as err:
+        if err.errno in _NOT_THERE:
+            return False
+        raise OSError(err.errno, os.strerror(err.errno or 0), os.fspath(target)) from None
+    return True

@@ -11,6 +11,7 @@ can tell whether anything changed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import urllib.parse
 from collections.abc import Callable
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
     from lightagentd.llm.metadata.facts import Facts, Metadata
 
 
+_DIALECTS = {
+    "anthropic": ("messages", "Messages"),
+    "openai": ("chat_completions", "ChatCompletions"),
+    "openai-responses": ("responses", "Responses"),
+}
+"""By the kind of a provider: the module of its dialect, and the class."""
+_TIMES = ("connect_timeout_s", "idle_timeout_s", "total_timeout_s", "max_retries", "max_retry_s")
+_AT_ANY_ADDRESS = (*_TIMES, "max_output_tokens", "native_tools", "thinking_tokens", "context_tokens")
+"""What a provider's settings say that is not secret and belongs to no address."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What one client is made of. `kind` is `runbook`, or that of a provider."""
@@ -41,21 +53,6 @@ class Recipe:
     """What is played."""
     record: Path | None = None
     """Where exchanges are written to."""
-
-
-def make_client(
-    model: str,
-    models: Models,
-    *,
-    catalog: Callable[[], SkillCatalog],
-    redactor: Redactor,
-    base_url: str = "",
-    api_key_file: Path | None = None,
-    metadata: Metadata | None = None,
-) -> ModelClient:
-    """The client of one model. Its key is made known to the redactor. Raises ConfigError."""
-    recipe = recipe_of(model, models, base_url=base_url, api_key_file=api_key_file, metadata=metadata)
-    return client_of(recipe, catalog=catalog, redactor=redactor)
 
 
 def recipe_of(
@@ -122,17 +119,9 @@ def _client(kind: str, settings: ModelSettings, recording: Path | None, redactor
         )
     from lightagentd.llm.http_client import HttpClient  # with httpx: 0.1 s and some megabytes
 
-    if kind == "anthropic":
-        from lightagentd.llm.dialects.messages import Messages
-
-        return HttpClient(settings, Messages(settings))
-    if kind == "openai-responses":
-        from lightagentd.llm.dialects.responses import Responses
-
-        return HttpClient(settings, Responses(settings))
-    from lightagentd.llm.dialects.chat_completions import ChatCompletions
-
-    return HttpClient(settings, ChatCompletions(settings))
+    module, name = _DIALECTS.get(kind, _DIALECTS["openai"])
+    dialect = getattr(importlib.import_module(f"lightagentd.llm.dialects.{module}"), name)
+    return HttpClient(settings, dialect(settings))
 
 
 def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider:
@@ -147,19 +136,9 @@ def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider
             suggestion="Take base_url out of the agent's definition, or name another provider.",
             field="base_url",
         )
-    return Provider.model_construct(
-        kind=configured.kind or kind_of(name, base_url),
-        base_url=base_url,
-        connect_timeout_s=configured.connect_timeout_s,
-        idle_timeout_s=configured.idle_timeout_s,
-        total_timeout_s=configured.total_timeout_s,
-        max_retries=configured.max_retries,
-        max_retry_s=configured.max_retry_s,
-        max_output_tokens=configured.max_output_tokens,
-        native_tools=configured.native_tools,
-        thinking_tokens=configured.thinking_tokens,
-        context_tokens=configured.context_tokens,
-    )
+    kept = {name: getattr(configured, name) for name in _AT_ANY_ADDRESS}
+    kind = configured.kind or kind_of(name, base_url)
+    return Provider.model_construct(kind=kind, base_url=base_url, **kept)
 
 
 def _settings(model: str, provider: Provider, key: str, metadata: Metadata | None) -> ModelSettings:
@@ -183,11 +162,7 @@ def _settings(model: str, provider: Provider, key: str, metadata: Metadata | Non
         max_output_tokens=provider.max_output_tokens or _longest(provider, facts),
         native_tools=native,
         thinking_tokens=provider.thinking_tokens,
-        connect_timeout_s=provider.connect_timeout_s,
-        idle_timeout_s=provider.idle_timeout_s,
-        total_timeout_s=provider.total_timeout_s,
-        max_retries=provider.max_retries,
-        max_retry_s=provider.max_retry_s,
+        **{name: getattr(provider, name) for name in _TIMES},
         proxy=provider.proxy,
         ca_file=_file(provider.ca_file),
         client_cert=_file(provider.client_cert),

@@ -36,80 +36,49 @@ class KnownProvider:
         return not self.keys
 
 
-KNOWN: tuple[KnownProvider, ...] = (
+_TABLE = """
+openai        https://api.openai.com/v1                              OPENAI_API_KEY -
+anthropic     https://api.anthropic.com/v1                           ANTHROPIC_API_KEY -
+openrouter    https://openrouter.ai/api/v1                           OPENROUTER_API_KEY -
+deepseek      https://api.deepseek.com                               DEEPSEEK_API_KEY -
+alibaba       https://dashscope-intl.aliyuncs.com/compatible-mode/v1 DASHSCOPE_API_KEY dashscope,qwen
+alibaba-cn    https://dashscope.aliyuncs.com/compatible-mode/v1      DASHSCOPE_API_KEY dashscope-cn
+zai           https://api.z.ai/api/paas/v4                           ZAI_API_KEY,ZHIPU_API_KEY z.ai,glm
+zhipuai       https://open.bigmodel.cn/api/paas/v4                   ZHIPU_API_KEY,ZHIPUAI_API_KEY zhipu
+moonshotai    https://api.moonshot.ai/v1                             MOONSHOT_API_KEY moonshot,kimi
+moonshotai-cn https://api.moonshot.cn/v1                             MOONSHOT_API_KEY -
+mistral       https://api.mistral.ai/v1                              MISTRAL_API_KEY -
+groq          https://api.groq.com/openai/v1                         GROQ_API_KEY -
+xai           https://api.x.ai/v1                                    XAI_API_KEY grok
+google        https://generativelanguage.googleapis.com/v1beta/openai GEMINI_API_KEY,GOOGLE_API_KEY gemini
+togetherai    https://api.together.xyz/v1                            TOGETHER_API_KEY together
+cerebras      https://api.cerebras.ai/v1                             CEREBRAS_API_KEY -
+fireworks-ai  https://api.fireworks.ai/inference/v1                  FIREWORKS_API_KEY fireworks
+ollama        http://127.0.0.1:11434/v1                              - -
+llamacpp      http://127.0.0.1:8080/v1                               - llama.cpp
+lmstudio      http://127.0.0.1:1234/v1                               - -
+vllm          http://127.0.0.1:8000/v1                               - -
+litellm       http://127.0.0.1:4000/v1                               - -
+"""
+"""By line: name, base URL, the variables that may hold the key, and aliases."""
+_KINDS: dict[str, HttpKind] = {"anthropic": "anthropic"}
+_ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return () if text == "-" else tuple(text.split(","))
+
+
+KNOWN: tuple[KnownProvider, ...] = tuple(
     KnownProvider(
-        name="openai",
-        base_url="https://api.openai.com/v1",
-        keys=("OPENAI_API_KEY",),
-        address="OPENAI_BASE_URL",
-    ),
-    KnownProvider(
-        name="anthropic",
-        base_url="https://api.anthropic.com/v1",
-        keys=("ANTHROPIC_API_KEY",),
-        address="ANTHROPIC_BASE_URL",
-        kind="anthropic",
-    ),
-    KnownProvider(name="openrouter", base_url="https://openrouter.ai/api/v1", keys=("OPENROUTER_API_KEY",)),
-    KnownProvider(name="deepseek", base_url="https://api.deepseek.com", keys=("DEEPSEEK_API_KEY",)),
-    KnownProvider(
-        name="alibaba",
-        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
-        keys=("DASHSCOPE_API_KEY",),
-        aliases=("dashscope", "qwen"),
-    ),
-    KnownProvider(
-        name="alibaba-cn",
-        base_url="https://dashscope.aliyuncs.com/compatible-mode/v1",
-        keys=("DASHSCOPE_API_KEY",),
-        aliases=("dashscope-cn",),
-    ),
-    KnownProvider(
-        name="zai",
-        base_url="https://api.z.ai/api/paas/v4",
-        keys=("ZAI_API_KEY", "ZHIPU_API_KEY"),
-        aliases=("z.ai", "glm"),
-    ),
-    KnownProvider(
-        name="zhipuai",
-        base_url="https://open.bigmodel.cn/api/paas/v4",
-        keys=("ZHIPU_API_KEY", "ZHIPUAI_API_KEY"),
-        aliases=("zhipu",),
-    ),
-    KnownProvider(
-        name="moonshotai",
-        base_url="https://api.moonshot.ai/v1",
-        keys=("MOONSHOT_API_KEY",),
-        aliases=("moonshot", "kimi"),
-    ),
-    KnownProvider(name="moonshotai-cn", base_url="https://api.moonshot.cn/v1", keys=("MOONSHOT_API_KEY",)),
-    KnownProvider(name="mistral", base_url="https://api.mistral.ai/v1", keys=("MISTRAL_API_KEY",)),
-    KnownProvider(name="groq", base_url="https://api.groq.com/openai/v1", keys=("GROQ_API_KEY",)),
-    KnownProvider(name="xai", base_url="https://api.x.ai/v1", keys=("XAI_API_KEY",), aliases=("grok",)),
-    KnownProvider(
-        name="google",
-        base_url="https://generativelanguage.googleapis.com/v1beta/openai",
-        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        aliases=("gemini",),
-    ),
-    KnownProvider(
-        name="togetherai",
-        base_url="https://api.together.xyz/v1",
-        keys=("TOGETHER_API_KEY",),
-        aliases=("together",),
-    ),
-    KnownProvider(name="cerebras", base_url="https://api.cerebras.ai/v1", keys=("CEREBRAS_API_KEY",)),
-    KnownProvider(
-        name="fireworks-ai",
-        base_url="https://api.fireworks.ai/inference/v1",
-        keys=("FIREWORKS_API_KEY",),
-        aliases=("fireworks",),
-    ),
-    KnownProvider(name="ollama", base_url="http://127.0.0.1:11434/v1"),
-    KnownProvider(name="llamacpp", base_url="http://127.0.0.1:8080/v1", aliases=("llama.cpp",)),
-    KnownProvider(name="lmstudio", base_url="http://127.0.0.1:1234/v1"),
-    KnownProvider(name="vllm", base_url="http://127.0.0.1:8000/v1"),
-    KnownProvider(name="litellm", base_url="http://127.0.0.1:4000/v1"),
+        name=name,
+        base_url=base_url,
+        keys=_listed(keys),
+        address=_ADDRESSES.get(name, ""),
+        kind=_KINDS.get(name, "openai"),
+        aliases=_listed(aliases),
+    )
+    for name, base_url, keys, aliases in map(str.split, _TABLE.strip().splitlines())
 )
 _BY_NAME = {name: known for known in KNOWN for name in (known.name, *known.aliases)}
 _BY_HOST = {

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from lightagentd.errors import LightagentError
 from lightagentd.events.context import current_context, new_id
 from lightagentd.events.model import dump_json
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.circuit import endpoint_of
 from lightagentd.llm.exchange import Exchange
 from lightagentd.llm.protocol import ModelClient, Part, Request, Usage
@@ -116,13 +116,4 @@ def _write(exchange: Exchange, folder: Path, redactor: Redactor) -> None:
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{exchange.began}-{exchange.whose.request_id or new_id('req')}.json"
-    temporary = path.with_suffix(".new")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        temporary.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, content)

@@ -1,15 +1,13 @@
-"""Which texts fit a question best, by their words: Okapi BM25, without any dependency.
-
-See Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), section 3.4.
-"""
+"""Finds the texts whose words fit a question best."""
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+
+from lightagentd.text.ranking import Ranking
 
 _K1, _B = 1.2, 0.75
 """How soon a word's repetition stops to count, and how much a long text has to make up for."""
@@ -36,16 +34,9 @@ def words(text: str) -> list[str]:
 def scores(query: str, texts: Sequence[Counter[str]]) -> list[float]:
     """How well each text, as its counted words, fits the query; 0 when it has none of its words."""
     asked = set(words(query))
-    lengths = [text.total() for text in texts]
-    average = sum(lengths) / len(lengths) if texts else 1.0
+    ranking = Ranking(texts, k1=_K1, b=_B, terms=asked)
     found = [0.0] * len(texts)
     for word in asked:
-        holders = [at for at, text in enumerate(texts) if word in text]
-        if not holders:
-            continue
-        rarity = math.log(1 + (len(texts) - len(holders) + 0.5) / (len(holders) + 0.5))
-        for at in holders:
-            count = texts[at][word]
-            norm = 1 - _B + _B * lengths[at] / (average or 1.0)
-            found[at] += rarity * count * (_K1 + 1) / (count + _K1 * norm)
+        for at, score in ranking.scores(word):
+            found[at] += score
     return found

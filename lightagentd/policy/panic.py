@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lightagentd.errors import Panicked, StorageError
+from lightagentd.host.renaming import sync_folder
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class Panic:
         if self._mark is not None:
             try:
                 self._mark.unlink(missing_ok=True)
-                _sync_folder(self._mark.parent)
+                sync_folder(self._mark.parent)
             except OSError as err:
                 raise StorageError(
                     f"The mark {self._mark} cannot be removed: {err.strerror}.",
@@ -137,7 +138,7 @@ class Panic:
             return
         try:
             self._fill(self._ready, b"")
-            _sync_folder(self._ready.parent)
+            sync_folder(self._ready.parent)
         except OSError as err:
             _log.warning("no file for an emergency stop can be laid ready: %s", err)
 
@@ -156,7 +157,7 @@ class Panic:
                 _log.critical("the emergency stop will not outlast a restart: %s", err)
                 return
         with contextlib.suppress(OSError):
-            _sync_folder(self._mark.parent)
+            sync_folder(self._mark.parent)
 
     def _fill(self, path: Path, data: bytes) -> None:
         """Write over a file in place, always with the same size."""
@@ -181,11 +182,3 @@ def _decoded(text: str, path: Path) -> Stop:
         except OSError:
             since_us = 0
         return Stop(since_us=since_us, by=None, reason="")
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

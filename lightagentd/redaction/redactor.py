@@ -260,10 +260,6 @@ class Redactor:
         for value in secrets:
             self.add(value)
 
-    def use_key(self, key: bytes) -> None:
-        """Mark with digests from now on."""
-        self._key = key
-
     def add(self, value: str) -> None:
         """From now on, remove this value in all its forms. May be called in any thread."""
         known = {form for form, _ in self._values}

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from lightagentd.host.atomic_file import write_whole
 
 TOP = Path("/")
 """Where the way to a file begins; what lies above is not looked at."""
@@ -52,20 +53,9 @@ def replace(path: Path, text: str) -> None:
     """Put the text in the place of what is there, whole. Raises Unsafe, OSError."""
     with _folder_of(path) as folder:
         old = _existing(path, folder)
-        name = f".lightagent-{secrets.token_hex(8)}"
-        fd = os.open(name, _FILE | os.O_EXCL, _MODE, dir_fd=folder)
-        try:
-            with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-                file.write(text.encode())
-                if old is not None:  # who could read the old one can read the new one
-                    os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o666)
-                file.flush()
-                os.fsync(fd)
-            os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-            raise
+        # Who could read the old one can read the new one.
+        mode = _MODE if old is None else stat.S_IMODE(old.st_mode) & 0o666
+        write_whole(path, text.encode(), mode=mode, folder=folder)
 
 
 @contextlib.contextmanager

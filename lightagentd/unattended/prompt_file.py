@@ -12,7 +12,6 @@ file that he can write, or to sendmail(8). Nobody is asked for anything: what wo
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import pwd
 import re
@@ -25,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lightagentd.config.configuration import load_one
 from lightagentd.errors import ConfigError, LightagentError, NotFound, PermissionDenied
 from lightagentd.events.journal.journal_socket import SOCKET
+from lightagentd.host import libc
 from lightagentd.host.paths import default_paths
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import Answer, Asker, run_until_told
@@ -32,7 +32,6 @@ from lightagentd.unattended.delivery import Delivery, check_file, check_sendmail
 
 FOLDER = "prompts"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}\Z")
-_PR_SET_NO_NEW_PRIVS = 38
 
 Line = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -132,14 +131,6 @@ def become(account: pwd.struct_passwd) -> None:
     os.environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
 
 
-def forbid_new_privileges() -> None:
-    """See PR_SET_NO_NEW_PRIVS in prctl(2). Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl: {os.strerror(number)}")
-
-
 def run(name: str, folder: Path, *, control: Path | None = None, journal_socket: Path = SOCKET) -> None:
     """Ask, and bring the answer to its place. Raises LightagentError."""
     prompt = load(folder, name)
@@ -147,7 +138,7 @@ def run(name: str, folder: Path, *, control: Path | None = None, journal_socket:
     if prompt.answer == "mail":
         check_sendmail()
     else:
-        forbid_new_privileges()
+        libc.forbid_new_privileges()
     if prompt.file is not None:
         check_file(name, prompt.file)
     asker = Asker(control)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import os
 import resource
@@ -28,6 +27,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightagentd.host import libc
 from lightagentd.worker import landlock
 from lightagentd.worker.leftovers import Ends, end_all, reap
 
@@ -35,8 +35,6 @@ AT_ONCE = b"k"
 """What the daemon writes to the lifeline before it closes it in an emergency stop."""
 GRACE_S = 1.5
 """How long a worker has to end its calls and tools after it was asked to."""
-
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main() -> None:
@@ -53,10 +51,9 @@ def main() -> None:
     if options.scratch:
         rest += ["--scratch", str(options.scratch)]
     ends: Ends = options.ends
-    libc = ctypes.CDLL(None)
     # No core file, and no /proc/PID/mem or environ of these processes for the shells that they run.
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(libc.PR_SET_DUMPABLE, 0)
+    libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
     rules = landlock.ruleset(options.landlock) if options.landlock else None
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if options.limit_processes:
@@ -68,7 +65,7 @@ def main() -> None:
         os.set_inheritable(options.lifeline, False)
         _watch(options.lifeline)
     else:
-        _fork(libc, ends, options.lifeline)
+        _fork(ends, options.lifeline)
         os.close(options.lifeline)
         if rules is not None:
             landlock.enter(rules)
@@ -108,13 +105,13 @@ def _watch(lifeline: int) -> None:
     look(signal.SIGIO, None)
 
 
-def _fork(libc: ctypes.CDLL, ends: Ends, lifeline: int) -> None:
+def _fork(ends: Ends, lifeline: int) -> None:
     """Return in the child, which is to be the worker; the parent keeps it and exits."""
     keeper = os.getpid()
     worker = os.fork()
     if worker:
         sys.exit(keep(worker, lifeline, ends))
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # so that it can end what it runs
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)  # so that it can end what it runs
     if os.getppid() != keeper:
         sys.exit("the keeper of this worker is gone")
 

@@ -13,11 +13,12 @@ numbers on every architecture.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+
+from lightagentd.host import libc
 
 WRITABLE_DEVICES = (Path("/dev/null"), Path("/dev/zero"), Path("/dev/full"))
 """What a command that may change nothing may write to all the same."""
@@ -32,14 +33,14 @@ _FS_WRITE_FILE, _FS_MAKE_BLOCK, _FS_REFER, _FS_TRUNCATE = 1 << 1, 1 << 11, 1 << 
 _FS_CHANGES = _FS_WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 """Write to a file, remove a folder or file, make one of any kind."""
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
-_PR_SET_NO_NEW_PRIVS = 38
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def abi() -> int:
     """The level that this kernel knows; 0 where it has no Landlock or it is switched off."""
-    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _CREATE_RULESET_VERSION)))
+    try:
+        return libc.syscall("landlock_create_ruleset", _CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
+    except OSError:
+        return 0
 
 
 def scoped() -> bool:
@@ -85,7 +86,7 @@ def _allow(rules: int, path: Path, access: int) -> None:
         try:
             # struct landlock_path_beneath_attr { __u64 allowed_access; __s32 parent_fd; }, packed
             rule = struct.pack("=Qi", access, parent)
-            _check(_libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0), "landlock_add_rule")
+            libc.syscall("landlock_add_rule", _ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0)
         finally:
             os.close(parent)
     except OSError:
@@ -98,17 +99,9 @@ def enter(rules: int) -> None:
 
     There is no way back. A process can nest 16 domains.
     """
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-    _check(_libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
+    libc.forbid_new_privileges()
+    libc.syscall("landlock_restrict_self", _RESTRICT_SELF, rules, 0)
 
 
 def _create(attributes: bytes) -> int:
-    size = ctypes.c_size_t(len(attributes))
-    return _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
-
-
-def _check(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
+    return libc.syscall("landlock_create_ruleset", _CREATE_RULESET, attributes, len(attributes), 0)

@@ -15,7 +15,6 @@ Where the daemon starts the worker, `keeper` comes first and calls `main`; in a 
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import itertools
 import json
 import logging
@@ -40,6 +39,7 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.events.context import EventContext, tell_whose, using
+from lightagentd.host import libc
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import (
@@ -75,7 +75,6 @@ _log = logging.getLogger(__name__)
 _PUBLISHED_LIMIT = 4096
 """Events outside of calls that may wait for the daemon."""
 PREVIEW_LIMIT_S = 10.0
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast it is looked after processes that were killed: they take a moment to go."""
 
@@ -393,10 +392,9 @@ class Worker:
 
 def _harden(ends: Ends) -> None:
     """No core and no /proc/PID/mem of this process for the shells it runs; what they leave comes to it."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(libc.PR_SET_DUMPABLE, 0)
     if ends is not Ends.CGROUP:  # there they go to systemd
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
 
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:

@@ -105,8 +105,8 @@ async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) 
         return _bare(level, "The configuration says sandbox = none.")
     if shutil.which("bwrap") is None:
         return _bare(level, "bwrap is not installed (package bubblewrap).")
-    if not seccomp.supported():
-        return _bare(level, "The system call filter does not know this machine's processor.")
+    if missing := seccomp.missing():
+        return _bare(level, missing)
     backend = _with_bwrap(level)
     with Filter(Effect.OBSERVE) as held:
         argv = [*bwrap_argv(Effect.OBSERVE, backend, paths, held.fd, ()), *switch_user_argv(), "/bin/true"]

@@ -1,4 +1,4 @@
-"""The system call filter of confined workers that the daemon starts itself, as a classic BPF program.
+"""The system call filter of confined workers that the daemon starts itself, made by libseccomp.
 
 It is what `RestrictAddressFamilies=`, `RestrictNamespaces=` and a part of `SystemCallFilter=` are in the
 worker units (systemd.exec(5)); see seccomp(2). Sockets exist only for the families that an effect needs, and
@@ -7,35 +7,33 @@ change things (where the bus is let in, `busdoor` answers for them). Pairs of co
 except datagram ones, which can still send to anybody (the kernel takes SOCK_RAW for one, too). Other
 processes cannot be slowed down or pinned, and no namespace can be made. Calls that a tool has no use for and
 that have a history of holes answer EPERM; io_uring is among them, since it opens sockets past any filter of
-socket(2).
+socket(2). Calls of another architecture than the machine's own (a 32-bit program, x32) kill the process.
+
+libseccomp compares 64 bits. The kernel looks at 32 of an int, so a rule that refuses one value looks at
+these alone (`_is`), and a rule that refuses all values but one looks at all bits and refuses more.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-import platform
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from lightagentd.host import libc
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 OBSERVE_FAMILIES = (AF_NETLINK,)
 REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+LIBRARY = "libseccomp.so.2"
 
 _SOCK_STREAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 3, 5, 0xF
-_IPPROTO_ICMP, _IPPROTO_ICMPV6 = 1, 58
+_RAW_FOR_PING = {AF_INET: 1, AF_INET6: 58}
+"""The protocol of ICMP in each family that has it."""
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _NAMESPACES = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
-
-_LD_W_ABS, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-_ALLOW, _ERRNO, _KILL, _ASK = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
-_OFF_NR, _OFF_ARCH, _OFF_ARGS = 0, 4, 16
-_X32_BIT = 0x40000000
-
-_Code = list[tuple[int, int, int, int]]
-"""Instructions of struct sock_filter: code, jump if true, jump if false, operand."""
 
 _REFUSED = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
@@ -45,71 +43,36 @@ _REFUSED = (
     *("open_by_handle_at", "setns", "mount_setattr"),
     # What they make belongs to no process, so it would outlive the call in its worker's IPC namespace.
     *("shmget", "msgget", "semget", "mq_open"),
+    # Where they exist, their arguments lie in memory; libraries make the calls that are meant themselves.
+    *("socketcall", "ipc"),
 )
 _LONGEST_OTHER_ADDRESS = 28
 """The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
 
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
-_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
-_libc = ctypes.CDLL(None, use_errno=True)
+_SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 2, 1, 8
 
-_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-NUMBERS: dict[str, tuple[int, int]] = {  # on x86_64 and on aarch64
-    "add_key": (248, 217),
-    "bpf": (321, 280),
-    "capset": (126, 91),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "connect": (42, 203),
-    "delete_module": (176, 106),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "finit_module": (313, 273),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioprio_set": (251, 30),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "mount_setattr": (442, 442),
-    "mq_open": (240, 180),
-    "msgget": (68, 186),
-    "open_by_handle_at": (304, 265),
-    "perf_event_open": (298, 241),
-    "pidfd_getfd": (438, 438),
-    "prlimit64": (302, 261),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "request_key": (249, 218),
-    "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "seccomp": (317, 277),
-    "semget": (64, 190),
-    "setns": (308, 268),
-    "setpriority": (141, 140),
-    "setuid": (105, 146),
-    "shmget": (29, 194),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
-}
+# seccomp.h of libseccomp
+_ALLOW, _ERRNO, _KILL, _NOTIFY = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
+_ATTRIBUTE_BAD_ARCH = 2
+_NE, _LT, _EQ, _GT, _MASKED_EQ = 1, 2, 4, 6, 7
+_UNKNOWN = -1
+_INT = 0xFFFFFFFF
 
 
-def supported() -> bool:
-    """Whether the filter knows this machine's system call numbers."""
-    return platform.machine() in _AUDIT_ARCH
+class _Compared(ctypes.Structure):
+    """struct scmp_arg_cmp."""
+
+    _fields_ = (
+        ("arg", ctypes.c_uint),
+        ("op", ctypes.c_int),
+        ("datum_a", ctypes.c_uint64),
+        ("datum_b", ctypes.c_uint64),
+    )
 
 
-def number(name: str) -> int:
-    """The number of a system call of `NUMBERS` on this machine."""
-    return NUMBERS[name][platform.machine() == "aarch64"]
+_Rule = tuple[str, int, tuple[_Compared, ...]]
+"""A call, the action, and what has to be so of its arguments."""
 
 
 class _Program(ctypes.Structure):
@@ -118,19 +81,57 @@ class _Program(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Raises OSError where it is not installed."""
+    found = ctypes.CDLL(LIBRARY)
+    found.seccomp_init.restype = ctypes.c_void_p
+    found.seccomp_init.argtypes = (ctypes.c_uint32,)
+    found.seccomp_release.argtypes = (ctypes.c_void_p,)
+    found.seccomp_attr_set.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)
+    array = ctypes.POINTER(_Compared)
+    found.seccomp_rule_add_array.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, array),
+    )
+    found.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
+    found.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
+    return found
+
+
+@functools.cache
+def missing() -> str:
+    """Why no filter can be made here, as a sentence; empty where one can."""
+    try:
+        program(REACH_FAMILIES)
+    except OSError as err:
+        return f"The system call filter cannot be made: {err.strerror or err}."
+    return ""
+
+
+def supported() -> bool:
+    """Whether filters can be made: libseccomp is there, and knows this machine and its calls."""
+    return not missing()
+
+
+def number(name: str) -> int:
+    """The number of a system call on this machine. It is negative where this machine does not have it.
+
+    Raises OSError where libseccomp is missing or too old to know the call.
+    """
+    found = int(_library().seccomp_syscall_resolve_name(name.encode()))
+    if found == _UNKNOWN:
+        raise OSError(ENOSYS, f"libseccomp does not know the system call {name}")
+    return found
+
+
 def enter(code: bytes) -> None:
     """Put this thread, and all that it starts, under a filter as `program` makes it. Raises OSError.
 
     Where an older filter answers a call with an error too, the answer is that of the newer one (seccomp(2)).
     """
     held = _Program(len(code) // 8, code)
-    for call in (
-        (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-        (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(held), 0, 0),
-    ):
-        if _libc.prctl(*call) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"prctl: {os.strerror(number)}")
+    libc.forbid_new_privileges()
+    libc.prctl(libc.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(held))
 
 
 def listen(code: bytes) -> int:
@@ -139,13 +140,9 @@ def listen(code: bytes) -> int:
     Raises OSError, EBUSY where this process is under another filter with a listener already.
     """
     held = _Program(len(code) // 8, code)
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
-        flags = _SECCOMP_FILTER_FLAG_NEW_LISTENER
-        made = _libc.syscall(number("seccomp"), _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(held))
-        if made >= 0:
-            return int(made)
-    error = ctypes.get_errno()
-    raise OSError(error, f"seccomp: {os.strerror(error)}")
+    libc.forbid_new_privileges()
+    flags = _SECCOMP_FILTER_FLAG_NEW_LISTENER
+    return libc.syscall("seccomp", number("seccomp"), _SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(held))
 
 
 def program(
@@ -153,109 +150,89 @@ def program(
 ) -> bytes:
     """The filter as bwrap's `--seccomp` takes it: an array of `struct sock_filter`.
 
-    `families` are the socket families that may be used, `refused` are further calls of `NUMBERS` that answer
-    EPERM. With `uid`, a program that drops privileges is told that it worked although nothing is done: ip(8)
-    and ping(8) end when capset(2), or setuid(2) to their own user, fails. With `bus`, for `listen`, whoever
-    listens answers for stream sockets of AF_UNIX, and for connecting to what may be the path of one. Another
-    architecture than the machine's own (a 32-bit program) is killed, because its system calls have other
-    numbers. Raises KeyError on a machine that is not `supported`.
+    `families` are the socket families that may be used, `refused` are further calls that answer EPERM. With
+    `uid`, a program that drops privileges is told that it worked although nothing is done: ip(8) and ping(8)
+    end when capset(2), or setuid(2) to their own user, fails. With `bus`, for `listen`, whoever listens
+    answers for stream sockets of AF_UNIX, and for connecting to what may be the path of one. Raises OSError
+    where libseccomp is missing, or does not know this machine or a call.
     """
-    machine = platform.machine()
-    code: _Code = [
-        (_LD_W_ABS, 0, 0, _OFF_ARCH),
-        (_JEQ, 1, 0, _AUDIT_ARCH[machine]),
-        (_RET, 0, 0, _KILL),
-        (_LD_W_ABS, 0, 0, _OFF_NR),
-        (_JGE, 0, 1, _X32_BIT),
-        (_RET, 0, 0, _ERRNO | EPERM),
-    ]
-    refuse: _Code = [(_RET, 0, 0, _ERRNO | EPERM)]
-    rules = [*_rules(families, bus=bus).items(), *((name, refuse) for name in refused)]
-    if uid is not None:
-        feign: _Code = [(_RET, 0, 0, _ERRNO)]
-        rules += [("capset", feign), ("setuid", [*_unless({0: (uid,)}, EPERM)[:-1], *feign])]
-    for name, body in rules:
-        # Each body ends in a return, whatever it finds: the number in the accumulator may be overwritten.
-        code += [(_JEQ, 0, len(body), number(name)), *body]
-    code.append((_RET, 0, 0, _ALLOW))
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    library = _library()
+    made = library.seccomp_init(_ALLOW)
+    if not made:
+        raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
+    try:
+        _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _KILL))
+        for name, action, compared in _rules(families, refused, uid, bus=bus):
+            array = (_Compared * len(compared))(*compared)
+            _check(library.seccomp_rule_add_array(made, action, number(name), len(compared), array))
+        fd = os.memfd_create("lightagent-seccomp")
+        try:
+            _check(library.seccomp_export_bpf(made, fd))
+            return os.pread(fd, os.fstat(fd).st_size, 0)
+        finally:
+            os.close(fd)
+    finally:
+        library.seccomp_release(made)
 
 
-def _rules(families: Sequence[int], *, bus: bool) -> dict[str, _Code]:
+def _check(result: int) -> None:
+    if result < 0:
+        raise OSError(-result, f"libseccomp: {os.strerror(-result)}")
+
+
+def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, bus: bool) -> Iterator[_Rule]:
     """What is decided about each system call that is looked at."""
-    refuse: _Code = [(_RET, 0, 0, _ERRNO | EPERM)]
-    allow: _Code = [(_RET, 0, 0, _ALLOW)]
-    no_namespace: _Code = [*_argument(0), (_JSET, 0, 1, _NAMESPACES), *refuse, *allow]
-    rules = dict.fromkeys(_REFUSED, refuse)
-    rules |= dict.fromkeys(_ONLY_ONESELF, _unless({0: (0,)}, EPERM))
-    ask: _Code = [
-        *_argument(0),
-        (_JEQ, 0, 5, AF_UNIX),
-        *_argument(1),
-        (_AND, 0, 0, _SOCK_TYPE_MASK),
-        (_JEQ, 0, 1, _SOCK_STREAM),
-        (_RET, 0, 0, _ASK),
-        (_RET, 0, 0, _ERRNO | EAFNOSUPPORT),
-    ]
+    refuse = _ERRNO | EPERM
+    for name in (*_REFUSED, *refused):
+        yield name, refuse, ()
+    yield "clone3", _ERRNO | ENOSYS, ()  # its flags are in memory; libc falls back to clone
+    for bit in (1 << shift for shift in range(32)):
+        if bit & _NAMESPACES:
+            flags = _Compared(1 if os.uname().machine.startswith("s390") else 0, _MASKED_EQ, bit, bit)
+            yield "clone", refuse, (flags,)  # see clone(2), "C library/kernel differences"
+            yield "unshare", refuse, (_Compared(0, _MASKED_EQ, bit, bit),)
+    for name in _ONLY_ONESELF:
+        yield name, refuse, (_Compared(0, _NE, 0),)
+    for name, which in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
+        yield name, refuse, (_Compared(0, _NE, which),)
+        yield name, refuse, (_Compared(1, _NE, 0),)
+    # The limits of others can be read, that is with no new ones.
+    yield "prlimit64", refuse, (_Compared(0, _NE, 0), _Compared(2, _NE, 0))
+    for kind in range(_SOCK_TYPE_MASK + 1):
+        if kind not in (_SOCK_STREAM, _SOCK_SEQPACKET):
+            yield "socketpair", refuse, (_type(kind),)
+    yield from _socket_rules(families, bus=bus)
+    if uid is not None:
+        yield "capset", _ERRNO, ()
+        for name in ("setuid", "setuid32"):  # the second one on 32-bit machines
+            yield name, refuse, (_Compared(0, _NE, uid),)
+            yield name, _ERRNO, (_Compared(0, _EQ, uid),)
+
+
+def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
+    unknown = _ERRNO | EAFNOSUPPORT
+    known = {*families, AF_UNIX} if bus else set(families)
+    highest = max(known, default=-1)
+    yield "socket", unknown, (_Compared(0, _GT, highest),) if known else ()
+    for family in set(range(highest)) - known:
+        yield "socket", unknown, (_is(0, family),)
     if bus:
-        rules["connect"] = [
-            *_argument(2),
-            (_JGE, 1, 0, _LONGEST_OTHER_ADDRESS + 1),
-            *allow,
-            (_RET, 0, 0, _ASK),
-        ]
-    rules["socket"] = [
-        *(ask if bus else []),
-        *_unless({0: families}, EAFNOSUPPORT)[:-1],
-        *_argument(1),
-        (_AND, 0, 0, _SOCK_TYPE_MASK),
-        (_JEQ, 0, 6, _SOCK_RAW),
-        *_argument(0),
-        (_JEQ, 4, 0, AF_NETLINK),  # whose sockets are raw by nature
-        *_argument(2),
-        (_JEQ, 2, 0, _IPPROTO_ICMP),
-        (_JEQ, 1, 0, _IPPROTO_ICMPV6),
-        *refuse,  # it would see what others send and receive, if it had the capability
-        *allow,
-    ]
-    rules["socketpair"] = [
-        *_argument(1),
-        (_AND, 0, 0, _SOCK_TYPE_MASK),
-        (_JEQ, 1, 0, _SOCK_STREAM),
-        (_JEQ, 0, 1, _SOCK_SEQPACKET),
-        *allow,
-        *refuse,
-    ]
-    rules["clone"] = rules["unshare"] = no_namespace
-    rules["clone3"] = [(_RET, 0, 0, _ERRNO | ENOSYS)]  # its flags are in memory; libc falls back to clone
-    rules["setpriority"] = _unless({0: (_PRIO_PROCESS,), 1: (0,)}, EPERM)
-    rules["ioprio_set"] = _unless({0: (_IOPRIO_WHO_PROCESS,), 1: (0,)}, EPERM)
-    # The limits of others can be read, that is with no new ones (argument 2, a pointer of two words).
-    rules["prlimit64"] = [
-        *_argument(0),
-        (_JEQ, 0, 1, 0),
-        *allow,
-        *_argument(2),
-        (_JEQ, 0, 3, 0),
-        *_argument(2, high=True),
-        (_JEQ, 0, 1, 0),
-        *allow,
-        *refuse,
-    ]
-    return rules
+        for kind in range(_SOCK_TYPE_MASK + 1):
+            yield "socket", _NOTIFY if kind == _SOCK_STREAM else unknown, (_is(0, AF_UNIX), _type(kind))
+        yield "connect", _NOTIFY, (_Compared(2, _GT, _LONGEST_OTHER_ADDRESS),)
+        known -= {AF_UNIX}
+    # A raw socket would see what others send and receive, if it had the capability. Those of AF_NETLINK are
+    # raw by nature.
+    for family in known - {AF_NETLINK}:
+        protocol = (_Compared(2, _NE, _RAW_FOR_PING[family]),) if family in _RAW_FOR_PING else ()
+        yield "socket", _ERRNO | EPERM, (_is(0, family), _type(_SOCK_RAW), *protocol)
 
 
-def _argument(index: int, *, high: bool = False) -> _Code:
-    """Load an argument's low or high word (both machines are little-endian)."""
-    return [(_LD_W_ABS, 0, 0, _OFF_ARGS + 8 * index + 4 * high)]
+def _is(argument: int, value: int) -> _Compared:
+    """Whether an argument, as an int, is this value."""
+    return _Compared(argument, _MASKED_EQ, _INT, value)
 
 
-def _unless(wanted: dict[int, Sequence[int]], error: int) -> _Code:
-    """Allow when each argument of `wanted` has one of its values, else fail with `error`."""
-    code: _Code = []
-    for index, values in wanted.items():
-        code += _argument(index)
-        for position, value in enumerate(values):
-            code.append((_JEQ, len(values) - position, 0, value))
-        code.append((_RET, 0, 0, _ERRNO | error))
-    return [*code, (_RET, 0, 0, _ALLOW)]
+def _type(kind: int) -> _Compared:
+    """Whether the second argument is this type of socket."""
+    return _Compared(1, _MASKED_EQ, _SOCK_TYPE_MASK, kind)

@@ -54,13 +54,13 @@ def main() -> None:
 def _confine(effect: Effect) -> None:
     """Give every command of this worker limits, a domain, and a filter that knows no socket of a service.
 
-    Exits where the kernel has no Landlock or the filter does not know the machine.
+    Exits where the kernel has no Landlock or the filter cannot be made.
     """
     level = landlock.abi()
     if not level:
         sys.exit("the kernel has no Landlock (Linux 5.13), without which commands could leave their cgroup")
-    if not seccomp.supported():
-        sys.exit("the filter that keeps commands from other services does not know this machine's processor")
+    if why := seccomp.missing():
+        sys.exit(why)
     rules = landlock.ruleset(level, writable=[SCRATCH, *landlock.WRITABLE_DEVICES])
     families = seccomp.OBSERVE_FAMILIES if effect is Effect.OBSERVE else seccomp.REACH_FAMILIES
     bus = busdoor.possible()

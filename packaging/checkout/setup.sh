@@ -28,6 +28,7 @@ fi
 have cc || needed="$needed gcc libc6-dev"
 have pkg-config || needed="$needed pkg-config"
 have pkg-config && pkg-config --exists libsystemd 2>/dev/null || needed="$needed libsystemd-dev"
+"$python" -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2>/dev/null || useful="$useful libseccomp2"
 have bwrap || useful="$useful bubblewrap"
 have ip && have ss || useful="$useful iproute2"
 have ps || useful="$useful procps"

@@ -213,7 +213,7 @@ async def test_a_damaged_export_names_the_line_and_why(test: Scripted, client: A
 async def test_an_import_that_would_take_long_is_refused_before_it_does(
     test: Scripted, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink.wire.MAX_VALUES", 100)
+    monkeypatch.setattr("lightagentd.text.strict_json.MAX_VALUES", 100)
     monkeypatch.setattr(imports, "MAX_MESSAGES", 5)
     facts = {"format": "lightagent-session", "version": 1, "messages": 2}
     calls = [{"id": str(number), "name": "ls", "arguments": "{}"} for number in range(5)]

@@ -24,6 +24,7 @@ DEPENDENCIES = (
     "python3-click",
     "python3-cryptography",
     "python3-dbus-next",
+    "python3-dnspython",
     "python3-httpx",
     "python3-lmdb",
     "python3-markdown-it",

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.e2e
 MODULES = {
     "markdown-it-py": "markdown_it",
     "dbus-next": "dbus_next",
+    "dnspython": "dns",
     "prompt-toolkit": "prompt_toolkit",
     "pyasyncore": "asyncore",
     "pyyaml": "yaml",

@@ -11,7 +11,7 @@ import pytest
 from lightagentd.config.configuration import Config, ModelFacts, Models, Provider
 from lightagentd.errors import ConfigError
 from lightagentd.llm.environment import VARIABLES, read_environment
-from lightagentd.llm.factory import Recipe, client_of, make_client, recipe_of
+from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.http_client import HttpClient
 from lightagentd.llm.in_force import in_force
 from lightagentd.llm.metadata.facts import Metadata
@@ -36,7 +36,7 @@ def whole(models: Models | None = None) -> Models:
 
 
 def make(model: str, models: Models | None = None, **more: Any) -> ModelClient:
-    return make_client(model, whole(models), catalog=SkillCatalog, redactor=Redactor(), **more)
+    return client_of(recipe_of(model, whole(models), **more), catalog=SkillCatalog, redactor=Redactor())
 
 
 def settings_of(model: str, models: Models | None = None, **more: Any) -> ModelSettings:
@@ -305,9 +305,8 @@ def test_a_key_becomes_known_to_the_redactor(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("very-secret-key")
     redactor = Redactor()
-    make_client(
-        "x/m", Models(), catalog=SkillCatalog, redactor=redactor, base_url="http://h/v1", api_key_file=key
-    )
+    recipe = recipe_of("x/m", Models(), base_url="http://h/v1", api_key_file=key)
+    client_of(recipe, catalog=SkillCatalog, redactor=redactor)
     assert "very-secret-key" not in str(redactor.value({"text": "it is very-secret-key, so"}))
 
 

@@ -13,7 +13,7 @@ from lightagentd.config.configuration import Models, Provider
 from lightagentd.errors import ConfigError, ModelCutOff, ModelError, ModelRateLimited, ModelTimedOut
 from lightagentd.host.paths import Paths
 from lightagentd.llm import own_client
-from lightagentd.llm.factory import make_client
+from lightagentd.llm.factory import client_of, recipe_of
 from lightagentd.llm.own_client import OwnClient
 from lightagentd.llm.protocol import (
     Finish,
@@ -49,7 +49,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Callable[[Request], Any], 
 
 async def test_an_example_works_by_its_name_in_the_configuration() -> None:
     models = Models(providers={"own": Provider(kind=f"{HERE}:Echo", max_retries=2)})
-    client = make_client("own/m", models, catalog=SkillCatalog, redactor=Redactor())
+    client = client_of(recipe_of("own/m", models), catalog=SkillCatalog, redactor=Redactor())
     assert isinstance(client, OwnClient)
     assert (client.name, client.context_tokens, client.window_known) == ("own/m", 100_000, True)
     assert client.retry.max_retries == 2

@@ -14,6 +14,7 @@ DEBIAN_NAMES = {
 }
 """Where the Debian package is not python3- and the name in pyproject.toml."""
 FEDORA_NAMES = {
+    "dnspython": "python3-dns",
     "pyinotify": "python3-inotify",
     "pyyaml": "python3-pyyaml",
     "systemd-python": "python3-systemd",

@@ -320,7 +320,8 @@ def reachable(daemon_process: DaemonProcess, journal: PlayedJournal) -> DaemonPr
 def test_the_program_has_nothing_of_roots_once_it_is_the_owner() -> None:
     code = """
 import os, pwd
-from lightagentd.unattended.prompt_file import become, forbid_new_privileges
+from lightagentd.host.libc import forbid_new_privileges
+from lightagentd.unattended.prompt_file import become
 account = pwd.getpwnam("daemon")
 become(account)
 forbid_new_privileges()

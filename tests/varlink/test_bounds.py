@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import LimitExceeded, MalformedMessage, MessageTooLarge
+from lightagentd.text.strict_json import MAX_VALUES
 from lightagentd.varlink.bounds import FREE_BYTES, Account, Bounds, Ledger
-from lightagentd.varlink.wire import MAX_VALUES, check_size, decode_message
+from lightagentd.varlink.wire import check_size, decode_message
 from tests.raw_varlink import Raw, code, message
 from tests.varlink.test_server import NOBODY, serving, until
 from tests.varlink_echo import Echo
@@ -184,7 +185,7 @@ async def test_a_running_call_does_not_keep_the_bytes_that_it_came_as(path: Path
 
 
 def test_the_unit_gives_large_buffers_back_and_has_a_wall() -> None:
-    unit = (Path(__file__).parents[1] / "units/lightagentd.service").read_text().splitlines()
+    unit = (Path(__file__).parents[2] / "units/lightagentd.service").read_text().splitlines()
     assert "MemoryMax=75%" in unit
     assert f"Environment=MALLOC_MMAP_THRESHOLD_={MIB}" in unit
 
@@ -236,8 +237,8 @@ async def test_a_long_text_may_hold_any_characters(path: Path, piece: str) -> No
 async def test_escapes_across_the_pieces_of_a_count_are_understood(
     monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:
-    monkeypatch.setattr("lightagentd.varlink.wire._SCAN_BYTES", 7)
-    monkeypatch.setattr("lightagentd.varlink.wire.MAX_VALUES", 2)
+    monkeypatch.setattr("lightagentd.text.strict_json._SCAN_BYTES", 7)
+    monkeypatch.setattr("lightagentd.text.strict_json.MAX_VALUES", 2)
     for text in (b'\\\\\\",,,,\\\\', b"\\\\", b'\\",', b"\\\\\\\\\\\\", b'\\\\\\"\\\\\\",,,,'):
         await check_size(b" " * shift + b'{"a":"' + text * 3 + b'"}')
         with pytest.raises(MessageTooLarge):

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents.sessions.transcript import FORMAT, VERSION
-from lightagentd.errors import ImportInvalid, MessageTooLarge
+from lightagentd.errors import ImportInvalid
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.varlink.wire import MAX_VALUES, counting
+from lightagentd.text.strict_json import MAX_VALUES, BadJson, counting
 
 MAX_MESSAGES = 10_000
 """They are stored in one transaction, which others wait for."""
@@ -145,7 +145,7 @@ def _check_values(number: int, text: str) -> None:
     try:
         for _ in counting(text.encode()):
             pass
-    except MessageTooLarge as err:
+    except BadJson as err:
         raise _invalid(number, f"the JSON that begins here holds more than {MAX_VALUES} values") from err
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import Decision
 from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
+from lightagentd.text.strict_json import BadJson, decoded, is_deeper
 from lightagentd.tool import Effect
 from lightagentd.worker.lanes import Checked
 
@@ -90,7 +90,8 @@ def whole(checked: Checked, ready: Ready) -> dict[str, Any]:
         raise InvalidArgument(
             f"The arguments of {name} cannot be written as JSON: {err}.", suggestion="Use ordinary numbers."
         ) from err
-    _check_depth(args, name)
+    if is_deeper(args, MAX_DEPTH):
+        raise InvalidArgument(f"The arguments of {name} are nested deeper than {MAX_DEPTH} levels.")
     return args
 
 
@@ -101,13 +102,8 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
     """
     action = toolbox.by_function(call.name)
     try:
-        args = json.loads(
-            call.arguments or "{}",
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
-    except (ValueError, RecursionError) as err:
+        args = decoded(call.arguments or "{}", depth=MAX_DEPTH)
+    except BadJson as err:
         raise InvalidArgument(
             f"The arguments of {call.name} are not JSON: {err}.", suggestion="Write one JSON object."
         ) from err
@@ -115,7 +111,6 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
         raise InvalidArgument(
             f"The arguments of {call.name} are not an object.", suggestion="Write one JSON object."
         )
-    _check_depth(args, call.name)
     known = action.schema.get("properties", {})
     for name in args:
         if name not in known:
@@ -128,42 +123,6 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
         if name not in args:
             raise InvalidArgument(f"{call.name} needs the argument {name!r}.", field=name)
     return action, args
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of a key that stands twice no two readers need take the same value."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found
-
-
-def _check_depth(args: dict[str, Any], function: str) -> None:
-    """Raise InvalidArgument for what is nested deeper than every reader could follow."""
-    level: list[Any] = [args]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for one in level
-            for item in (one.values() if isinstance(one, dict) else one)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return
-    raise InvalidArgument(f"The arguments of {function} are nested deeper than {MAX_DEPTH} levels.")
-
-
-def _no_constant(name: str) -> float:
-    """NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _finite(text: str) -> float:
-    """A number; one beyond what a float holds would become Infinity."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is too large a number")
-    return number
 
 
 def requested(approval: Approval) -> dict[str, Any]:

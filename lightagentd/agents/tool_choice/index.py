@@ -1,15 +1,12 @@
 """Ranks functions by the words of a prompt: BM25 over weighted fields, with synonyms. No model is asked.
 
-An index is made once from a toolbox and holds no resources: for each term the functions that have it, in
-arrays. The method is BM25F (Robertson and Zaragoza, 2009): the frequencies of a term in the fields of a
+An index is made once from a toolbox and holds no resources. The frequencies of a term in the fields of a
 function are weighted and added up before they saturate. What a word of the prompt may mean counts once, as
-the best of its meanings. Its weights were tuned on `tests/agents/tool_choice/prompts.txt`.
+the best of its meanings. The weights were tuned on `tests/agents/tool_choice/prompts.txt`.
 """
 
 from __future__ import annotations
 
-import math
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +25,7 @@ from lightagentd.agents.tool_choice.words import (
     words,
 )
 from lightagentd.llm.runbook.wording import stem
+from lightagentd.text.ranking import Ranking
 from lightagentd.tool import Effect
 
 _TOOL, _ACTION, _SUMMARY, _REST, _TOOL_TEXT, _ARGUMENT, _ARGUMENT_TEXT = 2.6, 4.6, 2.25, 1.0, 0.75, 1.6, 0.9
@@ -89,24 +87,12 @@ class ToolIndex:
         found = {action.function: (tool, action) for tool in tools.values() for action in tool.actions}
         self._known = [_known(tool, action) for tool, action in found.values()]
         documents = [_document(tool, action) for tool, action in found.values()]
-        lengths = [sum(document.values()) for document in documents]
-        average = sum(lengths) / len(lengths) if lengths else 1.0
-        self._postings: dict[str, tuple[array[int], array[float]]] = {}
-        for number, document in enumerate(documents):
-            norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths[number] / average)
-            for term, weight in document.items():
-                numbers, scores = self._postings.setdefault(term, (array("I"), array("f")))
-                numbers.append(number)
-                scores.append(weight * (_SATURATION + 1) / (weight + norm))
+        self._ranking = Ranking(documents, k1=_SATURATION, b=_LENGTH)
         self._by_beginning: defaultdict[str, list[str]] = defaultdict(list)
-        for term in self._postings:
+        for term in self._ranking:
             if len(term) >= _KIN_CHARS:
                 self._by_beginning[term[:_KIN_CHARS]].append(term)
-        self._by_spelling = {once(term): term for term in (*MEANT, *self._postings)}
-        self._rarity = {
-            term: math.log(1 + (len(documents) - len(numbers) + 0.5) / (len(numbers) + 0.5))
-            for term, (numbers, _) in self._postings.items()
-        }
+        self._by_spelling = {once(term): term for term in (*MEANT, *self._ranking)}
 
     def rank(self, prompt: str, *, among: Collection[str] | None = None, limit: int = _RERANKED) -> list[Hit]:
         """The functions that have something to do with a prompt, the best first; only those of `among`."""
@@ -137,12 +123,12 @@ class ToolIndex:
 
     def _mend(self, term: str) -> str:
         """A term that nobody knows as it is, with other doubled letters: `address` for `adress`."""
-        known = term in self._postings or term in MEANT
+        known = term in self._ranking or term in MEANT
         return term if known else self._by_spelling.get(once(term), term)
 
     def _with_kin(self, meanings: dict[str, float]) -> dict[str, float]:
         """Beside a term that no function has, those that begin as it does: `connection` for `connecting`."""
-        unknown = [term for term in meanings if term not in self._postings and len(term) >= _KIN_CHARS]
+        unknown = [term for term in meanings if term not in self._ranking and len(term) >= _KIN_CHARS]
         kin = {
             other: meanings[term] * _KIN
             for term in unknown
@@ -154,11 +140,9 @@ class ToolIndex:
         """By each function that has one of a word's meanings: the best that it has."""
         best: dict[int, float] = {}
         for term, weight in meanings.items():
-            if term in self._postings:
-                factor = weight * self._rarity[term]
-                for number, score in zip(*self._postings[term], strict=True):
-                    if factor * score > best.get(number, 0.0):
-                        best[number] = factor * score
+            for number, score in self._ranking.scores(term, weight):
+                if score > best.get(number, 0.0):
+                    best[number] = score
         return best
 
     def _spread(self, scored: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -25,11 +25,12 @@ from pathlib import Path
 
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.bad_record import hash_of, record_of
-from lightagentd.events.audit.signing import SigningKey, short, signed_by, write_whole
+from lightagentd.events.audit.signing import SigningKey, short, signed_by
 from lightagentd.events.context import own_task
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, NewEvent, decode
 from lightagentd.events.types.history import CheckpointBroken, CheckpointKey, CheckpointSigned
+from lightagentd.host.atomic_file import write_whole
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ import binascii
 import contextlib
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
+from lightagentd.host.atomic_file import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -228,23 +228,3 @@ def _keep_public(path: Path, public: bytes) -> None:
     except OSError:
         pass  # it is written anew
     write_whole(path, pem)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file of the daemon's own, which is there whole or as it was before. Raises OSError."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

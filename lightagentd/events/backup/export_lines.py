@@ -6,14 +6,13 @@ object has twice, NaN, numbers that are too large. The first line that is wrong 
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterator, Set
 from typing import Any, BinaryIO, NoReturn
 
 from lightagentd.errors import ImportInvalid
 from lightagentd.events.model import MAX_DEPTH
+from lightagentd.text.strict_json import BadJson, decoded
 
 MAX_LINE_BYTES = 64 << 20
 """No line may be longer. An event that a tool's output makes has a few MiB at the most."""
@@ -64,51 +63,12 @@ class ExportLines:
 
     def _object(self, raw: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(
-                raw.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_float=_float
-            )
-        except UnicodeDecodeError as err:
-            self.wrong(f"is not UTF-8 at its byte {err.start + 1}")
-        except RecursionError:
-            self.wrong("is nested too deeply")
-        except ValueError as err:
+            found = decoded(raw, depth=MAX_DEPTH + 1)
+        except BadJson as err:
             self.wrong(f"is no JSON: {err}")
         if not isinstance(found, dict):
             self.wrong("is no JSON object")
-        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(found) > MAX_DEPTH + 1:
-            self.wrong(f"is nested deeper than {MAX_DEPTH} levels")
         return found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has {twice[:60]!r} twice")
-    return found
-
-
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:60]} is too large")
-    return value
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and objects are nested, without recursion."""
-    deepest, waiting = 0, [(value, 1)]
-    while waiting:
-        one, depth = waiting.pop()
-        if isinstance(one, dict | list):
-            deepest = max(deepest, depth)
-            waiting += [(item, depth + 1) for item in (one.values() if isinstance(one, dict) else one)]
-    return deepest
 
 
 def is_number(value: Any, *, lowest: int = 0) -> bool:

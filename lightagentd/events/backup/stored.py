@@ -30,7 +30,6 @@ _JSON, _BYTES, _ERROR, _END = b"J", b"B", b"E", b"Z"
 _MAX_FRAME_BYTES = 256 << 20
 """The largest thing that a child may send; it is whoever owns the store that could have made it."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _LAST_FD = (1 << 31) - 1
 _READ_BY_OWNER = "Use sudo."
 
@@ -208,9 +207,8 @@ def _frame(frames: BinaryIO, kind: bytes, payload: bytes) -> None:
 
 def _confine(owner: Owner, parent: int, keep: Sequence[int]) -> None:
     """Give up what the owner of the store does not have. Raises OSError."""
-    import ctypes  # only here, for it is slow; and first: the owner may not read the Python of a checkout
+    from lightagentd.host import libc  # first: the owner may not read the Python of a checkout
 
-    libc = ctypes.CDLL(None, use_errno=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()  # no terminal: with one it could type on it, TIOCSTI in ioctl_tty(2)
@@ -231,9 +229,7 @@ def _confine(owner: Owner, parent: int, keep: Sequence[int]) -> None:
         os.setresgid(owner.gid, owner.gid, owner.gid)
         os.setresuid(owner.uid, owner.uid, owner.uid)
     # The second one after the uid: that change forgets it, see prctl(2).
-    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_PDEATHSIG, int(signal.SIGKILL))):
-        if libc.prctl(option, value, 0, 0, 0) != 0:
-            failed = ctypes.get_errno()
-            raise OSError(failed, f"prctl: {os.strerror(failed)}")
+    libc.forbid_new_privileges()
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -27,6 +27,8 @@ from lightagentd.events.corruption.pages import Node, PageFile, Torn, Tree, Walk
 from lightagentd.events.corruption.runs import known_event
 from lightagentd.events.model import GENESIS, Event, decode
 from lightagentd.events.store.layout import EVENTS, INDEXES, META, SCHEMA_VERSION, STATES
+from lightagentd.host.atomic_file import write_whole
+from lightagentd.host.renaming import sync_folder
 
 QUICK_S = 0.015
 """How long a start that follows a stop looks at what it need not look at."""
@@ -273,7 +275,7 @@ def set_aside(folder: Path, message: str, seq: int, head_hash: str) -> Note:
     try:
         _write_note(note_file(folder), note)
         folder.rename(target)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     except OSError as err:
         with contextlib.suppress(OSError):
             note_file(folder).unlink(missing_ok=True)
@@ -322,20 +324,5 @@ def left_aside(folder: Path) -> list[Path]:
 
 
 def _write_note(path: Path, note: Note) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump({"path": note.path, "message": note.message, "seq": note.seq, "hash": note.hash}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    value = {"path": note.path, "message": note.message, "seq": note.seq, "hash": note.hash}
+    write_whole(path, json.dumps(value).encode(), draft=path.with_suffix(".new"))

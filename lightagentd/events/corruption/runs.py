@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightagentd.events.model import GENESIS
+from lightagentd.host.atomic_file import write_whole
 
 _log = logging.getLogger(__name__)
 
@@ -99,12 +99,8 @@ class Runs:
             return Run(stopped=False)
 
     def _write(self) -> None:
-        temporary = self._path.with_suffix(".new")
         try:
-            temporary.unlink(missing_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                json.dump(asdict(self._now), file)
-            temporary.rename(self._path)
+            content = json.dumps(asdict(self._now)).encode()
+            write_whole(self._path, content, draft=self._path.with_suffix(".new"))
         except OSError as err:
             _log.warning("%s cannot be written: %s", self._path, err)

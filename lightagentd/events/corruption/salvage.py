@@ -28,6 +28,7 @@ from lightagentd.events.corruption.examination import DATA
 from lightagentd.events.corruption.pages import PageFile, Torn, Tree, Walk
 from lightagentd.events.model import GENESIS, Event, decode
 from lightagentd.events.store.layout import EVENTS, META, SCHEMA_VERSION, STATES
+from lightagentd.host.atomic_file import whole_file
 
 _WINDOW = 1_000_000
 """How many events a scan of the whole file looks for at once; each takes 8 bytes."""
@@ -205,25 +206,15 @@ def salvage(folder: Path, target: Path, stop: Callable[[], bool]) -> Salvaged:
 
     Raises Stopped, and StorageError when the file cannot be written or there is nothing to read.
     """
-    partial = target.with_name(f"{target.name}.partial")
+    draft = target.with_name(f"{target.name}.partial")
     try:
-        partial.unlink(missing_ok=True)
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as out, opened(folder, stop) as store:
-            done = _Export(store, out).write()
-            out.flush()
-            os.fsync(out.fileno())
-        partial.rename(target)
-    except (OSError, Stopped) as err:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        if isinstance(err, Stopped):
-            raise
+        with whole_file(target, draft=draft) as out, opened(folder, stop) as store:
+            return _Export(store, out).write()
+    except OSError as err:
         raise StorageError(
             f"What can be read of the history in {folder} could not be written to {target}: {err.strerror}.",
             suggestion="Make room and restart the daemon, which then tries it again.",
         ) from err
-    return done
 
 
 class _Export:

@@ -22,6 +22,7 @@ from lightagentd.events.journal.entry import GAP, gap_fields, journal_fields, me
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
 from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.model import Event
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.systemd import BOOTED
 
 _log = logging.getLogger(__name__)
@@ -187,7 +188,8 @@ class JournaldSink:
             if gap is None:
                 self._gap_file.unlink(missing_ok=True)
             else:
-                self._gap_file.write_text(json.dumps(asdict(gap)))
+                content = json.dumps(asdict(gap)).encode()
+                write_whole(self._gap_file, content, draft=self._gap_file.with_suffix(".new"))
         except OSError as err:
             _log.warning("what the journal lacks cannot be kept for the next start: %s", err)
             return False

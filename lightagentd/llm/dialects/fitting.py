@@ -17,6 +17,7 @@ from typing import Any
 
 from lightagentd.llm.dialects.dialect import NAME_CHARS, marked_result
 from lightagentd.llm.protocol import Message, Reasoning, ToolCall
+from lightagentd.text.strict_json import is_deeper
 
 PLAIN_IDS = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """Ids that nearly all endpoints take: Anthropic demands these characters, OpenAI not more than 40."""
@@ -158,7 +159,7 @@ def arguments_object(arguments: str) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict):
         return None
-    if arguments.count("{") + arguments.count("[") > _MOST_BRACKETS and _depth(found) > _MOST_BRACKETS:
+    if is_deeper(found, _MOST_BRACKETS):
         return None
     return found
 
@@ -166,13 +167,3 @@ def arguments_object(arguments: str) -> dict[str, Any] | None:
 def wrapped_arguments(arguments: str) -> dict[str, Any]:
     """What stands in a conversation for arguments that are no object."""
     return {"not_a_json_object": arguments}
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and objects are nested."""
-    level, deep = [value], 0
-    while level:
-        deep += 1
-        inner = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [item for items in inner for item in items if isinstance(item, dict | list)]
-    return deep

@@ -13,10 +13,7 @@ no price is taken. Everything else is not known: a wrong window loses text, and 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +22,7 @@ from typing import Any
 
 from lightagentd.config.configuration import Models
 from lightagentd.errors import InvalidArgument
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.metadata.price import FREE, Price
 from lightagentd.llm.metadata.table import (
     LONG_PROMPT,
@@ -169,7 +167,7 @@ class Metadata:
                 suggestion="Send it with: lactl models refresh FILE, which leaves out what is not needed.",
             )
         reading = read_table(text, strict=True)
-        _write(file, table_text(reading.table))
+        write_whole(file, table_text(reading.table).encode(), mode=_TABLE_MODE)
         return reading
 
     def taken(self) -> None:
@@ -302,24 +300,3 @@ def _price(cost: Mapping[str, Any]) -> Price:
 
 def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
-
-
-def _write(file: Path, text: str) -> None:
-    """Put a file in the place of the one before; after a crash it is the one or the other."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with os.fdopen(handle, "w") as out:
-            os.fchmod(out.fileno(), _TABLE_MODE)
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).replace(file)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lightagentd.errors import InvalidArgument
+from lightagentd.text.strict_json import BadJson, decoded
 
 MAX_FILE_BYTES = 32 << 20
 """The largest file that is read from outside; that of models.dev has about 4 MB."""
@@ -24,6 +25,7 @@ MAX_TABLE_CHARS = 8 << 20
 """The largest table, when what is not needed is left out."""
 _MAX_PROVIDERS = 2000
 _MAX_MODELS = 100_000
+_MAX_DEPTH = 20
 _MAX_TOKENS = 1_000_000_000
 _MAX_PRICE = 1_000_000.0
 _ID = re.compile(r"[!-~]{1,200}")
@@ -108,15 +110,9 @@ def _lines(table: Table) -> Iterator[str]:
 
 def _decode(text: str | bytes) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as err:
-        said = err.msg if isinstance(err, json.JSONDecodeError) else "it cannot be decoded"
-        where = f" in line {err.lineno}" if isinstance(err, json.JSONDecodeError) else ""
-        _refuse(f"it is not JSON{where}: {said}")
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+        return decoded(text, depth=_MAX_DEPTH)
+    except BadJson as err:
+        _refuse(f"it is not JSON in line {err.line}: {err}")
 
 
 def _models(

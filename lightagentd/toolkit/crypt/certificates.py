@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.toolkit.dns import visible
+from lightagentd.text.visible import visible
 
 if TYPE_CHECKING:
     from cryptography import x509

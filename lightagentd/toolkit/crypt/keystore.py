@@ -31,6 +31,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lightagentd.errors import InvalidArgument, LimitExceeded, NotFound, ToolError
+from lightagentd.host.atomic_file import write_whole
+from lightagentd.host.renaming import sync_folder
 from lightagentd.toolkit.crypt.wrapping import (
     CREDENTIAL,
     SECRET_BYTES,
@@ -227,28 +229,17 @@ class KeyStore:
                 continue
             except OSError as err:
                 raise _not_stored(err) from err
-            _sync_folder(each.parent)
+            sync_folder(each.parent)
 
     def _write_new(self, path: Path, content: bytes) -> None:
         """Write a file that is not there yet, with the lock held. Raises ToolError."""
-        temporary = path.with_name(_TEMPORARY + path.name)
         try:
             for stale in path.parent.glob(f"{_TEMPORARY}*"):
                 stale.unlink()  # of a process that was killed: the lock is ours
-            fd = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
             if self._is_there(path):
                 raise FileExistsError(0, "it is there already")
-            temporary.rename(path)
-            _sync_folder(path.parent)
+            write_whole(path, content, draft=path.with_name(_TEMPORARY + path.name))
         except OSError as err:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise _not_stored(err) from err
 
     def _is_there(self, path: Path) -> bool:
@@ -289,14 +280,6 @@ def _read_file(path: Path, limit_bytes: int) -> bytes:
             return file.read(limit_bytes + 1)
     except OSError as err:
         raise ToolError(f"The file {path.name} of the key store cannot be read: {err.strerror}.") from err
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _not_stored(err: OSError) -> ToolError:

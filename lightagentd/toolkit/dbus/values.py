@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.toolkit.dns import visible
+from lightagentd.text.visible import visible
 
 NODES_LIMIT = 2000
 STRING_LIMIT_CHARS = 8000

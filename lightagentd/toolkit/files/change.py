@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lightagentd.errors import Conflict, InvalidArgument, NotFound, Refused, ToolError
+from lightagentd.host.renaming import sync_folder
 from lightagentd.toolkit.files.search import kind_of
 
 CONTENT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -234,8 +235,4 @@ def remove(folder: int, name: str, path: str, was: Present) -> None:
 def _sync(folder: int) -> None:
     """Make the new name last through a power failure; a folder that may not be read cannot be synced."""
     with contextlib.suppress(PermissionError):
-        handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(folder)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import secrets
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lightagentd.errors import InvalidArgument, NotFound, StorageError
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.toolkit.crypt.wrapping import SECRET_BYTES, Source, WrappingKey, wrapping_key
 
 KEY_FILE = "undo.key"
@@ -74,8 +74,8 @@ class UndoStore:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if data is not None:
                 sealed = self._key(make=True).seal(data, call_id.encode())
-                _write(self._path(call_id, "sealed"), sealed)
-            _write(self._path(call_id, "json"), record.model_dump_json().encode())
+                write_whole(self._path(call_id, "sealed"), sealed)
+            write_whole(self._path(call_id, "json"), record.model_dump_json().encode())
             self._trim(call_id)
         except OSError as err:
             self.drop(call_id)
@@ -132,9 +132,7 @@ class UndoStore:
             if not make:
                 raise OSError(f"the key {path} is damaged")
             secret = secrets.token_bytes(SECRET_BYTES)
-            fresh = path.with_suffix(".new")
-            _write(fresh, secret)
-            fresh.rename(path)
+            write_whole(path, secret, draft=path.with_suffix(".new"))
         return wrapping_key(Source.FILE, secret)
 
     def _path(self, call_id: str, ending: str) -> Path:
@@ -166,11 +164,3 @@ def _nothing_kept(call_id: str) -> NotFound:
         field="call_id",
         suggestion="The oldest contents are removed when the store is full.",
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

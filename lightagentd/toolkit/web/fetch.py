@@ -26,7 +26,7 @@ from urllib.parse import quote, urljoin
 
 from lightagentd import __version__
 from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, TimedOut, ToolError
-from lightagentd.toolkit.dns import visible
+from lightagentd.text.visible import visible
 from lightagentd.toolkit.web.guard import DEFAULT_PORTS, Address, Guard, Target, parse_url
 
 if TYPE_CHECKING:

@@ -250,8 +250,8 @@ class Plans:
             running = plan.with_task(task.id, state="running", trace_id=turn.trace_id)
             return running, (*events, _task_event(session, task.id, "running"))
 
-        text = plan_task.prompt_of(plan, task)
-        await session.enqueue(text, correlation_id="", max_queue=0, of_plan=of_plan)
+        prompt = plan_task.prompt_of(plan, task)
+        await session.enqueue(prompt, correlation_id="", max_queue=0, of_plan=of_plan)
         _tell(session, task.id)
         agent.go_on(session)
 

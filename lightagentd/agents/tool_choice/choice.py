@@ -250,7 +250,7 @@ def rank(index: ToolIndex, messages: Sequence[Message], among: frozenset[str]) -
     at = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "user"), None)
     if at is None:
         return []
-    ranked = index.rank(messages[at].content, among=among)
+    ranked = index.rank(messages[at].question, among=among)
     before = [one for one in messages[max(0, at - _RECENT_MESSAGES) : at] if one.role != "tool"]
     recent = "\n".join(message.content[:_RECENT_CHARS] for message in before)
     if not recent.strip():

@@ -1,14 +1,20 @@
-"""A text from elsewhere inside a prompt: in a fence that it cannot close, labelled with what it is.
+"""A prompt: a question, and behind it the texts from elsewhere that came with it, each in a block.
 
-lactl does that with standard input, the daemon with what is attached. What a session is called and which
-runbook answers is taken from the question alone. `lactl` imports this module for each prompt, so it imports
+A block is a fence that its text cannot close, labelled with the name of what is in it. A model reads all of
+it as one text. What a session is called, which tools are offered and which runbook answers go by the question
+alone, so a prompt says where its question ends. `lactl` imports this module for each prompt, so it imports
 nothing heavy.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
+STANDARD_INPUT = "standard input"
+"""The label of the block that lactl puts standard input in."""
 _TICKS = re.compile(r"`{3,}")
 
 
@@ -21,6 +27,48 @@ def fenced(label: str, text: str) -> str:
     return f"{fence}{label.replace('`', chr(39))}\n{text}\n{fence}"
 
 
-def question_of(prompt: str) -> str:
-    """What the author of a prompt said himself, before what was fenced; all of it if that is nothing."""
-    return prompt.partition("\n\n```")[0].strip() or prompt
+@dataclass(frozen=True)
+class Prompt:
+    """`question_chars` is the length of the question at the beginning of the text; 0 when all of it is the
+    question, as of every prompt that was stored before there was such a number.
+    """
+
+    text: str
+    question_chars: int = 0
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def question(self) -> str:
+        return self.text[: self.question_chars or None]
+
+    def with_blocks(self, *blocks: str) -> Prompt:
+        """The prompt with more blocks behind it."""
+        text = self.text.rstrip()
+        return Prompt("\n\n".join([text, *blocks]), self.question_chars or len(text))
+
+    def cleaned(self, clean: Callable[[str], str]) -> Prompt:
+        """The prompt without its secrets. One that begins in the question may end in a block, so the text is
+        cleaned as a whole.
+        """
+        text = clean(self.text)
+        if not self.question_chars:
+            return Prompt(text)
+        alike = (one == other for one, other in zip(text, clean(self.question), strict=False))
+        return Prompt(text, max(1, sum(itertools.takewhile(bool, alike))))
+
+
+def sent(text: str, *, outside: bool) -> Prompt:
+    """A prompt as a client sends it: one text, which ends in the block of standard input if it has one.
+
+    Only what says that it holds text from `outside` has one. Its fence is longer than any in it, so it is
+    found from its end, and a fence in the question is never taken for it.
+    """
+    head, _, fence = text.rpartition("\n")
+    first_line = f"\n\n{fence}{STANDARD_INPUT}\n"
+    if outside and _TICKS.fullmatch(fence):
+        question, found, block = head.rpartition(first_line)
+        if found and question.strip() and fence not in block:
+            return Prompt(text, len(question))
+    return Prompt(text)

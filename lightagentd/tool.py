@@ -136,6 +136,7 @@ class Context(Protocol):
         """Put an event of the tool's own into the history; the topic must begin with `tool.<name>`."""
 
 
+_MARK = "_action"
 ActionMethod = Callable[[Any, Context, Any], Awaitable[Result]]
 Publish = Callable[[str, str, dict[str, Any]], None]
 """Takes the topic (`tool.<name>...`), the type and the data of an event."""
@@ -165,15 +166,6 @@ class Action:
         return f"{self.tool}_{self.name}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mark:
-    effect: Effect | None
-    taints: bool
-    timeout_s: float
-    place: Place | None
-    host: str
-
-
 def action(
     *,
     effect: Effect | None = Effect.OBSERVE,
@@ -192,9 +184,13 @@ def action(
     """
 
     def mark(method: ActionMethod) -> ActionMethod:
-        method.__dict__["_action"] = _Mark(
-            effect=effect, taints=taints, timeout_s=timeout_s, place=place, host=host
-        )
+        method.__dict__[_MARK] = {
+            "effect": effect,
+            "taints": taints,
+            "timeout_s": timeout_s,
+            "place": place,
+            "host": host,
+        }
         return method
 
     return mark
@@ -224,8 +220,7 @@ def actions_of(tool: Tool) -> Iterator[Action]:
     argument, or a chosen effect without a field `effect`.
     """
     for name, method in inspect.getmembers(type(tool), inspect.isfunction):
-        mark = method.__dict__.get("_action")
-        if not isinstance(mark, _Mark):
+        if (mark := method.__dict__.get(_MARK)) is None:
             continue
         where = f"{tool.name}.{name}"
         if not inspect.iscoroutinefunction(method):
@@ -237,19 +232,15 @@ def actions_of(tool: Tool) -> Iterator[Action]:
             raise TypeError(f"{where} must take (self, ctx: Context, args: <a model derived from Args>)")
         if not method.__doc__:
             raise TypeError(f"{where} needs a docstring: it is what a model reads")
-        if mark.effect is None and "effect" not in model.model_fields:
+        if mark["effect"] is None and "effect" not in model.model_fields:
             raise TypeError(f"{where} lets the caller choose the effect and so needs an argument 'effect'")
-        if mark.host and mark.host not in model.model_fields:
-            raise TypeError(f"{where} has no argument {mark.host!r} that could name its host")
+        if mark["host"] and mark["host"] not in model.model_fields:
+            raise TypeError(f"{where} has no argument {mark['host']!r} that could name its host")
         yield Action(
             tool=tool.name,
             name=name,
             description=inspect.cleandoc(method.__doc__),
-            effect=mark.effect,
-            taints=mark.taints,
-            timeout_s=mark.timeout_s,
-            place=mark.place,
-            host=mark.host,
             args_model=model,
             method=getattr(tool, name),
+            **mark,
         )

@@ -14,10 +14,12 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from manual import commands, completion, configuration, interfaces
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
+from manual import commands, configuration, interfaces
 from manual.roff import Stamp
 
 from lightagentd import __version__
+from lightagentd.cli.main import lactl
 
 PAGES = {
     "lactl.1": commands.page,
@@ -25,7 +27,8 @@ PAGES = {
     "org.lightagent1.5": interfaces.page,
 }
 """The pages that are generated."""
-COMPLETIONS = {"lactl.bash": completion.bash, "_lactl": completion.zsh, "lactl.fish": completion.fish}
+COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": FishComplete}
+"""click's own scripts, which call lactl at each Tab."""
 
 
 def main(out: Path) -> None:
@@ -39,8 +42,9 @@ def main(out: Path) -> None:
         (out / "man" / name).write_text(page(stamp))
     for source in sorted((Path(__file__).resolve().parent / "man").glob("*.[158]")):
         (out / "man" / source.name).write_text(stamp.fill(source.read_text()))
-    for name, script in COMPLETIONS.items():
-        (out / "completions" / name).write_text(script())
+    for name, shell in COMPLETIONS.items():
+        script = shell(lactl, {}, "lactl", "_LACTL_COMPLETE")
+        (out / "completions" / name).write_text(script.source_template % script.source_vars())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from lightagentd.quoted import fenced, question_of
+from lightagentd.quoted import STANDARD_INPUT, Prompt, fenced, sent
+
+FENCE = "look:\n\n```\nmine\n```\n\nwhy?"
+"""A question with a fence of its own."""
 
 
 @pytest.mark.parametrize("text", ["", "one", "```", "a\n````\nb", "`" * 50])
@@ -13,11 +16,35 @@ def test_a_text_cannot_close_its_fence(text: str) -> None:
     assert last not in text
 
 
-def test_the_question_is_what_stands_before_the_first_fence() -> None:
-    prompt = f"why?\n\n{fenced('a', 'x')}\n\n{fenced('b', 'y')}"
-    assert question_of(prompt) == "why?"
-    assert question_of("one\n\ntwo") == "one\n\ntwo"
+def test_a_prompt_keeps_its_question_whatever_comes_behind_it() -> None:
+    for question in ("why?", FENCE):
+        alone = Prompt(question)
+        prompt = alone.with_blocks(fenced("a", "x")).with_blocks(fenced("b", "y"))
+        assert prompt.text == f"{question}\n\n{fenced('a', 'x')}\n\n{fenced('b', 'y')}"
+        assert alone.question == prompt.question == question
 
 
-def test_without_a_question_it_is_all_of_it() -> None:
-    assert question_of("\n\n```a\nx\n```") == "\n\n```a\nx\n```"
+def test_a_secret_that_goes_leaves_the_question_where_it_was() -> None:
+    def clean(text: str) -> str:
+        return text.replace("secret", "[removed]").replace("over\n\n```a\nthe edge", "[gone]")
+
+    prompt = Prompt("my secret?").with_blocks(fenced("a", "secret"))
+    assert prompt.cleaned(clean) == Prompt("my [removed]?").with_blocks(fenced("a", "[removed]"))
+    across = Prompt("over").with_blocks(fenced("a", "the edge")).cleaned(clean)
+    assert (across.text, len(across.question)) == ("[gone]\n```", 1)
+    assert Prompt("my secret").cleaned(clean) == Prompt("my [removed]")
+
+
+@pytest.mark.parametrize("piped", ["a log", "a\n````\nb", f"{fenced(STANDARD_INPUT, 'inner')}\n"])
+@pytest.mark.parametrize("question", ["why?", FENCE, f"why?\n\n{fenced(STANDARD_INPUT, 'mine')}"])
+def test_standard_input_is_found_behind_any_question(question: str, piped: str) -> None:
+    text = f"{question}\n\n{fenced(STANDARD_INPUT, piped)}"
+    assert sent(text, outside=True) == Prompt(text, len(question))
+    assert sent(text, outside=False) == Prompt(text), "only lactl puts it there, and says so"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "why?", FENCE, "x\n```", "\n\n```standard input\nx\n```", "why?\n\n```a.log\nx\n```"]
+)
+def test_what_has_no_standard_input_is_a_question(text: str) -> None:
+    assert sent(text, outside=True) == Prompt(text)

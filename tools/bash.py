@@ -148,12 +148,10 @@ class Bash(Tool):
     async def read_output(self, ctx: Context, args: ReadArgs) -> Result:
         """Read a part of a long output of an earlier command, by the handle that its result gave."""
         # The daemon keeps the outputs of all workers and answers this itself (`lightagentd.worker.kept`).
-        del ctx
         raise NotFound(f"This worker keeps no output; the daemon answers for {args.handle}.", field="handle")
 
     async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
         """The command as the shell would get it."""
-        del ctx
         if action != "exec":
             return None
         _check(args)

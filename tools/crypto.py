@@ -170,7 +170,6 @@ class Crypto(Tool):
     @action(timeout_s=300)
     async def sha256(self, ctx: Context, args: DigestArgs) -> Result:
         """Digest text, bytes or a file of any size, with SHA-256 or another algorithm; compare if asked."""
-        del ctx
         digest = hashlib.new(args.algorithm.replace("-", "_"), usedforsecurity=False)
         expected = _expected(args, digest.digest_size)
         size = await _feed(args, digest.update)
@@ -182,7 +181,6 @@ class Crypto(Tool):
 
         For a key that stays behind a handle, use sign.
         """
-        del ctx
         key = await asyncio.to_thread(_hmac_key, args)
         made = hmac.new(key, digestmod=args.algorithm.replace("-", "_"))
         expected = _expected(args, made.digest_size)
@@ -192,7 +190,6 @@ class Crypto(Tool):
     @action()
     async def encode(self, ctx: Context, args: EncodeArgs) -> Result:
         """Encode text or bytes in base16 (small letters), base32, base58, base64 or base64url."""
-        del ctx
         data = _given(args)
         text = await asyncio.to_thread(encoded, args.encoding, data, args.padding)
         return Result(output=text, metadata={"encoding": args.encoding, "size_bytes": len(data)})
@@ -200,7 +197,6 @@ class Crypto(Tool):
     @action()
     async def decode(self, ctx: Context, args: DecodeArgs) -> Result:
         """Decode base16, base32, base58, base64 or base64url; gives text, or base64 if it is not UTF-8."""
-        del ctx
         data = await asyncio.to_thread(decoded, args.encoding, args.text, "text")
         facts: dict[str, Any] = {"encoding": args.encoding, "size_bytes": len(data)}
         encoded = base64.b64encode(data).decode()
@@ -218,7 +214,6 @@ class Crypto(Tool):
 
         For a key behind a handle, use verify_with_key.
         """
-        del ctx
         pem = await asyncio.to_thread(_pem, args.public_key, args.public_key_path, "public_key")
         key, from_certificate = public_key(pem)
         scheme = scheme_of(key, args.algorithm)
@@ -246,7 +241,6 @@ class Crypto(Tool):
     @action(place=Place.KEYS)
     async def list_keys(self, ctx: Context, args: ListKeysArgs) -> Result:
         """List the keys of this agent and user: handles, kinds, labels, fingerprints of public keys."""
-        del args
         found, problems = await asyncio.to_thread(store_of_environment().facts, ctx.agent, ctx.owner)
         keys = [_key_facts(each) for each in found]
         lines = [
@@ -297,7 +291,6 @@ class Crypto(Tool):
     @action(taints=True)
     async def certificate(self, ctx: Context, args: CertificateArgs) -> Result:
         """Explain a certificate or a chain: names, issuer, validity, key, fingerprints, extensions."""
-        del ctx
         pem = await asyncio.to_thread(_pem, args.pem, args.path, "pem")
         text, facts = await asyncio.to_thread(explained, certificates(pem), [], {})
         return Result(output=text, metadata=facts)
@@ -305,7 +298,6 @@ class Crypto(Tool):
     @action(effect=Effect.REACH, taints=True, host="host")
     async def fetch_certificate(self, ctx: Context, args: FetchArgs) -> Result:
         """Do a TLS handshake with a server: its certificates, and whether this machine trusts them."""
-        del ctx
         name = args.server_name or args.host
         try:
             async with asyncio.timeout(args.timeout_s):

@@ -126,7 +126,6 @@ class Dbus(Tool):
     @action()
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the names on a bus with the process and unit that own them, and those that can be started."""
-        del ctx
         async with _connect(args.bus) as bus:
             [running] = await _ask_daemon(bus, "ListNames")
             [startable] = await _ask_daemon(bus, "ListActivatableNames")
@@ -154,7 +153,6 @@ class Dbus(Tool):
     @action(taints=True)
     async def introspect(self, ctx: Context, args: IntrospectArgs) -> Result:
         """Show what an object offers: interfaces with methods, properties and signals, and its children."""
-        del ctx
         async with _connect(args.bus) as bus, _running(bus, args.service) as owner:
             interface = f"{DAEMON}.Introspectable"
             answer = await bus.call(owner, args.path, interface, "Introspect")
@@ -190,7 +188,6 @@ class Dbus(Tool):
     @action(taints=True)
     async def get_property(self, ctx: Context, args: PropertyArgs) -> Result:
         """Read one property of an object, or all of one interface."""
-        del ctx
         async with _connect(args.bus) as bus, _running(bus, args.service) as owner:
             if not args.name:
                 found = await bus.properties(owner, args.path, args.interface)
@@ -234,7 +231,6 @@ class Dbus(Tool):
 
     async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
         """The method with its typed arguments, and who would get the call now."""
-        del ctx
         if action != "call":
             return None
         typed_arguments(args.signature, args.args)

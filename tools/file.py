@@ -96,7 +96,6 @@ class File(Tool):
     @action(taints=True)
     async def read(self, ctx: Context, args: ReadArgs) -> Result:
         """Read a text file with line numbers, page by page; a binary file as a hexadecimal dump."""
-        del ctx
         path = absolute(args.path)
         if args.encoding and not text.known_encoding(args.encoding):
             raise InvalidArgument(f"There is no text encoding {args.encoding!r}.", field="encoding")
@@ -125,7 +124,6 @@ class File(Tool):
     @action()
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List a folder: mode, owner, size, time and name of each entry, hidden ones too."""
-        del ctx
         path = absolute(args.path)
         lines, count = await asyncio.to_thread(_list, path, args.limit)
         if count > len(lines):
@@ -138,7 +136,6 @@ class File(Tool):
     @action()
     async def stat(self, ctx: Context, args: PathArgs) -> Result:
         """Say what a path is: kind, size, mode, owner, times, link target and extended attributes."""
-        del ctx
         facts = await asyncio.to_thread(_facts, absolute(args.path))
         return Result(output="".join(f"{key}: {value}\n" for key, value in facts.items()), metadata=facts)
 

@@ -173,7 +173,6 @@ class Inotify(Tool):
     @action(place=Place.WATCHER, taints=True)
     async def list(self, ctx: Context, args: NoArgs) -> Result:
         """List the watches of this session: where, how many folders, what is missing, what is unread."""
-        del args
         states = [watch.state() for watch in self._watches.values() if _belongs(ctx, watch)]
         lines: list[str] = []
         for state in states:

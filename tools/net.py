@@ -88,7 +88,6 @@ class Net(Tool):
     @action()
     async def list_interfaces(self, ctx: Context, args: NoArgs) -> Result:
         """List the network interfaces with addresses, state, speed, MTU and counters."""
-        del ctx, args
         found = await asyncio.to_thread(_interfaces)
         lines: list[str] = []
         for each in found:
@@ -107,13 +106,11 @@ class Net(Tool):
     @action(place=Place.INSPECT)
     async def connections(self, ctx: Context, args: ConnectionsArgs) -> Result:
         """List sockets with their state and the process that owns them, as far as it may be seen."""
-        del ctx
         return await asyncio.to_thread(_connections, args)
 
     @action()
     async def routes(self, ctx: Context, args: NoArgs) -> Result:
         """List the IPv4 and IPv6 routes of the main table; default routes are marked."""
-        del ctx, args
         found = await asyncio.to_thread(_routes)
         lines = [
             f"{'default ' if each['default'] else ''}{each['destination']}"
@@ -142,7 +139,6 @@ class Net(Tool):
     @action(effect=Effect.REACH, taints=True, host="name")
     async def resolve(self, ctx: Context, args: ResolveArgs) -> Result:
         """Look up a name: its addresses (A, AAAA), mail servers (MX) or TXT records; PTR names an address."""
-        del ctx
         if args.type in dns.TYPES:
             found = await dns.ask(args.name, args.type, args.timeout_s)
         else:

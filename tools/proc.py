@@ -96,7 +96,6 @@ class Proc(Tool):
     @action()
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List processes with CPU use (100 % is one core), memory, state and user."""
-        del ctx
         first = await asyncio.to_thread(all_stats, args.pid)
         began = time.monotonic()
         before: dict[int, Stat] = {}
@@ -108,13 +107,11 @@ class Proc(Tool):
     @action(taints=True, place=Place.INSPECT)
     async def info(self, ctx: Context, args: InfoArgs) -> Result:
         """Show one process: command line, parents, memory, files, limits, cgroup, environment names."""
-        del ctx
         return await asyncio.to_thread(described, args.pid)
 
     @action()
     async def tree(self, ctx: Context, args: TreeArgs) -> Result:
         """Show processes as a tree of parents and children."""
-        del ctx
         return await asyncio.to_thread(_tree, args)
 
     @action(effect=Effect.CHANGE)
@@ -137,7 +134,6 @@ class Proc(Tool):
 
     async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
         """Which process a signal goes to: a pid may be another one's when the approval comes."""
-        del ctx
         if action != "signal":
             return None
         return await asyncio.to_thread(_signal_preview, args)

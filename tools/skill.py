@@ -47,7 +47,6 @@ class Skill(Tool):
     @action(taints=False)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the skills with their descriptions and the arguments of their scripts."""
-        del ctx, args
         catalog = load_skills(_folders())
         lines = [_line(skill) for skill in catalog.skills.values()]
         lines += [f"{name}: cannot be used: {reason}" for name, reason in catalog.broken.items()]
@@ -59,7 +58,6 @@ class Skill(Tool):
     @action(taints=False)
     async def load(self, ctx: Context, args: LoadArgs) -> Result:
         """Read a skill: how to do what it is about, and which files it has."""
-        del ctx
         skill = _find(load_skills(_folders()), args.name)
         files, more = _files(skill.folder)
         output = skill.body.rstrip() + f"\n\nFiles of this skill, in {skill.folder}:\n"

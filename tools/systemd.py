@@ -101,7 +101,6 @@ class Systemd(Tool):
     @action()
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the loaded units with their state, failed ones first."""
-        del ctx
         pattern = args.pattern
         if pattern and not set(pattern) & set("*?["):
             pattern = f"*{pattern}*"
@@ -124,7 +123,6 @@ class Systemd(Tool):
     @action(taints=True)
     async def status(self, ctx: Context, args: UnitArgs) -> Result:
         """Show one unit: state, result, process, resources, files, triggers and its last log lines."""
-        del ctx
         async with _systemd() as bus:
             found = await _unit(bus, args.unit)
         lines, note = await unit_lines(args.unit, STATUS_LINES)
@@ -134,7 +132,6 @@ class Systemd(Tool):
     @action(taints=True)
     async def logs(self, ctx: Context, args: LogsArgs) -> Result:
         """Show a unit's newest log lines from the journal, oldest first; times are UTC."""
-        del ctx
         since = _since_us(args.since)
         level = PRIORITIES.index(args.priority) if args.priority else None
         lines, note = await unit_lines(args.unit, args.lines, since, level)
@@ -144,7 +141,6 @@ class Systemd(Tool):
     @action(taints=True)
     async def cat(self, ctx: Context, args: UnitArgs) -> Result:
         """Show the text of a unit's file and of its drop-ins."""
-        del ctx
         async with _systemd() as bus:
             found = await _unit(bus, args.unit)
         paths = [path for path in (found.get("FragmentPath"), *found.get("DropInPaths", [])) if path]
@@ -160,7 +156,6 @@ class Systemd(Tool):
     @action()
     async def dependencies(self, ctx: Context, args: DependenciesArgs) -> Result:
         """Show the units that a unit needs, or with reverse those that need it, as a tree with states."""
-        del ctx
         kinds = REVERSE if args.reverse else FORWARD
         async with _systemd() as bus:
             top = await _unit(bus, args.unit)
@@ -208,7 +203,6 @@ class Systemd(Tool):
     @action(effect=Effect.CHANGE)
     async def enable(self, ctx: Context, args: UnitArgs) -> Result:
         """Have a unit started at boot from now on; does not start it now."""
-        del ctx
         async with _systemd() as bus:
             installs, changes = await _ask(bus, "EnableUnitFiles", "asbb", [[args.unit], False, False])
             await _ask(bus, "Reload")
@@ -222,7 +216,6 @@ class Systemd(Tool):
     @action(effect=Effect.CHANGE)
     async def disable(self, ctx: Context, args: UnitArgs) -> Result:
         """Have a unit no longer started at boot; does not stop it now."""
-        del ctx
         async with _systemd() as bus:
             [changes] = await _ask(bus, "DisableUnitFiles", "asb", [[args.unit], False])
             await _ask(bus, "Reload")
@@ -230,7 +223,6 @@ class Systemd(Tool):
 
     async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
         """The unit as it is now. Raises NotFound for one that does not exist."""
-        del ctx
         if action not in CHANGES:
             return None
         what = f"{action.capitalize()} {args.unit}"

@@ -94,25 +94,21 @@ class Udev(Tool):
     @action()
     async def info(self, ctx: Context, args: InfoArgs) -> Result:
         """Show one device: driver, device file, parents, properties and attributes."""
-        del ctx
         return await asyncio.to_thread(_info, args)
 
     @action()
     async def usb(self, ctx: Context, args: NoArgs) -> Result:
         """Show the tree of USB devices with vendor, product, speed and driver."""
-        del ctx, args
         return await asyncio.to_thread(_usb)
 
     @action()
     async def pci(self, ctx: Context, args: NoArgs) -> Result:
         """List the PCI devices with class, vendor, device and driver."""
-        del ctx, args
         return await asyncio.to_thread(_pci)
 
     @action()
     async def block(self, ctx: Context, args: BlockArgs) -> Result:
         """List block devices with size, model, filesystem, mount points, kind of disk and parents."""
-        del ctx
         return await asyncio.to_thread(_block, args)
 
     @action(timeout_s=75.0)

@@ -30,6 +30,7 @@ from lightagentd.events.types.event_type import Kind
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions.approvals import Approvals, Suspended
 from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.quoted import Prompt
 from lightagentd.redaction import off_loop
 
 _log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Agent:
     async def prompt(
         self,
         session: Session,
-        text: str,
+        prompt: Prompt | str,
         correlation_id: str = "",
         *,
         unattended: bool = False,
@@ -166,7 +167,7 @@ class Agent:
         """
         return await self._prompt(
             session,
-            text,
+            prompt,
             correlation_id,
             stepwise=False,
             unattended=unattended,
@@ -288,7 +289,7 @@ class Agent:
     async def _prompt(
         self,
         session: Session,
-        text: str,
+        prompt: Prompt | str,
         correlation_id: str,
         *,
         stepwise: bool,
@@ -296,13 +297,15 @@ class Agent:
         outside: bool = False,
         becomes_current: bool = False,
     ) -> Turn:
-        text = await off_loop(self._history.redactor.text, text)  # so that storing it finds it clean
+        prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
+        clean = self._history.redactor.text
+        prompt = await off_loop(lambda whole: whole.cleaned(clean), prompt)  # storing it finds it clean
         self._panic.check()
         parts = self.running_parts()
-        check_room(session, text, self._waiting_bytes, parts.limits.max_prompt_bytes)
+        check_room(session, prompt.text, self._waiting_bytes, parts.limits.max_prompt_bytes)
         try:
             turn = await session.enqueue(
-                text,
+                prompt,
                 correlation_id=correlation_id,
                 max_queue=parts.max_queue,
                 stepwise=stepwise,

@@ -65,8 +65,7 @@ from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
-from lightagentd.policy.in_force import retake_rules, take_rules
-from lightagentd.policy.lint import Actions
+from lightagentd.policy.in_force import Actions, retake_rules, take_rules
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions.approvals import Approvals
 from lightagentd.policy.questions.inputs import Inputs

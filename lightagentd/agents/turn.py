@@ -33,6 +33,7 @@ from lightagentd.events.model import current_context, new_id, within
 from lightagentd.llm.json_calls import call_in_text
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.policy.questions.approval import hide
+from lightagentd.quoted import Prompt
 from lightagentd.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Turn:
     def __init__(
         self,
         session: Session,
-        text: str,
+        prompt: Prompt,
         *,
         trace_id: str,
         correlation_id: str,
@@ -89,8 +90,8 @@ class Turn:
         taken_up: TakenUp | None = None,
     ) -> None:
         self.session = session
-        self.text = text
-        self.size_bytes = len(text.encode("utf-8", "replace"))
+        self.prompt = prompt
+        self.size_bytes = len(prompt.text.encode("utf-8", "replace"))
         self.trace_id = trace_id
         self.correlation_id = correlation_id
         self.caller = caller

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument
+from lightagentd.cli.options import Group, Settings, agent_argument, files
 from lightagentd.cli.output import fields, print_json, say, table
 from lightagentd.cli.terminal import is_terminal
 
@@ -64,6 +64,7 @@ def show(settings: Settings, agent: str) -> None:
 @click.option(
     "--api-key-file",
     metavar="FILE",
+    shell_complete=files,
     help="The file with the key for it, which the daemon must be able to read; a name without a slash is a "
     "systemd credential of the daemon. For administrators.",
 )

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings
+from lightagentd.cli.options import Group, Settings, files
 from lightagentd.cli.output import dump, fields, print_json, table, warn
 
 if TYPE_CHECKING:
     from lightagentd.llm.in_force import InForce
 _FOLDER = click.option(
-    "--folder", metavar="PATH", help="The folder with lightagentd.toml, instead of the usual one."
+    "--folder",
+    metavar="PATH",
+    shell_complete=files,
+    help="The folder with lightagentd.toml, instead of the usual one.",
 )
 
 

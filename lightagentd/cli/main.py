@@ -90,6 +90,9 @@ def lactl() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status; every error has been told on standard error."""
     settings = Settings()
+    if "_LACTL_COMPLETE" in os.environ:  # a shell asks how a line goes on
+        importlib.import_module("lightagentd.cli.completion")
+        settings.ask_password = False
     try:
         status = lactl.main(list(arguments), prog_name="lactl", standalone_mode=False, obj=settings)
         sys.stdout.flush()

@@ -73,6 +73,7 @@ def _common() -> list[click.Parameter]:
         click.Option(
             ["--socket"],
             metavar="PATH",
+            shell_complete=files,
             expose_value=False,
             callback=_set_socket,
             help="The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place.",
@@ -142,6 +143,13 @@ def lists(context: click.Context) -> bool:
                 f"{one.opts[0]} goes with the list, not before {context.invoked_subcommand!r}.", context
             )
     return False
+
+
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """The names of files and folders, for the completion of a shell, which knows them itself."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def agent_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

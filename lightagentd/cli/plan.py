@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.inputs import ask_input
-from lightagentd.cli.options import Group, Settings
+from lightagentd.cli.options import Group, Settings, files
 from lightagentd.cli.output import cell, fields, print_json, say, warn
 from lightagentd.cli.plan_file import read_plan
 from lightagentd.cli.question import (
@@ -72,7 +72,7 @@ def begin(settings: Settings, session: str) -> None:
 
 @command.command("set")
 @session_argument
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=files)
 @click.pass_obj
 def set_plan(settings: Settings, session: str, file: str) -> None:
     """Replace the plan of SESSION by that in FILE, or in standard input if FILE is '-'.

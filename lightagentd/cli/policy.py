@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
+from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files
 from lightagentd.cli.output import dump, fields, print_json, print_json_line, say, table, warn
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
 from lightagentd.cli.tools import call_parameters
@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command("check")
-@click.argument("places", metavar="[DIR|FILE]...", nargs=-1)
+@click.argument("places", metavar="[DIR|FILE]...", nargs=-1, shell_complete=files)
 @click.pass_obj
 def check(settings: Settings, places: tuple[str, ...]) -> None:
     """Check files of rules, those of the daemon if none are named.
@@ -128,7 +128,7 @@ def explain(
 
 
 @command.command("replay")
-@click.argument("places", metavar="DIR|FILE...", nargs=-1, required=True)
+@click.argument("places", metavar="DIR|FILE...", nargs=-1, required=True, shell_complete=files)
 @click.option("--since", metavar="TIME", callback=since_time, help=f"Not before {FORMS}.")
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only calls of this agent.")
 @click.pass_obj

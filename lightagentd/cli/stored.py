@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import click
 
-from lightagentd.cli.options import Settings
+from lightagentd.cli.options import Settings, files
 from lightagentd.client.blocking import Client
 from lightagentd.host.paths import default_paths
 
@@ -71,6 +71,7 @@ def state_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--state-dir",
         metavar="DIR",
+        shell_complete=files,
         expose_value=False,
         callback=_set_state_dir,
         help="The daemon's state folder, instead of $LIGHTAGENT_STATE_DIR or the usual place.",

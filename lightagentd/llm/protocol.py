@@ -65,6 +65,12 @@ class Message:
     tool_call_id: str = ""
     name: str = ""
     """In role tool: the function that was called."""
+    question_chars: int = 0
+    """In role user: how long the question is before its blocks; 0 when all of it is the question."""
+
+    @property
+    def question(self) -> str:
+        return self.content[: self.question_chars or None]
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {"role": self.role, "content": self.content}
@@ -87,6 +93,7 @@ class Message:
             reasoning=tuple(Reasoning(**block) for block in data.get("reasoning", ())),
             tool_call_id=data.get("tool_call_id", ""),
             name=data.get("name", ""),
+            question_chars=data.get("question_chars", 0),
         )
 
 

@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from lightagentd.config import configuration
 from lightagentd.errors import (
@@ -53,15 +53,6 @@ _log = logging.getLogger(__name__)
 
 _CANDIDATE_PART = 4
 """Candidates may be one in so many of what an owner may have: agents cannot fill it up on their own."""
-_Kind = Literal["remembered", "proposed", "promoted", "rejected", "forgotten", "expired"]
-_KINDS: dict[_Kind, type[kinds.MemoryChanged]] = {
-    "remembered": kinds.MemoryRemembered,
-    "proposed": kinds.MemoryProposed,
-    "promoted": kinds.MemoryPromoted,
-    "rejected": kinds.MemoryRejected,
-    "forgotten": kinds.MemoryForgotten,
-    "expired": kinds.MemoryExpired,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +165,8 @@ class Memories:
             if not wanted.by_agent:  # what he turned down once, and wants now
                 await self._forget_rejected(wanted, have)
             entry = _new(wanted)
-            await self._put(entry, "proposed" if wanted.candidate else "remembered", new=True)
+            kind = kinds.MemoryProposed if wanted.candidate else kinds.MemoryRemembered
+            await self._put(entry, kind, new=True)
             return entry
 
     async def promote(self, owner: int, memory_id: str) -> Entry:
@@ -182,7 +174,7 @@ class Memories:
         async with self._changing[owner]:
             entry = await self._candidate(owner, memory_id)
             entry = replace(entry, state="kept", updated_us=_now_us())
-            await self._put(entry, "promoted")
+            await self._put(entry, kinds.MemoryPromoted)
             return entry
 
     async def reject(self, owner: int, memory_id: str) -> Entry:
@@ -199,7 +191,7 @@ class Memories:
                 expires_us=0,
                 updated_us=_now_us(),
             )
-            await self._put(entry, "rejected")
+            await self._put(entry, kinds.MemoryRejected)
             await self._trim_rejected(owner)
             return entry
 
@@ -207,7 +199,7 @@ class Memories:
         """Drop a memory, in whatever state. Raises MemoryNotFound."""
         async with self._changing[owner]:
             entry = await self.get(owner, memory_id)
-            await self._drop(entry, "forgotten")
+            await self._drop(entry, kinds.MemoryForgotten)
             return entry
 
     async def forget_by_agent(self, owner: int, memory_id: str, agent: str) -> Entry:
@@ -222,7 +214,7 @@ class Memories:
                     f"{memory_id} is not for an agent to forget: its user wrote it, or it is for all agents.",
                     suggestion=f"Your user can: lactl memory forget {memory_id}",
                 )
-            await self._drop(entry, "forgotten")
+            await self._drop(entry, kinds.MemoryForgotten)
             return entry
 
     def _checked(self, wanted: Wanted) -> Wanted:
@@ -268,20 +260,20 @@ class Memories:
         if wanted.by_agent:  # what it is tagged with already it stays tagged with
             with contextlib.suppress(InvalidArgument):
                 entry = replace(entry, tags=checked_tags((*same.tags, *wanted.tags)))
-        await self._put(entry, "remembered")
+        await self._put(entry, kinds.MemoryRemembered)
         return entry
 
     async def _forget_rejected(self, wanted: Wanted, have: Sequence[Entry]) -> None:
         mark = fingerprint(wanted.text)
         for entry in have:
             if entry.state == "rejected" and entry.fingerprint == mark:
-                await self._drop(entry, "forgotten")
+                await self._drop(entry, kinds.MemoryForgotten)
 
     async def _trim_rejected(self, owner: int) -> None:
         rejected = [entry for entry in await self._all(owner) if entry.state == "rejected"]
         rejected.sort(key=lambda entry: entry.updated_us, reverse=True)
         for entry in rejected[self._settings.max_entries :]:
-            await self._drop(entry, "forgotten")
+            await self._drop(entry, kinds.MemoryForgotten)
 
     async def _candidate(self, owner: int, memory_id: str) -> Entry:
         entry = await self.get(owner, memory_id)
@@ -301,16 +293,16 @@ class Memories:
         now_us = _now_us()
         if not any(entry.is_expired(now_us) for entry in found):
             return found
-        drops = (self._drop(entry, "expired") for entry in found if entry.is_expired(now_us))
+        drops = (self._drop(entry, kinds.MemoryExpired) for entry in found if entry.is_expired(now_us))
         for failure in await asyncio.gather(*drops, return_exceptions=True):
             if isinstance(failure, BaseException):  # it counts as gone, and is dropped another time
                 _log.warning("a memory that has expired was not dropped: %s", failure)
         return [entry for entry in found if not entry.is_expired(now_us)]
 
-    async def _put(self, entry: Entry, kind: _Kind, *, new: bool = False) -> None:
+    async def _put(self, entry: Entry, kind: type[kinds.MemoryChanged], *, new: bool = False) -> None:
         await self._store.put(entry, _event(entry, kind), new=new)
 
-    async def _drop(self, entry: Entry, kind: _Kind) -> None:
+    async def _drop(self, entry: Entry, kind: type[kinds.MemoryChanged]) -> None:
         await self._store.drop(entry, _event(entry, kind))
 
 
@@ -341,10 +333,10 @@ def _new(wanted: Wanted) -> Entry:
     )
 
 
-def _event(entry: Entry, kind: _Kind) -> NewEvent:
+def _event(entry: Entry, kind: type[kinds.MemoryChanged]) -> NewEvent:
     """That something happened to a memory; never its text."""
     agent = current_context().agent or entry.agent
-    told = _KINDS[kind](
+    told = kind(
         memory=entry.id,
         for_agent=entry.agent,
         source=entry.source,
@@ -354,7 +346,7 @@ def _event(entry: Entry, kind: _Kind) -> NewEvent:
         expires_us=entry.expires_us,
         chars=len(entry.text),
     )
-    nobody: dict[str, Any] = {"caller": None} if kind == "expired" else {}  # whoever happened to notice
+    nobody: dict[str, Any] = {"caller": None} if kind is kinds.MemoryExpired else {}
     with within(owner=entry.owner, agent=agent, **nobody):
         return told.event()
 

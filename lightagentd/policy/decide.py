@@ -102,14 +102,16 @@ class Policy:
         if unenforced:
             notes.append(f"No sandbox enforces {call.effect} on this machine, so the call counts as change.")
         seen = replace(call, effect=effect)
-        matched = self.rules.matching(seen)
+        matched = tuple(self.rules.matching(seen))
         missing = _in_plan_mode(call, effect, unenforced) or self._not_had(call, effect, unenforced)
         if missing is not None:
             if matched and call.plan:
                 notes.append("A plan is drafted in the session, so no rule decided.")
             elif matched:
                 notes.append("The agent may not make this call at all, so no rule decided.")
-            return _explanation(missing, effect, None, matched, notes)
+            return Explanation(
+                ruling=missing, effect=effect, decided=None, matched=matched, notes=tuple(notes)
+            )
         decided = _strictest(matched)
         ruling = _by_rule(decided, seen) if decided else _by_default(seen)
         if unenforced and ruling.decision is Decision.ASK:  # who is asked reads the effect that it claims
@@ -123,7 +125,7 @@ class Policy:
         if ruling.decision is Decision.ASK and call.trigger != PERSON:
             notes.append(_nobody(call))
             ruling = _unattended(ruling, seen)
-        return _explanation(ruling, effect, decided, matched, notes)
+        return Explanation(ruling=ruling, effect=effect, decided=decided, matched=matched, notes=tuple(notes))
 
     def _not_had(self, call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
         """The refusal of what the agent does not have."""
@@ -177,18 +179,6 @@ class Policy:
         if key in SCRIPTS and not self._trusted_skill(str(call.args.get("name", ""))):
             return Effect.CHANGE, "unenforced-script"
         return call.effect, ""
-
-
-def _explanation(
-    ruling: Ruling,
-    effect: Effect,
-    decided: LoadedRule | None,
-    matched: Sequence[LoadedRule],
-    notes: Sequence[str],
-) -> Explanation:
-    return Explanation(
-        ruling=ruling, effect=effect, decided=decided, matched=tuple(matched), notes=tuple(notes)
-    )
 
 
 def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:

@@ -1,21 +1,29 @@
-"""Puts the rules of policy.d in force, at start and at reload, and tells the history which they are."""
+"""Puts the rules of policy.d in force, at start and at reload, and tells the history which they are.
+
+A rule that no call can match most likely has a misspelled word. That is no error, because the tool may come
+later, but an administrator has to hear of it: a rule that denies and never matches holds nobody.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import logging
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
 from lightagentd.events.history import History
 from lightagentd.events.types.policy import RulesBroken, RulesLoaded
 from lightagentd.policy.decide import Policy
-from lightagentd.policy.lint import Actions, doubts
-from lightagentd.policy.rulefiles import load_texts, read_files, rule_files
+from lightagentd.policy.rulefiles import RuleSet, load_texts, read_files, rule_files
+from lightagentd.policy.rules import LoadedRule
 
 _log = logging.getLogger(__name__)
 
 TOPIC = "policy.rules"
+Actions = Mapping[tuple[str, str], Collection[str]]
+"""The names of the arguments of each tool and action."""
 
 
 async def take_rules(policy: Policy, folder: Path, history: History, actions: Actions) -> None:
@@ -53,3 +61,30 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
     if rules.sha256 == before.sha256:
         return []
     return [f"took {len(rules.rules)} rules from {len(rules.files)} files of policy.d"]
+
+
+def doubts(rules: RuleSet, actions: Actions) -> tuple[str, ...]:
+    """A sentence on each rule that no call can match; none when nothing is known of the tools."""
+    found = (_doubt(rule, actions) for rule in rules.rules) if actions else ()
+    return tuple(text for text in found if text)
+
+
+def _doubt(loaded: LoadedRule, actions: Actions) -> str:
+    rule = loaded.rule
+    meant = [
+        arguments
+        for (tool, action), arguments in actions.items()
+        if _any_glob(rule.tool, tool) and _any_glob(rule.action, action)
+    ]
+    where = f"{loaded.origin}: the rule {loaded.name!r} can match no call: there is no"
+    if not meant:
+        return f"{where} such tool or action."
+    for condition in loaded.arguments:
+        first = condition.name.partition(".")[0]
+        if not any(first in arguments for arguments in meant):
+            return f"{where} argument {first!r} of the tools and actions that it is about."
+    return ""
+
+
+def _any_glob(globs: Sequence[str] | None, text: str) -> bool:
+    return globs is None or any(fnmatch.fnmatchcase(text, glob) for glob in globs)

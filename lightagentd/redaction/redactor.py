@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 from lightagentd.redaction.formats import BLOCKS, FORMATS, KEY_END, KEY_MATERIAL, Format
 from lightagentd.redaction.forms import forms_of, parts_of
 from lightagentd.redaction.marker import MARKER, START, mark
 from lightagentd.redaction.plausible import is_placeholder
+
+_T = TypeVar("_T", bound=Sized)
 
 _AS_WORDS = bytes(byte if byte < 128 and chr(byte).isalnum() else 32 for byte in bytes(range(256)).lower())
 """Letters in lower case and digits; all else becomes a space."""
@@ -418,8 +420,8 @@ class Redactor:
         return found
 
 
-async def off_loop(clean: Callable[[str], str], text: str) -> str:
-    """What `clean`, of a redactor, makes of the text; of a long one it is done in a thread."""
+async def off_loop(clean: Callable[[_T], _T], text: _T) -> _T:
+    """What `clean`, of a redactor, makes of a text or a prompt; of a long one it is done in a thread."""
     return await asyncio.to_thread(clean, text) if len(text) > LONG else clean(text)
 
 

@@ -1,1 +1,1 @@
-"""What the man pages and completions are made of; see generate.py beside this folder."""
+"""What the man pages are made of; see generate.py beside this folder."""

@@ -91,9 +91,3 @@ def _below(command: Command) -> Iterator[Command]:
             assert inner is not None
             context = click.Context(inner, info_name=name, parent=command.context)
             yield from _below(Command((*command.path, name), context))
-
-
-def find(command: Command, all_commands: list[Command]) -> list[Command]:
-    """What a group holds."""
-    depth = len(command.path) + 1
-    return [one for one in all_commands if one.path[:-1] == command.path and len(one.path) == depth]

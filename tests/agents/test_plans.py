@@ -20,7 +20,6 @@ from lightagentd.errors import (
 )
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.host.paths import Paths
-from lightagentd.quoted import question_of
 from tests.agents.asking import FRONT, TOML, add, asked, lines, prepare
 from tests.agents.planning import THREE, TWO, Heard, answer, checked, planning, propose
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted, types, until
@@ -496,11 +495,11 @@ async def test_a_note_shows_no_secret_that_a_check_printed(paths: Paths) -> None
 def test_a_prompt_names_the_plan_and_the_number_and_the_runbook_model_sees_the_task_alone() -> None:
     tasks = (Task(id="a", text="check disk", check="true"), Task(id="b", text="check memory", note="why"))
     plan = Plan(session="s", phase="applying", title="Free ``` space", tasks=tasks)
-    text = prompt_of(plan, tasks[0])
+    text = prompt_of(plan, tasks[0]).text
     assert "task a, 1 of 2, of the plan 'Free ``` space'" in text
     assert "ends with status 0: true" in text
-    assert "failed: why" in prompt_of(plan, tasks[1])
-    assert [question_of(prompt_of(plan, task)) for task in tasks] == ["check disk", "check memory"]
+    assert "failed: why" in prompt_of(plan, tasks[1]).text
+    assert [prompt_of(plan, task).question for task in tasks] == ["check disk", "check memory"]
 
 
 async def test_a_plan_needs_an_agent_that_runs(paths: Paths) -> None:

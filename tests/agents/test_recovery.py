@@ -16,6 +16,7 @@ from lightagentd.events.types.history import HistoryRecovered
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.quoted import Prompt
 from tests.agents.scripted import ME, check_conversation, scripted, until
 from tests.events.stored import opened
 from tests.scripted_model import Fault, say
@@ -33,12 +34,12 @@ async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> st
         created = NewEvent(topic="session.created", type="created", data={"title": "t"})
         await history.append(*RUNNING, created, changes=(record.change(),))
     for number, stored in enumerate(turns):
-        turn = Turn(session, f"p{number}", trace_id=new_id("trace"), correlation_id="")
+        turn = Turn(session, Prompt(f"p{number}"), trace_id=new_id("trace"), correlation_id="")
         with session.context(turn):
-            prompt = NewEvent(topic="agent.prompt", type="prompt", data={"text": turn.text})
+            prompt = NewEvent(topic="agent.prompt", type="prompt", data={"text": turn.prompt.text})
             await history.append(prompt, changes=(turn_change(turn, "queued"),))
             if list(stored) != ["queued"]:
-                user = message_event(Message(role="user", content=turn.text))
+                user = message_event(Message(role="user", content=turn.prompt.text))
                 events = [event for event in stored if isinstance(event, NewEvent)]
                 made = [_again(event) for event in events]
                 await history.append(_again(user), *made, changes=(turn_change(turn, "running"),))

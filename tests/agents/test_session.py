@@ -80,7 +80,7 @@ async def test_a_turn_is_in_the_queue_only_when_its_prompt_is_stored(history: Hi
     with pytest.raises(QueueFull):
         await queued(session, max_queue=2)
     await asyncio.gather(*storing)
-    assert [turn.text for turn in session.queue] == ["one", "two"]
+    assert [turn.prompt.text for turn in session.queue] == ["one", "two"]
     assert not session.storing
 
 

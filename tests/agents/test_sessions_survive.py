@@ -197,7 +197,7 @@ class World:
             messages = [*found.messages]
             check_conversation(messages)
             said = [one.content for one in messages if one.role == "user"]
-            assert said + [turn.text for turn in found.queue] == known.prompts
+            assert said + [turn.prompt.text for turn in found.queue] == known.prompts
             assert known.paused or not found.queue
             if shown.interrupted:
                 assert "The daemon stopped in the middle of the turn" in shown.interrupted

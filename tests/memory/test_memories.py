@@ -15,6 +15,7 @@ from lightagentd.errors import (
     MemoryNotFound,
     PolicyDenied,
 )
+from lightagentd.events.types.memory import MemoryRemembered
 from lightagentd.memory.memories import Memories
 from tests.memory.stored import by_agent, by_person, entry, events, kinds, memories
 
@@ -179,7 +180,7 @@ async def test_what_has_expired_is_never_recalled_and_is_dropped_when_seen(tmp_p
         kept = await found.remember(by_agent("for an hour", expires_us=now_us() + HOUR_US))
         assert await prompted(found) == ["for an hour"]
         old = entry(text="too old by now", expires_us=1)
-        await found._put(old, "remembered", new=True)
+        await found._put(old, MemoryRemembered, new=True)
         assert texts(await found.search(1, "old now")) == []
         assert kinds(found)[-1] == "expired"
         assert await prompted(found) == ["for an hour"]

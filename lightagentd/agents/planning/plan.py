@@ -2,7 +2,7 @@
 
 A plan belongs to a session. Its phase goes from `drafting` to `ready` when there is something to look at, to
 `applying` when the person says so, and to `completed`. While it is drafted or ready, nothing runs in the
-session but what observes (`policy.decide`). What moves it from one phase to the next is `plans`.
+session but what observes (`policy.decide`). `plans` moves it from one phase to the next.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightagentd import api
+from lightagentd.errors import PlanConflict
 from lightagentd.events.history import Change
 from lightagentd.events.model import dump_json
 from lightagentd.events.store.states import checked, decoding
+
+if TYPE_CHECKING:
+    from lightagentd.agents.sessions.session import Session
 
 Phase = Literal["drafting", "ready", "applying", "completed"]
 TaskState = Literal["pending", "running", "done", "failed", "skipped"]
@@ -151,3 +155,52 @@ def _note(plan: Plan) -> str:
     counted = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
     stopped = f" Task {plan.stopped_at} failed: retry it, skip it or abort." if plan.stopped_at else ""
     return f"Tasks: {counted}.{stopped}"
+
+
+def to_apply(session: Session, choice: str) -> Plan:
+    """The plan that can be applied, or go on. Raises PlanConflict."""
+    plan = session.plan
+    if plan is not None and plan.phase == "applying":
+        if plan.stopped_at and choice:
+            return plan
+        if choice:
+            raise PlanConflict(
+                "No task has failed, so there is nothing to choose.",
+                suggestion="Watch how it goes on, or leave plan mode with: lactl plan end",
+                field="choice",
+            )
+        if plan.stopped_at:
+            raise PlanConflict(
+                f"The plan stopped at the task {plan.stopped_at}, which failed.",
+                suggestion="Say how it goes on: retry, skip or abort.",
+                field="choice",
+            )
+        raise PlanConflict(
+            "The plan is being applied already.", suggestion="See how it goes with: lactl plan show"
+        )
+    if choice:
+        raise PlanConflict(
+            "No plan is being applied, so there is nothing to choose.",
+            suggestion="Without a choice a plan that is ready begins.",
+            field="choice",
+        )
+    if plan is None or plan.phase != "ready":
+        how = "completed" if plan is not None and plan.phase == "completed" else "not ready"
+        raise PlanConflict(
+            f"The plan is {how}." if plan is not None else "There is no plan in this session.",
+            suggestion="Have one drafted after 'lactl plan begin', or give one with: lactl plan set",
+        )
+    if session.queue or session.storing or (session.running and not session.running.over.is_set()):
+        raise PlanConflict(
+            "A prompt of this session is still being worked on, and may revise the plan.",
+            suggestion="Wait for its answer, or cancel it with: lactl sessions cancel",
+        )
+    return plan
+
+
+def check_not_applying(plan: Plan | None) -> None:
+    if plan is not None and plan.phase == "applying":
+        raise PlanConflict(
+            "The plan of this session is being applied.",
+            suggestion="Wait until it is completed, or leave it with: lactl plan end",
+        )

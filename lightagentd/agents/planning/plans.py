@@ -20,8 +20,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from lightagentd.agents.planning import task as plan_task
-from lightagentd.agents.planning.phases import check_not_applying, to_apply
-from lightagentd.agents.planning.plan import DRAFTING, Plan, Task, TaskState, fresh, shown
+from lightagentd.agents.planning.plan import (
+    DRAFTING,
+    Plan,
+    Task,
+    TaskState,
+    check_not_applying,
+    fresh,
+    shown,
+    to_apply,
+)
 from lightagentd.agents.planning.proposal import proposal, proposal_in_text
 from lightagentd.agents.tool_calls.results import cap_text
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -250,8 +258,8 @@ class Plans:
             running = plan.with_task(task.id, state="running", trace_id=turn.trace_id)
             return running, (*events, _task_event(session, task.id, "running"))
 
-        text = plan_task.prompt_of(plan, task)
-        await session.enqueue(text, correlation_id="", max_queue=0, of_plan=of_plan)
+        prompt = plan_task.prompt_of(plan, task)
+        await session.enqueue(prompt, correlation_id="", max_queue=0, of_plan=of_plan)
         _tell(session, task.id)
         agent.go_on(session)
 

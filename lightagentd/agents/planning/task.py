@@ -16,7 +16,7 @@ from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.quoted import fenced
+from lightagentd.quoted import Prompt, fenced
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ NOTE_BYTES = 1000
 """How much a note says on why a task failed."""
 
 
-def prompt_of(plan: Plan, task: Task) -> str:
-    """The prompt of a task's turn. What is said about the task is fenced: the runbook model goes by the task
-    alone.
-    """
+def prompt_of(plan: Plan, task: Task) -> Prompt:
+    """The prompt of a task's turn. The task is the question, and a block says the rest about it."""
     number = [one.id for one in plan.tasks].index(task.id) + 1
     lines = [
         f"This is task {task.id}, {number} of {len(plan.tasks)}, of the plan {plan.title!r}."
@@ -40,7 +38,7 @@ def prompt_of(plan: Plan, task: Task) -> str:
         lines.append(f"It is done when this command, run afterwards, ends with status 0: {task.check}")
     if task.note:
         lines.append(f"It was tried before, and failed: {task.note}")
-    return f"{task.text}\n\n{fenced('plan', chr(10).join(lines))}"
+    return Prompt(task.text).with_blocks(fenced("plan", "\n".join(lines)))
 
 
 async def check(task: Task, turn: Turn, parts: AgentParts) -> str:

@@ -1,8 +1,7 @@
-"""What is attached to a prompt: checked, and written into it.
+"""Checks what is attached to a prompt, and puts each attachment into a block behind the question.
 
-A prompt is the caller's text first (`lactl` has put standard input behind it), then each attachment in the
-order given, in a fenced block that is labelled with its name. What is attached is text from outside: it
-taints the session.
+The blocks keep the order given, and each is labelled with the name of the attachment. An attachment is text
+from outside: it taints the session.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lightagentd.api import Attachment
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.limits import MAX_ATTACHMENTS
-from lightagentd.quoted import fenced
+from lightagentd.quoted import Prompt, fenced
 
 ALL_TIMES = 4
 """All attachments of a prompt together may have so many times the size of the largest one."""
@@ -24,11 +23,11 @@ _CONTROL_MOST = 0.3
 """As in perl's `-B`: what has more of them than that is no text."""
 
 
-def compose(text: str, attachments: Sequence[Attachment], limits: Limits) -> str:
-    """The prompt with its attachments in it. Raises InvalidArgument and its kinds for attachments."""
+def compose(prompt: Prompt, attachments: Sequence[Attachment], limits: Limits) -> Prompt:
+    """The prompt with its attachments behind it. Raises InvalidArgument and its kinds for attachments."""
     if not attachments:
-        return text
-    if not text.strip():
+        return prompt
+    if not prompt.text.strip():
         raise InvalidArgument(
             "The prompt has attachments and no text.",
             suggestion="Say what the agent is to do with them.",
@@ -51,8 +50,7 @@ def compose(text: str, attachments: Sequence[Attachment], limits: Limits) -> str
             suggestion="Attach fewer files, or the parts that matter.",
             field="attachments",
         )
-    blocks = [fenced(each["name"], each["text"].rstrip("\n")) for each in attachments]
-    return "\n\n".join([text.rstrip(), *blocks])
+    return prompt.with_blocks(*(fenced(each["name"], each["text"].rstrip("\n")) for each in attachments))
 
 
 def _check_name(name: str) -> None:

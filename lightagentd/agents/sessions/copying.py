@@ -20,7 +20,6 @@ from lightagentd.agents.turn import unanswered
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import Event
-from lightagentd.events.types.agent import Said
 from lightagentd.events.types.session import SessionForked, SessionImported
 from lightagentd.llm.protocol import Message
 
@@ -91,7 +90,7 @@ def _forked(history: History, source: str, up_to_seq: int | None) -> list[NewEve
             f"The session {source} has more than {MAX_COPIED} messages.",
             suggestion="Fork a part of it, with up_to_seq.",
         )
-    events = [_copy(Message.from_dict(event.data or {}), _origin(event)) for event in found]
+    events = [message_event(Message.from_dict(event.data or {}), **_origin(event)) for event in found]
     messages = [Message.from_dict(event.data or {}) for event in found]
     return [*events, *(message_event(result) for result in not_run(unanswered(messages)))]
 
@@ -101,8 +100,7 @@ def _origin(event: Event) -> dict[str, Any]:
 
 
 def _imported(imported: Imported) -> list[NewEvent]:
-    return [_copy(one.message, {"said_us": one.time_us} if one.time_us else {}) for one in imported.said]
-
-
-def _copy(message: Message, origin: dict[str, Any]) -> NewEvent:
-    return Said(**message.to_dict(), **origin).event()
+    return [
+        message_event(one.message, **({"said_us": one.time_us} if one.time_us else {}))
+        for one in imported.said
+    ]

@@ -25,6 +25,7 @@ from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
 from lightagentd.policy.questions.approvals import Approvals
 from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.quoted import Prompt
 
 UNKNOWN = (
     "Error (outcome_unknown): The daemon stopped while this call ran. Whether it took effect is not known; "
@@ -73,13 +74,14 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
     for trace_id, state in unfinished.items():
         events = session.history.select(Filter(trace=trace_id), limit=100_000)
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
-        text = str(prompt.data["text"]) if prompt is not None and prompt.data else ""
+        data = (prompt.data if prompt is not None else None) or {"text": ""}
+        asked = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
         with decoding("turns", trace_id):
             checked(state, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
             waited = _taken_up(state) if state["state"] == "waiting" else None
         turn = Turn(
             session,
-            text,
+            asked,
             trace_id=trace_id,
             correlation_id=str(state.get("correlation_id", "")),
             caller=state.get("caller"),
@@ -87,7 +89,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             taken_up=waited,
         )
         turn.task_id = str(state.get("task", ""))
-        if state["state"] == "queued" and text:
+        if state["state"] == "queued" and asked.text:
             found.requeued.append(turn)
             continue
         if waited is not None:

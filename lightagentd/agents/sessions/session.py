@@ -35,7 +35,7 @@ from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
 from lightagentd.llm.protocol import Message
-from lightagentd.quoted import question_of
+from lightagentd.quoted import Prompt
 
 TITLE_CHARS = 60
 """How much of the first prompt becomes the title."""
@@ -294,7 +294,7 @@ class Session:
 
     async def enqueue(
         self,
-        text: str,
+        prompt: Prompt | str,
         *,
         correlation_id: str,
         max_queue: int,
@@ -328,9 +328,10 @@ class Session:
                 suggestion="Wait for their answers, or cancel them.",
             )
         redactor = self.history.redactor
+        prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         turn = Turn(
             self,
-            redactor.text(text),
+            prompt.cleaned(redactor.text),
             trace_id=new_id("trace"),
             correlation_id=redactor.text(correlation_id),
             caller=current_context().caller,
@@ -360,14 +361,16 @@ class Session:
         becomes_current: bool,
     ) -> None:
         """Appends keep their order, so the queue has the turns in the order of their prompts."""
-        about = plan.title if plan is not None else question_of(turn.text)
+        about = plan.title if plan is not None else turn.prompt.question
         title = self.record.title or title_from(about[:TITLE_MAX_CHARS])[:TITLE_CHARS]
         now = time.time_ns() // 1000
         self.record = replace(self.record, title=title, updated_us=now, turns=self.record.turns + 1)
         if outside and not self.record.tainted:
             self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
         with self.context(turn):
-            prompt = Prompted(text=turn.text).event()
+            chars = turn.prompt.question_chars
+            where = {"question_chars": chars} if chars else {}
+            prompt = Prompted(text=turn.prompt.text, **where).event()
         changes = [self.record.change(), turn_change(turn, "queued")]
         if plan is not None:
             changes.append(plan.change())
@@ -382,13 +385,14 @@ class Session:
             self._storing_bytes -= turn.size_bytes
         if becomes_current and self.take_current is not None:
             self.take_current(self)
-        self.stream.event("prompt", trace_id=turn.trace_id, text=turn.text)
+        self.stream.event("prompt", trace_id=turn.trace_id, text=turn.prompt.text)
 
     async def begin(self, turn: Turn) -> None:
         """Store that a turn begins: its prompt becomes a message of the conversation."""
         messages = self.messages
         missing = self._missing_results()
-        message = Message(role="user", content=turn.text)
+        prompt = turn.prompt
+        message = Message(role="user", content=prompt.text, question_chars=prompt.question_chars)
         started, said = kinds.TurnStarted().event(), message_event(message)
         await self.history.append(*missing, started, said, changes=(turn_change(turn, "running"),))
         if missing:

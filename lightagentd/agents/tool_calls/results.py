@@ -85,9 +85,11 @@ class Results:
             self._stream.event("tool_result", **stored.event)
 
 
-def message_event(message: Message) -> NewEvent:
-    """The event that keeps a message of the conversation."""
-    return Said(**message.to_dict()).event()
+def message_event(message: Message, **origin: Any) -> NewEvent:
+    """The event that keeps a message of the conversation; `origin` says where a copied one comes from."""
+    if message.question_chars:
+        origin["question_chars"] = message.question_chars
+    return Said(**message.to_dict(), **origin).event()
 
 
 def error_text(err: LightagentError) -> str:

@@ -1,6 +1,6 @@
 """Chooses what a model is offered, where an agent has more functions than one request should carry.
 
-Offered are, up to `limits.max_tools` and as far as the model's window has room (`room`): what every
+Offered are, up to `limits.max_tools` and as far as the model's window has room: what every
 conversation needs, what the session used or searched for, and what fits the newest prompt best. What was
 chosen is kept from prompt to prompt as long as it fits, since an endpoint's cache ends at the first function
 that is another one. The offer is no gate: a call of a function that the agent has and that was left out is
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 from lightagentd.agents.definition import SEARCH, AgentDefinition
+from lightagentd.agents.model_calls.compaction.window import BYTES_PER_TOKEN, bytes_of_function
 from lightagentd.agents.tool_calls.toolbox import Toolbox
-from lightagentd.agents.tool_choice.room import most_functions
 from lightagentd.errors import NotFound
 from lightagentd.events.history import History
 from lightagentd.llm.protocol import Function, Message, ModelClient
@@ -48,6 +48,12 @@ ALWAYS = (
 """What every conversation needs, the most needed first; with a small `max_tools` only the first ones."""
 _ALWAYS_PART, _USED_PART = 1 / 2, 3 / 4
 """How much of the offer those may take, and together with them what the session used."""
+_WINDOW_PART = 1 / 3
+"""How much of the window functions may take. The system prompt and the conversation have to fit, too."""
+LEAST = 8
+"""So many are offered however small the window is; an agent without tools is of no use."""
+_LARGE = 128_000
+"""In a window of this size all functions fit that `limits.max_tools` usually lets through."""
 _MUST_FIT = 16
 """An offer is kept for the next prompt when so many of the functions that fit it best are in it."""
 _FAR_OFF = 0.25
@@ -250,7 +256,7 @@ def rank(index: ToolIndex, messages: Sequence[Message], among: frozenset[str]) -
     at = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "user"), None)
     if at is None:
         return []
-    ranked = index.rank(messages[at].content, among=among)
+    ranked = index.rank(messages[at].question, among=among)
     before = [one for one in messages[max(0, at - _RECENT_MESSAGES) : at] if one.role != "tool"]
     recent = "\n".join(message.content[:_RECENT_CHARS] for message in before)
     if not recent.strip():
@@ -262,3 +268,14 @@ def rank(index: ToolIndex, messages: Sequence[Message], among: frozenset[str]) -
         words = known.words if known else hit.words
         scores[hit.function] = replace(hit, score=score, words=words)
     return sorted(scores.values(), key=lambda hit: (-hit.score, hit.function))
+
+
+def most_functions(functions: Sequence[Function], client: ModelClient, max_tools: int) -> int:
+    """How many of its functions an agent's model is offered at most: `max_tools`, or what its window has room
+    for.
+    """
+    window = client.context_tokens if client.window_known else 0
+    if not functions or not window or window >= _LARGE:
+        return max_tools
+    mean_bytes = sum(map(bytes_of_function, functions)) / len(functions)
+    return min(max_tools, max(LEAST, int(window * _WINDOW_PART * BYTES_PER_TOKEN / mean_bytes)))

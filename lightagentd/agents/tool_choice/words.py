@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from lightagentd.llm.runbook.vocabulary import words as listed
 from lightagentd.llm.runbook.wording import stem
-from lightagentd.quoted import question_of
 
 HEAD_CHARS, TAIL_CHARS = 3000, 1000
 """How much of a long prompt counts: people say what they want before or after what they paste."""
@@ -108,9 +107,8 @@ def asks(text: str) -> bool:
     return _QUESTION.match(text) is not None
 
 
-def asked(prompt: str) -> str:
-    """The part of a prompt that counts: what its author said himself, cut in the middle."""
-    said = question_of(prompt)
-    if len(said) <= HEAD_CHARS + TAIL_CHARS:
-        return said
-    return f"{said[:HEAD_CHARS]} {said[-TAIL_CHARS:]}"
+def asked(question: str) -> str:
+    """The part of a question that counts: its beginning and its end."""
+    if len(question) <= HEAD_CHARS + TAIL_CHARS:
+        return question
+    return f"{question[:HEAD_CHARS]} {question[-TAIL_CHARS:]}"

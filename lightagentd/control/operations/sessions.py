@@ -28,6 +28,7 @@ from lightagentd.control.presentation import error_of
 from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.quoted import Prompt, sent
 
 _T = TypeVar("_T")
 MAX_TIMEOUT_S = 86_400.0
@@ -94,13 +95,13 @@ class SessionOperations(Operations):
             caller = await self._admit(caller, Operation.PROMPT, agent=agent)
         self._check_open()
         self._daemon.panic.check()
-        text = compose(text, attachments, self._daemon.config.limits)
+        prompt = compose(sent(text, outside=outside), attachments, self._daemon.config.limits)
         outside = outside or bool(attachments)
-        check_prompt(text, self._daemon.config.limits.max_prompt_bytes)
+        check_prompt(prompt.text, self._daemon.config.limits.max_prompt_bytes)
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
         begun = self._begin_turn(
-            caller, agent, text, session, correlation_id, new=new, unattended=unattended, outside=outside
+            caller, agent, prompt, session, correlation_id, new=new, unattended=unattended, outside=outside
         )
         name, watcher = await _whole(begun)
         async with aclosing(watcher.events()) as events:
@@ -111,7 +112,7 @@ class SessionOperations(Operations):
         self,
         caller: Caller,
         agent: str,
-        text: str,
+        prompt: Prompt,
         session: str,
         correlation_id: str,
         *,
@@ -128,7 +129,7 @@ class SessionOperations(Operations):
         before = running.current_of(owner) if chosen else None
         turn = await running.prompt(
             found,
-            text,
+            prompt,
             correlation_id,
             unattended=unattended,
             outside=outside,

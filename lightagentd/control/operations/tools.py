@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Literal
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
-from lightagentd.agents.tool_choice.choice import SEARCH_FUNCTION, Choice, choose, fits, index_of
-from lightagentd.agents.tool_choice.room import most_functions
+from lightagentd.agents.tool_choice.choice import (
+    SEARCH_FUNCTION,
+    Choice,
+    choose,
+    fits,
+    index_of,
+    most_functions,
+)
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.checks import Operations, check_limit
 

@@ -11,9 +11,11 @@ tree is a database: FREE has the pages that may be used again, MAIN the roots of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -158,27 +160,29 @@ class PageFile:
         return raw
 
     def value(self, node: Node) -> bytes:
-        """The value of an entry. Raises Torn."""
+        """The value of an entry; one that has pages of its own is looked at first. Raises Torn."""
+        if node.page:
+            self.check_big(node)
+        return self.rest_of(node)
+
+    def rest_of(self, node: Node) -> bytes:
+        """What is left of the value of an entry, unless it cannot have been there. Raises Torn."""
         if not node.page:
             return node.value
-        return self.big_value(node.page, node.size_bytes)
+        if not 0 < node.size_bytes <= self.size_bytes or node.page > self.size_bytes // self.page_size:
+            raise Torn(f"page {node.page} is cut off")
+        return os.pread(self.fd, PAGE_HEADER + node.size_bytes, node.page * self.page_size)[PAGE_HEADER:]
 
-    def big_value(self, number: int, size_bytes: int) -> bytes:
-        """A value that has pages of its own. Raises Torn."""
-        pages = self.pages_of(size_bytes)
+    def check_big(self, node: Node) -> int:
+        """How many pages a value has that has pages of its own. Raises Torn."""
+        number, pages = node.page, (PAGE_HEADER - 1 + node.size_bytes) // self.page_size + 1
         if (number + pages) * self.page_size > self.size_bytes:
             raise Torn(f"page {number} is cut off")
-        raw = os.pread(self.fd, PAGE_HEADER + size_bytes, number * self.page_size)
-        if len(raw) < PAGE_HEADER + size_bytes:
-            raise Torn(f"page {number} is cut off")
+        raw = os.pread(self.fd, PAGE_HEADER, number * self.page_size)
         own, _, flags, low, high = _PAGE.unpack_from(raw)
         if own != number or flags & _KIND != OVERFLOW or low | high << 16 < pages:
             raise Torn(f"page {number} is not the start of a long value")
-        return raw[PAGE_HEADER:]
-
-    def pages_of(self, size_bytes: int) -> int:
-        """How many pages a value of this size has for itself."""
-        return (PAGE_HEADER - 1 + size_bytes) // self.page_size + 1
+        return pages
 
     def nodes(self, number: int, raw: bytes, kind: int) -> list[int]:
         """Where the entries of a page begin in it. Raises Torn."""
@@ -194,20 +198,32 @@ class PageFile:
 
     def leaf(self, number: int, raw: bytes) -> list[Node]:
         """The entries of a leaf. Raises Torn."""
-        found = []
-        for at in self.nodes(number, raw, LEAF):
-            low, high, flags, key_bytes = _NODE.unpack_from(raw, at)
-            start = at + NODE_HEADER + key_bytes
-            size_bytes = low | high << 16
-            big = bool(flags & BIG)
-            if flags & ~(BIG | SUBTREE) or start + (8 if big else size_bytes) > self.page_size:
-                raise Torn(f"page {number} has an entry that reaches out of it")
-            key = raw[at + NODE_HEADER : start]
-            if big:
-                found.append(Node(key, flags, b"", _WORD.unpack_from(raw, start)[0], size_bytes))
-            else:
-                found.append(Node(key, flags, raw[start : start + size_bytes], 0, size_bytes))
-        return found
+        return [self._node(number, raw, at) for at in self.nodes(number, raw, LEAF)]
+
+    def remains(self, number: int) -> Iterator[Node]:
+        """Each entry of a leaf that can be read by itself, whatever else is wrong with the page: it may lie
+        elsewhere, be cut off, or have other entries that are damaged. Raises OSError.
+        """
+        raw = os.pread(self.fd, self.page_size, number * self.page_size).ljust(self.page_size, b"\0")
+        lower = min(_PAGE.unpack_from(raw)[3], self.page_size)
+        for place in range(PAGE_HEADER, lower - 1, 2):
+            at = int.from_bytes(raw[place : place + 2], sys.byteorder)
+            if PAGE_HEADER <= at <= self.page_size - NODE_HEADER:
+                with contextlib.suppress(Torn):
+                    yield self._node(number, raw, at)
+
+    def _node(self, number: int, raw: bytes, at: int) -> Node:
+        """The entry that begins somewhere in a page. Raises Torn."""
+        low, high, flags, key_bytes = _NODE.unpack_from(raw, at)
+        start = at + NODE_HEADER + key_bytes
+        size_bytes = low | high << 16
+        big = bool(flags & BIG)
+        if flags & ~(BIG | SUBTREE) or start + (8 if big else size_bytes) > self.page_size:
+            raise Torn(f"page {number} has an entry that reaches out of it")
+        key = raw[at + NODE_HEADER : start]
+        if big:
+            return Node(key, flags, b"", _WORD.unpack_from(raw, start)[0], size_bytes)
+        return Node(key, flags, raw[start : start + size_bytes], 0, size_bytes)
 
     def children(self, number: int, raw: bytes, last_page: int) -> list[tuple[int, bytes]]:
         """The pages below a branch, each with the key that its own are not smaller than. Raises Torn."""
@@ -275,7 +291,8 @@ class Walk:
                     continue
                 nodes = self.file.leaf(number, raw)
                 for node in nodes:
-                    self._check_big(node)
+                    if node.flags & BIG:
+                        self._see(node.page, self._pages_of(node))
                 keys = [node.key for node in nodes[::order]]
                 _check_order(number, keys, last, tree, order)
                 if not tree.by_number:
@@ -288,18 +305,14 @@ class Walk:
             last = keys[-1] if keys else last
             yield nodes[::order]
 
-    def _check_big(self, node: Node) -> None:
-        if node.flags & BIG:
-            pages = self.file.pages_of(node.size_bytes)
-            if not 2 <= node.page <= self.meta.last_page + 1 - pages:
-                raise Torn(f"page {node.page} cannot be the start of a long value")
-            raw = os.pread(self.file.fd, PAGE_HEADER, node.page * self.file.page_size)
-            if len(raw) < PAGE_HEADER:
-                raise Torn(f"page {node.page} is cut off")
-            own, _, flags, low, high = _PAGE.unpack_from(raw)
-            if own != node.page or flags & _KIND != OVERFLOW or low | high << 16 < pages:
-                raise Torn(f"page {node.page} is not the start of a long value")
-            self._see(node.page, pages)
+    def _pages_of(self, node: Node) -> int:
+        """How many pages a long value has. Raises Torn."""
+        if not 2 <= node.page <= self.meta.last_page:
+            raise Torn(f"page {node.page} cannot be the start of a long value")
+        pages = self.file.check_big(node)
+        if node.page + pages > self.meta.last_page + 1:
+            raise Torn(f"page {node.page} cannot be the start of a long value")
+        return pages
 
     def _see(self, number: int, pages: int) -> None:
         for each in range(number, number + pages):

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from lightagentd.errors import StorageError
 from lightagentd.events.backup import portable
 from lightagentd.events.corruption.examination import DATA
-from lightagentd.events.corruption.pages import PageFile, Torn, Tree, Walk
+from lightagentd.events.corruption.pages import Node, PageFile, Torn, Tree, Walk
 from lightagentd.events.model import GENESIS, Event, decode
 from lightagentd.events.store.layout import EVENTS, META, SCHEMA_VERSION, STATES
 from lightagentd.host.atomic_file import whole_file
@@ -105,25 +105,26 @@ class DamagedStore:
         """Number and record of each event between two numbers in any page of the file, used or not, and where
         it lies (see `at`).
         """
-        for page in range(self.file.size_bytes // self.file.page_size):
+        for page in range(-(-self.file.size_bytes // self.file.page_size)):
             self._breathe()
-            try:
-                nodes = self.file.leaf(page, self.file.page(page))
-            except (Torn, OSError):
-                continue
-            for number, node in enumerate(nodes):
+            for number, node in enumerate(self._remains(page)):
                 seq = int.from_bytes(node.key, "big")
                 if len(node.key) != 8 or not low <= seq <= high:
                     continue
                 with contextlib.suppress(Torn, OSError):
-                    record = self.file.value(node)
+                    record = self.file.rest_of(node)
                     if record.startswith(b'{"seq":%d,' % seq):
                         yield seq, record, page << 16 | number
 
+    def _remains(self, page: int) -> list[Node]:
+        try:
+            return list(self.file.remains(page))
+        except OSError:
+            return []
+
     def at(self, place: int) -> bytes:
         """The record at a place that `scanned` gave. Raises Torn, OSError."""
-        page = place >> 16
-        return self.file.value(self.file.leaf(page, self.file.page(page))[place & 0xFFFF])
+        return self.file.rest_of(self._remains(place >> 16)[place & 0xFFFF])
 
     def states(self) -> Iterator[tuple[str, str, object]]:
         """State, key and value of everything that is stored beside the events."""
@@ -300,8 +301,10 @@ class _Export:
         if all(self._has(seq) for seq in range(low, high + 1)):
             return found
         for seq, record, place in self._store.scanned(low, high):
+            if self._has(seq) or _event(record) is None:
+                continue
             before = found[seq - low]
-            if not self._has(seq) and (not before or len(record) < len(self._store.at(before - 1))):
+            if not before or len(record) < len(self._store.at(before - 1)):
                 found[seq - low] = place + 1
         return found
 

@@ -14,6 +14,8 @@ class Prompted(Kind, topic="agent.prompt", type="prompt", source="agent"):
     """A prompt was taken: its turn is in the queue of the session."""
 
     text: Text
+    question_chars: int = 0
+    """How long the question is before its blocks; absent when all of it is the question."""
 
 
 class _ModelCall(Kind):
@@ -104,6 +106,8 @@ class Said(Kind, topic="agent.message", type="message", source="agent"):
     """Of an assistant: `id`, `name` and `arguments`, which is JSON as the model wrote it."""
     reasoning: Objects = Field(default_factory=list)
     """Of an assistant: blocks of reasoning that go back to the `model` that gave them, and to no other."""
+    question_chars: int = 0
+    """Of a user: how long the question is before its blocks; absent when all of it is the question."""
     tool_call_id: Text = ""
     name: Text = ""
     """Of a tool's result: the function that was called."""

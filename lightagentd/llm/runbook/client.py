@@ -15,7 +15,6 @@ from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.retry import NEVER
 from lightagentd.llm.runbook.matching import Match, SkillIndex, abilities
-from lightagentd.quoted import question_of
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
@@ -78,8 +77,8 @@ class RunbookClient:
             # Off the event loop: it takes as long as many small turns.
             self._indexed = catalog, await asyncio.to_thread(_index_of, catalog)
         index = self._indexed[1]
-        prompts = (message.content for message in reversed(request.messages) if message.role == "user")
-        return index.match(question_of(next(prompts, ""))[:_LOOKED_AT_CHARS])
+        questions = (message.question for message in reversed(request.messages) if message.role == "user")
+        return index.match(next(questions, "")[:_LOOKED_AT_CHARS])
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
+from lightagentd.agents.tool_choice.choice import rank
 from lightagentd.agents.tool_choice.index import ToolIndex
 from lightagentd.agents.tool_choice.words import HEAD_CHARS, TAIL_CHARS, asked
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.llm.protocol import Message
+from lightagentd.quoted import Prompt, fenced
 from tests.agents.tool_choice.toolset import functions_in, invented, many
 
 TOTAL = 2000
@@ -79,8 +82,10 @@ async def test_what_stands_before_and_after_a_long_paste_counts(toolbox: Toolbox
     paste = "lorem ipsum dolor sit amet " * 40_000
     for prompt in (f"restart nginx.service {paste}", f"{paste} restart nginx.service"):
         assert "systemd_restart" in [hit.function for hit in toolbox.index.rank(prompt, limit=10)]
-    fenced = f"restart nginx.service\n\n```standard input\n{'weather forecast ' * 10}\n```"
-    assert toolbox.index.rank(fenced)[0].function == "systemd_restart", "what is attached chooses nothing"
+    attached = Prompt("restart nginx.service").with_blocks(fenced("a.log", "weather forecast " * 10))
+    said = Message(role="user", content=attached.text, question_chars=attached.question_chars)
+    best, *_ = rank(toolbox.index, [said], frozenset(toolbox.functions))
+    assert best.function == "systemd_restart", "what is attached chooses nothing"
 
 
 def described(tool: str, **actions: str | dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from lightagentd.agents.model_calls.compaction.window import BYTES_PER_TOKEN
-from lightagentd.agents.tool_choice.choice import ALWAYS, SEARCH_FUNCTION
-from lightagentd.agents.tool_choice.room import LEAST
+from lightagentd.agents.tool_choice.choice import ALWAYS, LEAST, SEARCH_FUNCTION
 from lightagentd.api import TurnEvent
 from lightagentd.errors import AgentNotFound, InvalidArgument
 from lightagentd.host.paths import Paths

@@ -123,6 +123,28 @@ def test_a_page_with_events_that_is_lost_is_a_gap(folder: Path) -> None:
     assert last_known(folder)[0] == events[-1]["seq"] < EVENTS
 
 
+def test_an_entry_that_is_damaged_takes_no_other_of_its_page_with_it(folder: Path) -> None:
+    _, leaves = pages_of_events(folder)
+    with pages_of(folder) as file:
+        places = file.nodes(leaves[2], file.page(leaves[2]), LEAF)
+    with (folder / DATA).open("r+b") as opened_file:
+        opened_file.seek(leaves[2] * PAGE + places[1])
+        opened_file.write(b"\xff" * 8)  # the head of the second entry
+    done, _ = salvaged(folder)
+    assert (done.events, done.missing, done.whole) == (EVENTS - 1, 1, False)
+
+
+def test_pages_that_were_swapped_still_give_their_events(folder: Path) -> None:
+    _, leaves = pages_of_events(folder)
+    data = bytearray((folder / DATA).read_bytes())
+    one, other = (slice(page * PAGE, (page + 1) * PAGE) for page in (leaves[1], leaves[5]))
+    data[one], data[other] = data[other], data[one]
+    (folder / DATA).write_bytes(data)
+    done, events = salvaged(folder)
+    assert (done.events, done.missing) == (EVENTS, 0)
+    assert all(event["data"] is not None for event in events)
+
+
 def test_data_that_were_changed_are_left_out(folder: Path) -> None:
     raw = (folder / DATA).read_bytes()
     at = raw.index(b'{"n":7,')

@@ -8,7 +8,7 @@ An event is stored as two lines of JSON, header and data:
 `hash` is SHA-256 over the bytes of the first line, `data_sha256` that over the bytes of the second, and
 `prev` is the hash of the event before. So the second line can be taken away (a deleted session) and
 the chain still verifies. A header begins with `seq` and ends with `data_sha256` and `prev`; the layout is
-fixed (DESIGN section 7), and `caller` came with schema version 2.
+fixed, and `caller` came with schema version 2.
 
 What comes from outside is made storable: lone surrogates become U+FFFD and numbers that JSON does not have
 become null; data that is nested deeper than MAX_DEPTH is refused, since not every reader could read it.
@@ -23,6 +23,7 @@ import json
 import math
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -36,6 +37,7 @@ FROM_TOOL = "tool"
 GENESIS = "0" * 64
 """`prev` of the first event."""
 
+_MESSAGE_IDS = uuid.UUID("6c1f6f3e-7f0a-4f43-9d5e-2a1b3a7d6a10")
 _TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 _TOPIC_MAX = 128
 
@@ -106,29 +108,24 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The event as JSON for people and programs: the header, then `data`, then `hash`."""
-        return {
-            "seq": self.seq,
-            "time": self.time_us,
-            "topic": self.topic,
-            "type": self.type,
-            "source": self.source,
-            "agent": self.agent,
-            "session": self.session,
-            "owner": self.owner,
-            "caller": self.caller,
-            "request_id": self.request_id,
-            "trace_id": self.trace_id,
-            "correlation_id": self.correlation_id,
-            "data_sha256": self.data_sha256,
-            "prev": self.prev,
-            "data": self.data,
-            "hash": self.hash,
-        }
+        return {_TIME.get(name, name): getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = tuple(field.name for field in fields(Event))
+_TIME = {"time_us": "time"}
+HEADER = tuple(_TIME.get(name, name) for name in _FIELDS if name not in ("data", "hash"))
+"""The names in a stored header, in their order."""
+
+
+def message_id(topic: str, event_type: str) -> str:
+    """The MESSAGE_ID of an event type in the journal: 32 hexadecimal digits, the same on every machine."""
+    group = "tool" if topic.startswith("tool.") and event_type == "invocation" else topic
+    return uuid.uuid5(_MESSAGE_IDS, f"{group}/{event_type}").hex
 
 
 def dump_json(value: Any) -> bytes:
     """Compact JSON in UTF-8, one line. Lone surrogates (bytes that were not UTF-8) become U+FFFD, and NaN and
-    the infinities null. Raises TypeError, ValueError or RecursionError for what is not JSON.
+    the infinities null. Raises TypeError, ValueError or RecursionError for a value that JSON does not have.
     """
     try:
         text = _to_json(value)
@@ -241,12 +238,13 @@ def _parse(text: bytes) -> Any:
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 _TEXT = (str,)
 _TYPES: dict[str, tuple[type, ...]] = {"seq": (int,), "owner": (int, type(None)), "caller": (int, type(None))}
-_HEADER = frozenset(field.name for field in fields(Event)) - {"time_us", "data", "hash"} | {"time"}
+_HEADER = frozenset(HEADER)
 
 
 __all__ = [
     "FROM_TOOL",
     "GENESIS",
+    "HEADER",
     "MAX_DEPTH",
     "Event",
     "EventContext",
@@ -257,6 +255,7 @@ __all__ = [
     "dump_json",
     "encode",
     "is_topic",
+    "message_id",
     "new_id",
     "within",
 ]

@@ -1,4 +1,4 @@
-"""What retention left of the events before the anchor: it must be there, unchanged, and nothing beside it.
+"""Checks the events that retention kept before the anchor: all are there, unchanged, and no others.
 
 Each event `pruned` lists what stays of its part of the chain; a later one about the same part replaces it.
 Some of them are before the anchor themselves and then listed by later ones, so the newest are read first.
@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
-from lightagentd.events.audit.bad_record import BadRecord, decoded, record_of
 from lightagentd.events.audit.erasure_check import TOPIC as DELETED
 from lightagentd.events.audit.erasure_check import ErasureCheck
+from lightagentd.events.audit.record_check import BadRecord, decoded, record_of
 from lightagentd.events.model import GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment
 

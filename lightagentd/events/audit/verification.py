@@ -1,14 +1,13 @@
-"""The verification of the chain: which stored record is the first that is not what it was.
+"""Verifies the chain: finds the first stored record that is not what it was.
 
-Each record's header names the hash of the header before it and of its own data (see `model`). A record is
-read as bytes, so that the hashes are those of what lies on disk. The walk begins behind the anchor, before
-which retention may have left some events (`kept_check`), or later, at a checkpoint, where a caller wants
-that. What is as the daemon writes it is compared as bytes, without reading the JSON; what is not is looked
-at closely, to say what is wrong with it.
+Each record's header names the hash of the header before it and of its own data (see `model`). The hashes are
+those of the bytes on disk. The walk begins behind the anchor, or at a later checkpoint if the caller wants
+that; events that retention kept before the anchor are compared, too (`kept_check`). Records in the daemon's
+own format are compared as bytes, without parsing JSON. Any other record is examined, to say what is wrong.
 
-Records that were cut off at the end, and a chain that was written anew from some record to its end, show
-by the signed checkpoints in it, by the `expected` hashes that a caller kept elsewhere, and in the journal
-(`journal_audit`). What cannot be seen at all: events after the newest signature and the newest kept hash.
+A missing end, and a chain that was rewritten up to its end, show by the signed checkpoints, by the `expected`
+hashes that a caller kept elsewhere, and in the journal (`journal_audit`). Changes of events after the newest
+signature and the newest kept hash cannot be seen.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from itertools import islice
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.events.audit.bad_record import BadRecord, decoded, hash_of, record_of
 from lightagentd.events.audit.checkpoint_check import TOPIC as CHECKPOINT
 from lightagentd.events.audit.checkpoint_check import CheckpointCheck
 from lightagentd.events.audit.erasure_check import TOPIC as DELETED
 from lightagentd.events.audit.erasure_check import ErasureCheck
 from lightagentd.events.audit.index_check import IndexCheck
 from lightagentd.events.audit.kept_check import KeptCheck
-from lightagentd.events.audit.record_check import checked
+from lightagentd.events.audit.record_check import BadRecord, checked, decoded, hash_at, hash_of, record_of
 from lightagentd.events.audit.signing import short
 from lightagentd.events.model import FROM_TOOL, GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded, seq_key
@@ -129,8 +127,7 @@ def verify_tail(environment: Environment, count: int) -> Verification:
 
     Raises StorageError.
     """
-    with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
-        newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+    newest = environment.newest_seq()
     walk = _Walk(environment, Terms(), tail=max(1, newest - count + 1))
     try:
         walk.run(newest)
@@ -148,9 +145,7 @@ class _Walk:
         self.environment = environment
         self.terms = terms
         self.checkpoints = CheckpointCheck(environment, terms.keys)
-        with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
-            newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
-        self.erasures = ErasureCheck(newest)
+        self.erasures = ErasureCheck(environment.newest_seq())
         self.kept = KeptCheck(environment, self.erasures)
         self.notes: list[str] = []
         self.unexpected: BadRecord | None = None
@@ -346,7 +341,7 @@ class _Walk:
         """Compare what is expected of events before the next one, as far as they are there."""
         while self._expected and self._expected[-1][0] <= self.seq:
             seq = self._expected[-1][0]
-            found = self.checkpoints.hash_of(seq)
+            found = hash_at(self.environment, seq)
             if found or seq > self.environment.anchor()[0]:
                 self._compare_expected(found.encode())
             else:

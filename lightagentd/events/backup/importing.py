@@ -11,21 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import lmdb
 
 from lightagentd.errors import HistoryDamaged
-from lightagentd.events.backup import installing, store_file
+from lightagentd.events.backup import installing
 from lightagentd.events.backup.backup import copy_error
 from lightagentd.events.backup.export_lines import MAX_NUMBER, ExportLines, is_hash, is_number
 from lightagentd.events.backup.portable import FIRST, FORMAT, LAST
-from lightagentd.events.backup.store_file import StoreFacts
-from lightagentd.events.model import GENESIS, Event, dump_json, is_topic
+from lightagentd.events.model import GENESIS, HEADER, Event, dump_json, is_topic
 from lightagentd.events.store import clock, records
-from lightagentd.events.store.layout import SCHEMA_VERSION, STATES, Environment
+from lightagentd.events.store.layout import SCHEMA_VERSION, STATES, Environment, written
 from lightagentd.events.store.states import entry
 
 _BATCH, _BATCH_BYTES = 5000, 16 << 20
@@ -33,24 +32,16 @@ _BATCH, _BATCH_BYTES = 5000, 16 << 20
 _MAX_KEY_BYTES = 511
 """What LMDB takes."""
 _TEXTS = ("topic", "type", "source", "agent", "session", "request_id", "trace_id", "correlation_id")
-_HASHES = ("data_sha256", "prev", "hash")
-_HEADER = (
-    "seq",
-    "time",
-    "topic",
-    "type",
-    "source",
-    "agent",
-    "session",
-    "owner",
-    "caller",
-    "request_id",
-    "trace_id",
-    "correlation_id",
-    "data_sha256",
-    "prev",
+_VALUES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    ((*_TEXTS, "data_text"), "text", lambda value: isinstance(value, str)),
+    (("data_sha256", "prev", "hash"), "hash", is_hash),
+    (("owner", "caller"), "uid", lambda value: value is None or is_number(value)),
+    (("seq",), "number of an event", lambda value: is_number(value, lowest=1)),
+    (("time",), "time in microseconds", lambda value: is_number(value, lowest=-MAX_NUMBER)),
+    (("data",), "object", lambda value: isinstance(value, dict | None)),
 )
-_EVENT_KEYS = frozenset((*_HEADER, "data", "hash"))
+"""What the fields of an event's line must be, and how a message calls that."""
+_EVENT_KEYS = frozenset((*HEADER, "data", "hash"))
 
 
 def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iterator[dict[str, Any]]:
@@ -61,18 +52,11 @@ def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iter
     StorageError, HistoryDamaged; then the present store is as it was.
     """
 
-    def make(folder: Path) -> StoreFacts:
+    def make(folder: Path) -> None:
         with os.fdopen(os.dup(fd), "rb", buffering=1 << 20) as file:
             _Import(file, name, cut_allowed=force).store_in(folder)
-        found = store_file.facts(folder / "data.mdb", name)
-        if not found.verified and not force:
-            raise HistoryDamaged(
-                f"{name} does not verify as a whole: {found.problem}.",
-                suggestion="Use another export, or put it in place all the same with --force.",
-            )
-        return found
 
-    yield from installing.install(Path(state), "import", by, make)
+    yield from installing.install(Path(state), "import", by, make, name, force=force)
 
 
 class _Import:
@@ -181,7 +165,7 @@ class _Import:
         self._check_types(fields)
         self._check_place(fields)
         data = self._data(fields)
-        header = {name: fields[name] for name in _HEADER}
+        header = {name: fields[name] for name in HEADER}
         lines = [dump_json(header)]
         if header["caller"] is None:  # events of schema version 1 have none
             del header["caller"]
@@ -191,7 +175,7 @@ class _Import:
             self._lines.wrong(
                 f"has not the header of event {fields['seq']} as it was stored: its hash is another"
             )
-        values = {name: fields[name] for name in _HEADER if name != "time"}
+        values = {name: fields[name] for name in HEADER if name != "time"}
         event = Event(time_us=fields["time"], data=fields["data"], hash=fields["hash"], **values)
         if event.seq > self._head[0]:
             self._head = (event.seq, event.hash)
@@ -237,23 +221,10 @@ class _Import:
             self._lines.wrong(f"has an event {seq} that does not follow the event {head} of this export")
 
     def _check_types(self, fields: dict[str, Any]) -> None:
-        for name in _TEXTS:
-            if not isinstance(fields[name], str):
-                self._lines.wrong(f"has no text as {name}")
-        for name in _HASHES:
-            if not is_hash(fields[name]):
-                self._lines.wrong(f"has no hash as {name}")
-        for name in ("owner", "caller"):
-            if not (fields[name] is None or is_number(fields[name])):
-                self._lines.wrong(f"has no uid as {name}")
-        if not is_number(fields["seq"]) or fields["seq"] == 0:
-            self._lines.wrong("has no number of an event as seq")
-        if not is_number(fields["time"], lowest=-MAX_NUMBER):
-            self._lines.wrong("has no time in microseconds as time")
-        if not isinstance(fields["data"], dict | None):
-            self._lines.wrong("has no object as data")
-        if not isinstance(fields.get("data_text", ""), str):
-            self._lines.wrong("has no text as data_text")
+        for names, what, fits in _VALUES:
+            for name in names:
+                if not fits(fields.get(name, "")):  # `data_text` alone may be absent
+                    self._lines.wrong(f"has no {what} as {name}")
         if not is_topic(fields["topic"]):
             self._lines.wrong(f"has no topic: {fields['topic'][:60]!r}")
 
@@ -289,21 +260,18 @@ class _Waiting:
 
     def store(self) -> None:
         """Raises StorageError."""
-        while True:
-            try:
-                with self._environment.env.begin(write=True) as txn:
-                    times = clock.load(self._environment, txn)
-                    puts = records.Puts(self._environment, txn)
-                    for record, event in self._events:
-                        puts.add(record, event)
-                    puts.flush()
-                    clock.note(self._environment, txn, times, (event.time_us for _, event in self._events))
-                    for name, key, value in self._states:
-                        txn.put(key, value, db=self._environment.db[name])
-            except lmdb.MapFullError:
-                self._environment.grow()
-            except lmdb.Error as err:
-                raise copy_error(err) from err
-            else:
-                break
+        try:
+            written(self._environment, self._write)
+        except lmdb.Error as err:
+            raise copy_error(err) from err
         self._events, self._states, self._size_bytes = [], [], 0
+
+    def _write(self, txn: Any) -> None:
+        times = clock.load(self._environment, txn)
+        puts = records.Puts(self._environment, txn)
+        for record, event in self._events:
+            puts.add(record, event)
+        puts.flush()
+        clock.note(self._environment, txn, times, (event.time_us for _, event in self._events))
+        for name, key, value in self._states:
+            txn.put(key, value, db=self._environment.db[name])

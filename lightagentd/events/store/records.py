@@ -1,6 +1,6 @@
-"""Records in a write transaction: an event goes in, loses its data, or goes, always with its index entries.
+"""Stores, erases and removes events in a write transaction, always with their index entries.
 
-The transaction belongs to the caller, who is the one writer of the store (`history`) or has it for himself.
+The transaction belongs to the caller: the one writer of the store (`history`), or its only user.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lightagentd.events.store.layout import (
     EVENTS,
     INDEXES,
     Environment,
+    ascending,
     field_prefix,
     index_keys,
     index_prefix,
@@ -78,24 +79,24 @@ def index_fields(environment: Environment, txn: Any, event: Event) -> None:
 
 
 def erase(environment: Environment, txn: Any, session: str) -> int:
-    """Take the data of each of a session's events away, and what the indexes know of it; says of how many."""
+    """Erase the data of a session's events, and their index entries. Gives the number of events."""
     db, prefix = environment.db, index_prefix(session)
-    with txn.cursor(db["by_session"]) as cursor:
-        keys: list[bytes] = []
-        placed = cursor.set_range(prefix)
-        while placed and cursor.key().startswith(prefix):
-            keys.append(cursor.key()[-8:])
-            placed = cursor.next()
     count = 0
-    for key in keys:
+    for key in [key[-8:] for key, _ in ascending(txn, db["by_session"], prefix)]:
         record = txn.get(key, db=db[EVENTS])
         line, _, data = (record or b"").partition(b"\n")
         if not data or json.loads(line)["session"] != session:
             continue
-        event = decode(record)
-        for field, value in indexed_fields(event):
-            if field in ("tool", "effect", "decision"):
-                txn.delete(field_prefix(field, value) + key, db=db["by_field"])
-        txn.put(key, line + b"\n", db=db[EVENTS])
+        forget_data(environment, txn, record, line + b"\n")
         count += 1
     return count
+
+
+def forget_data(environment: Environment, txn: Any, record: bytes, left: bytes) -> None:
+    """Replace a record by one without data, and remove the index entries of the data."""
+    event = decode(record)
+    key = seq_key(event.seq)
+    for field, value in indexed_fields(event):
+        if field in ("tool", "effect", "decision"):
+            txn.delete(field_prefix(field, value) + key, db=environment.db["by_field"])
+    txn.put(key, left, db=environment.db[EVENTS])

@@ -23,7 +23,7 @@ proves that it is complete. This module imports nothing heavy, since `lactl` imp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -425,10 +425,11 @@ def _wire_name(cls: type[LightagentError]) -> str:
     return "Internal" if own is LightagentError else own.__name__
 
 
-def from_code(code: str, message: str, suggestion: str = "") -> LightagentError:
-    """The error with a code, such as that of a turn's last event; of an unknown one the base class."""
-    cls = next((row.cls for row in table() if row.code == code), LightagentError)
-    return cls(message, suggestion=suggestion)
+def from_dict(said: Mapping[str, Any]) -> LightagentError:
+    """The error that `to_dict` told of, or a turn's last event; of an unknown code the base class."""
+    cls = next((row.cls for row in table() if row.code == said.get("code")), LightagentError)
+    message = str(said.get("message") or "The turn failed.")
+    return cls(message, suggestion=str(said.get("suggestion") or ""), field=str(said.get("field") or ""))
 
 
 def from_varlink(name: str, parameters: dict[str, Any]) -> LightagentError:

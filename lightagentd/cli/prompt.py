@@ -101,7 +101,7 @@ def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> Non
     with settings.client() as client:
         event = next(client.stream("Sessions.Prompt", **parameters))["event"]
     if event["type"] == "error":
-        raise errors.from_code(event["code"], event["message"], event.get("suggestion") or "")
+        raise errors.from_dict(event)
     session, trace = event["session"], event["trace_id"]
     if settings.json:
         print_json({"session": session, "trace_id": trace})

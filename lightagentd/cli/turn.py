@@ -234,7 +234,7 @@ def watch(
                 if event["type"] == "input_requested" and asks and may_type():
                     ask_input(settings, client, event)
                 if event["type"] == "error":
-                    failure = _error(event)
+                    failure = errors.from_dict(event)
             if interrupt.asked and failure is None:
                 raise KeyboardInterrupt
     except TimedOut:
@@ -247,9 +247,3 @@ def watch(
         raise
     if failure is not None:
         raise failure
-
-
-def _error(event: dict[str, Any]) -> LightagentError:
-    """The error of a turn's last event, by its code."""
-    message = str(event.get("message") or "The turn failed.")
-    return errors.from_code(event.get("code") or "", message, event.get("suggestion") or "")

@@ -17,7 +17,7 @@ from lightagentd.cli.plan_file import read_plan
 from lightagentd.cli.turn_lines import plan_lines
 from lightagentd.cli.usage import money
 from lightagentd.cli.when import duration, size
-from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_code
+from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_dict
 
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
@@ -215,7 +215,7 @@ async def undo(chat: Conversation, argument: str) -> None:
                 chat.say(*(event.get("text") or "").strip().split("\n"))
             elif event["type"] == "error":
                 transcript.progress.end(event["trace_id"])
-                raise from_code(event.get("code") or "", event["message"], event.get("suggestion") or "")
+                raise from_dict(event)
     transcript.progress.end(event["trace_id"])
 
 

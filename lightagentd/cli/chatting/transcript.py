@@ -30,7 +30,7 @@ from lightagentd.cli.turn_lines import (
     result_line,
 )
 from lightagentd.cli.when import duration
-from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_code
+from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_dict
 
 _PROMPT_LINES = 20
 _AT_BOUNDARY = (
@@ -354,11 +354,7 @@ class Transcript:
         self._failed(event["trace_id"], event)
 
     def _failed(self, trace_id: str, data: dict[str, Any]) -> None:
-        error = from_code(
-            data.get("code") or "",
-            str(data.get("message") or "The turn failed."),
-            data.get("suggestion") or "",
-        )
+        error = from_dict(data)
         if data.get("code") == _GOES_ON and self._screen.can_ask:
             self._end_passage()
             self.note(error.message)

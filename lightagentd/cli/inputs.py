@@ -1,4 +1,4 @@
-"""`lactl inputs`: what agents ask people, and asking it on a terminal."""
+"""`lactl inputs` and `answer`: what agents ask people, and asking it on a terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,35 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Listing, Settings, lists
-from lightagentd.cli.output import print_json, say, table, warn
+from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
+from lightagentd.cli.output import Columns, listing, print_json, say, told, warn
 from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input, input_lines, visible
-from lightagentd.cli.short_id import only_id
+from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InputNotFound, InvalidArgument, LightagentError
 
-_ID_CHARS = len("inp_") + 16
+_MAX_BYTES = 16 << 10
+"""The longest answer that the daemon takes; more than that is not read."""
+_IDS = Ids(
+    prefix="inp_",
+    noun="input",
+    nouns="inputs",
+    missing=InputNotFound,
+    method="Inputs.List",
+    hint="lactl inputs",
+)
+_COLUMNS: Columns = {
+    "ID": "id",
+    "STATE": "state",
+    "AGENT": "agent",
+    "UNTIL": lambda each: local(each["expires_us"]),
+    "QUESTION": lambda each: visible(each["question"]),
+    "CHOICES": lambda each: " | ".join(visible(choice) for choice in each["choices"]),
+    "ANSWER": lambda each: visible(each["answer"]),
+}
+input_ids = names_of(_IDS.method, "id")
 
 
 @click.group("inputs", cls=Listing)
@@ -40,34 +59,7 @@ def list_inputs(settings: Settings, every: bool) -> None:
     The columns: id, state, agent, the time until which it can be answered, question, choices, answer.
     """
     found = settings.call("Inputs.List", all=every or None)
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("ID", "STATE", "AGENT", "UNTIL", "QUESTION", "CHOICES", "ANSWER"),
-        (
-            (
-                each["id"],
-                each["state"],
-                each["agent"],
-                local(each["expires_us"]),
-                visible(each["question"]),
-                " | ".join(visible(choice) for choice in each["choices"]),
-                visible(each["answer"]),
-            )
-            for each in found
-        ),
-        empty="No agent asks anything.",
-    )
-
-
-def input_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of the questions that wait, for the completion of a shell."""
-    try:
-        found = context.ensure_object(Settings).call("Inputs.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+    listing(settings, found, _COLUMNS, empty="No agent asks anything.")
 
 
 @command.command("show")
@@ -78,7 +70,7 @@ def show(settings: Settings, name: str) -> None:
 
     ID may be cut short as long as it is the only one that begins so.
     """
-    found = settings.call("Inputs.Get", input=whole_id(settings, name, every=True))
+    found = settings.call("Inputs.Get", input=_IDS.whole_question(settings, name, every=True))
     if settings.json:
         print_json(found)
         return
@@ -98,18 +90,41 @@ def _state(found: dict[str, Any]) -> str:
     return f"{found['state']} by uid {found['answered_by']} at {local(found['answered_us'])}"
 
 
-def whole_id(settings: Settings, name: str, *, every: bool) -> str:
-    """The id that begins as a person wrote it. Raises InputNotFound, InvalidArgument."""
-    if len(name) >= _ID_CHARS:
-        return name
-    found = settings.call("Inputs.List", all=every or None)
-    missing = InputNotFound(
-        f"No input {'' if every else 'that waits '}begins with {name!r}.",
-        suggestion="Run: lactl inputs",
-        field="input",
-    )
-    ids = [str(each["id"]) for each in found]
-    return only_id(ids, name, prefix="inp_", noun="input", missing=missing)
+@click.command("answer", cls=Command)
+@click.argument("name", metavar="ID", shell_complete=input_ids)
+@click.argument("text", metavar="[TEXT]...", nargs=-1)
+@click.pass_obj
+def answer(settings: Settings, name: str, text: tuple[str, ...]) -> None:
+    """Answer the question ID of an agent, with TEXT or with what comes on standard input.
+
+    Several words are one answer. Without TEXT, and with '-', the answer is read from standard input, up to
+    16 KiB; one line feed at its end is no part of it. Where the question has choices the answer is one of
+    them, or its number. The first answer counts.
+
+    ID may be cut short as long as it is the only one that begins so; 'lactl inputs' lists the questions.
+    """
+    said = " ".join(text)
+    if said in ("", "-"):
+        said = _standard_input()
+    whole = _IDS.whole_question(settings, name, every=False)
+    found = settings.call("Inputs.Answer", input=whole, text=said)
+    sentence = f"Answered {visible(found['agent'])}: {visible(found['answer'])}"
+    told(settings, found, sentence, found["id"], found["state"])
+
+
+def _standard_input() -> str:
+    """Raises InvalidArgument."""
+    if sys.stdin is None:
+        raise click.UsageError("There is no TEXT, and standard input is closed.")
+    data = sys.stdin.buffer.read(_MAX_BYTES + 2)
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as err:
+        if len(data) > _MAX_BYTES:
+            return data.decode(errors="replace")  # too long, whatever it is: the daemon says so
+        raise InvalidArgument(
+            "The answer on standard input is not UTF-8.", field="text", suggestion="Answer with text."
+        ) from err
 
 
 def ask_input(settings: Settings, client: Client, event: dict[str, Any]) -> None:

@@ -12,8 +12,19 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.filters import uid
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import dump, fields, print_json, print_json_line, say, table, warn
+from lightagentd.cli.output import (
+    Columns,
+    dump,
+    fields,
+    listing,
+    print_json,
+    print_json_line,
+    say,
+    table,
+    warn,
+)
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
 from lightagentd.cli.tools import call_parameters
 from lightagentd.cli.when import FORMS, local, since_time
@@ -56,15 +67,15 @@ def list_rules(settings: Settings) -> None:
     The columns: name, decision, conditions, origin, reason. Where no rule matches a call, observe and reach
     are allowed and change is asked for.
     """
-    rules = settings.call("Policy.List")
-    if settings.json:
-        print_json(rules)
-        return
-    table(
-        ("NAME", "DECISION", "CONDITIONS", "ORIGIN", "REASON"),
-        ((one["name"], _decision(one), _conditions(one), one["origin"], one["reason"]) for one in rules),
-        empty="There are no rules: observe and reach are allowed, change is asked for.",
-    )
+    columns: Columns = {
+        "NAME": "name",
+        "DECISION": _decision,
+        "CONDITIONS": _conditions,
+        "ORIGIN": "origin",
+        "REASON": "reason",
+    }
+    none = "There are no rules: observe and reach are allowed, change is asked for."
+    listing(settings, settings.call("Policy.List"), columns, empty=none)
 
 
 @command.command("explain")
@@ -81,7 +92,9 @@ def list_rules(settings: Settings) -> None:
     type=click.Choice(["observe", "none"]),
     help="As while a plan is drafted, by an agent whose plan_tools are that.",
 )
-@click.option("--caller", metavar="USER", help="Whose session it is, a name or a uid; yours if not given.")
+@click.option(
+    "--caller", metavar="USER", callback=uid, help="Whose session it is, a name or a uid; yours if not given."
+)
 @click.pass_obj
 def explain(
     settings: Settings,
@@ -91,7 +104,7 @@ def explain(
     whole: str | None,
     trigger: str | None,
     tainted: bool,
-    caller: str | None,
+    caller: int | None,
     plan: str | None,
 ) -> None:
     """Say what policy decides on a call, and by which rule.
@@ -107,7 +120,7 @@ def explain(
         **call_parameters(settings, action, arguments, whole),
         "trigger": trigger,
         "tainted": tainted,
-        "caller": _uid(caller),
+        "caller": caller,
         "plan": plan,
     }
     found = settings.call("Policy.Explain", **parameters)
@@ -183,17 +196,6 @@ def _read(places: Iterable[str]) -> dict[str, str]:
     for place in found:
         files += [place] if place.is_file() or (places and not place.exists()) else rule_files(place)
     return read_files(files)
-
-
-def _uid(caller: str | None) -> int | None:
-    if caller is None or caller.isdecimal():
-        return None if caller is None else int(caller)
-    import pwd
-
-    try:
-        return pwd.getpwnam(caller).pw_uid
-    except KeyError:
-        raise click.BadParameter(f"there is no user {caller!r}.", param_hint="--caller") from None
 
 
 def _decision(rule: dict[str, Any]) -> str:

@@ -11,9 +11,8 @@ from lightagentd import errors
 from lightagentd.cli.attaching import STANDARD_INPUT, attachments
 from lightagentd.cli.deadline import SECONDS
 from lightagentd.cli.options import Command, Settings, agent_argument
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import told, warn
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.turn import watch
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
@@ -103,12 +102,9 @@ def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> Non
     if event["type"] == "error":
         raise errors.from_dict(event)
     session, trace = event["session"], event["trace_id"]
-    if settings.json:
-        print_json({"session": session, "trace_id": trace})
-    elif is_terminal() and not quiet:
-        say(f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}")
-    elif not quiet:
-        say(f"{session}\t{trace}")
+    if settings.json or not quiet:
+        sentence = f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}"
+        told(settings, {"session": session, "trace_id": trace}, sentence, session, trace)
 
 
 def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[str, bool]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Settings
-from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound
+from lightagentd.cli.options import Settings, names_of
+from lightagentd.errors import InvalidArgument, SessionNotFound
 
 MIN_CHARS = 6
 """So much of an id must be written; `ses_` may be left out, and counts when it is not."""
@@ -22,15 +22,8 @@ _WHOLE = re.compile(r"ses_[0-9a-f]{16}")
 _PREFIX = "ses_"
 
 
-def session_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of the caller's sessions, for the completion of a shell; newest first."""
-    try:
-        settings = context.ensure_object(Settings)
-        settings.ask_password = False
-        found = settings.call("Sessions.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+session_ids = names_of("Sessions.List", "id")
+"""The ids of the caller's sessions, for the completion of a shell; newest first."""
 
 
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import click
 
-from lightagentd.cli.options import Settings
+from lightagentd.cli.options import Settings, setting
 from lightagentd.client.blocking import Client
 from lightagentd.host.paths import default_paths
 
@@ -61,18 +61,12 @@ def _set_stored(context: click.Context, parameter: click.Parameter, value: bool)
     settings.stored = settings.stored or value
 
 
-def _set_state_dir(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
-    if value:
-        context.ensure_object(Settings).state_dir = value
-
-
 def state_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """The option --state-dir, for commands that work on the store's files."""
     return click.option(
         "--state-dir",
         metavar="DIR",
-        expose_value=False,
-        callback=_set_state_dir,
+        **setting("state_dir"),
         help="The daemon's state folder, instead of $LIGHTAGENT_STATE_DIR or the usual place.",
     )(function)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import dump, fields, print_json, say, table
+from lightagentd.cli.output import Columns, dump, fields, listing, print_json, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import watch
 from lightagentd.errors import ToolNotFound
@@ -28,23 +28,14 @@ def list_tools(settings: Settings) -> None:
 
     The columns: name, actions, origin, and the description or what is wrong.
     """
-    tools = settings.call("Tools.List")
-    if settings.json:
-        print_json(tools)
-        return
-    table(
-        ("NAME", "ACTIONS", "ORIGIN", "DESCRIPTION"),
-        (
-            (
-                tool["name"],
-                [action["name"] for action in tool["actions"]],
-                tool["origin"],
-                tool["problem"] or tool["description"],
-            )
-            for tool in tools
-        ),
-        empty="There are no tools; lactl status says what is wrong.",
-    )
+    columns: Columns = {
+        "NAME": "name",
+        "ACTIONS": lambda tool: [action["name"] for action in tool["actions"]],
+        "ORIGIN": "origin",
+        "DESCRIPTION": lambda tool: tool["problem"] or tool["description"],
+    }
+    none = "There are no tools; lactl status says what is wrong."
+    listing(settings, settings.call("Tools.List"), columns, empty=none)
 
 
 @command.command("show")

@@ -60,7 +60,7 @@ def _wrapped(chat: Conversation, line: str, indent: str) -> list[str]:
 
 async def usage(chat: Conversation, argument: str) -> None:
     """What the session used."""
-    _nothing(argument, "usage")
+    takes_nothing(argument, "usage")
     found = await chat.daemon.call("Usage.Get", scope="session", name=chat.session)
     if not found:
         chat.say("Nothing was used yet.")
@@ -237,11 +237,11 @@ async def attach(chat: Conversation, argument: str) -> None:
 
 async def exit_(chat: Conversation, argument: str) -> None:
     """Leave."""
-    _nothing(argument, "exit")
+    takes_nothing(argument, "exit")
     chat.leave()
 
 
-def _nothing(argument: str, name: str) -> None:
+def takes_nothing(argument: str, name: str) -> None:
     """Raises InvalidArgument for an argument where there is none."""
     if argument:
         raise InvalidArgument(f"/{name} takes nothing.", suggestion=f"Write: /{name}")

@@ -68,25 +68,6 @@ class Transcript:
         """Whether the text that streams began before the watch, so that it is shown once it is stored."""
         self._before = ""
         """What was printed last: block, prompt, line or nothing."""
-        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
-            "prompt": self._on_prompt,
-            "queued": self._on_queued,
-            "started": self._on_started,
-            "text_delta": self._on_text_delta,
-            "tool_call": self._on_tool_call,
-            "tool_output": self._on_tool_output,
-            "tool_result": self._result,
-            "approval_requested": self._on_approval_requested,
-            "approval_answered": self._on_approval_answered,
-            "input_requested": self._on_input_requested,
-            "input_answered": self._on_input_answered,
-            "notice": self._on_notice,
-            "compacted": self._on_compacted,
-            "plan": self._on_plan,
-            "session": self._on_session,
-            "done": self._on_done,
-            "error": self._on_error,
-        }
 
     @property
     def running(self) -> bool:
@@ -126,8 +107,8 @@ class Transcript:
         self._joined = False
 
     def show(self, event: dict[str, Any]) -> None:
-        """One event of the watch."""
-        handler = self._handlers.get(event["type"])
+        """One event of the watch, shown by the method `_on_` and its type, if there is one."""
+        handler = getattr(self, f"_on_{event['type']}", None)
         is_over = event.get("trace_id") in self.shown.turns and event["type"] not in _BEYOND_TURNS
         if handler is not None and not is_over:
             handler(event)
@@ -148,9 +129,9 @@ class Transcript:
             self._call(data)
         elif topic == "agent.tool_dispatch" and event["type"] == "refused":
             tool = data.get("tool") or data.get("function")
-            self._result({**data, "tool": tool, "text": data.get("message")})
+            self._on_tool_result({**data, "tool": tool, "text": data.get("message")})
         elif topic.startswith("tool.") and event["type"] == "invocation":
-            self._result(data)
+            self._on_tool_result(data)
         elif topic == "session.turn" and event["type"] == "done":
             if not self._screen.is_terminal:
                 self._screen.print(self.shown.last_text.get(trace_id, "").rstrip("\n"))
@@ -250,7 +231,7 @@ class Transcript:
             self._end_passage()
             self.note(call_line(event))
 
-    def _result(self, event: dict[str, Any]) -> None:
+    def _on_tool_result(self, event: dict[str, Any]) -> None:
         self.progress.result(event["call_id"])
         if self.shown.first(event["call_id"], self.shown.results):
             self._end_passage()

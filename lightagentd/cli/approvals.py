@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
-from lightagentd.cli.output import Columns, dump, listing, print_json, say, told
-from lightagentd.cli.question import how_to_answer, show_question, visible
+from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
+from lightagentd.cli.question import how_to_answer, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
@@ -73,13 +73,13 @@ def show(settings: Settings, approval: str) -> None:
     ID may be cut short as long as it is the only one that begins so. Control characters are shown as escapes.
     """
     found = settings.call("Approvals.Get", approval=_IDS.whole_question(settings, approval, every=True))
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    show_question(found)
+    for line in question_lines(found):
+        say(line)
     if found["state"] == "waiting" and is_terminal():
-        say(how_to_answer(found["id"]))
+        say(how_to_answer(found))
 
 
 def _state(found: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ import click
 
 from lightagentd.cli.journal_output import JournalOutput
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import fields, print_json, warn
+from lightagentd.cli.output import as_json, fields, warn
 from lightagentd.cli.stored import state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
@@ -203,8 +203,7 @@ def _progress(settings: Settings, found: dict[str, Any] | None) -> None:
 
 
 def _show(settings: Settings, found: dict[str, Any]) -> None:
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     began = {
         "start": "from the first one on",

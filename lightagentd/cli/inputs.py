@@ -1,4 +1,4 @@
-"""`lactl inputs` and `answer`: what agents ask people, and asking it on a terminal."""
+"""`lactl inputs` and `answer`: what agents ask people."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
-from lightagentd.cli.output import Columns, listing, print_json, say, told, warn
-from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input, input_lines, visible
+from lightagentd.cli.output import Columns, as_json, listing, say, told
+from lightagentd.cli.question import how_to_answer, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.client.blocking import Client
-from lightagentd.errors import InputNotFound, InvalidArgument, LightagentError
+from lightagentd.errors import InputNotFound, InvalidArgument
 
 _MAX_BYTES = 16 << 10
 """The longest answer that the daemon takes; more than that is not read."""
@@ -71,17 +70,16 @@ def show(settings: Settings, name: str) -> None:
     ID may be cut short as long as it is the only one that begins so.
     """
     found = settings.call("Inputs.Get", input=_IDS.whole_question(settings, name, every=True))
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    for line in input_lines(found):
+    for line in question_lines(found):
         say(line)
     if found["answer"]:
         for answer_line in visible(found["answer"]).split("\n"):
             say("> ", answer_line)
     elif found["state"] == "waiting" and is_terminal():
-        say(how_to_answer_input(found["id"]))
+        say(how_to_answer(found))
 
 
 def _state(found: dict[str, Any]) -> str:
@@ -125,30 +123,3 @@ def _standard_input() -> str:
         raise InvalidArgument(
             "The answer on standard input is not UTF-8.", field="text", suggestion="Answer with text."
         ) from err
-
-
-def ask_input(settings: Settings, client: Client, event: dict[str, Any]) -> None:
-    """Ask for the answer to a question that is on the screen, unless the daemon says something before, such
-    as another's answer. What is none of the choices is asked for again.
-    """
-    forget_what_was_typed()
-    while True:
-        say("Number or text: " if event["choices"] else "Answer: ", end="")
-        sys.stdout.flush()
-        if not client.quiet_until(sys.stdin.fileno()):
-            say()
-            return
-        answer = sys.stdin.readline()
-        if not answer:
-            say()
-            warn("The turn goes on waiting.", how_to_answer_input(event["input"]))
-            return
-        if not answer.strip():
-            continue
-        try:
-            settings.call("Inputs.Answer", input=event["input"], text=answer.removesuffix("\n"))
-        except LightagentError as err:
-            warn(err.message, err.suggestion)
-            if isinstance(err, InvalidArgument):
-                continue
-        return

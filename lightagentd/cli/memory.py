@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Group, Settings, agent_names, names_of
-from lightagentd.cli.output import Columns, cell, listing, print_json, say
+from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, say
 from lightagentd.cli.question import visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
@@ -107,12 +107,7 @@ def candidates(settings: Settings, agent: str | None) -> None:
 @click.argument("text", nargs=-1, required=True)
 @click.pass_obj
 def add(
-    settings: Settings,
-    agent: str | None,
-    tags: tuple[str, ...],
-    confidence: float | None,
-    days: int | None,
-    text: tuple[str, ...],
+    settings: Settings, /, tags: tuple[str, ...], days: int | None, text: tuple[str, ...], **more: Any
 ) -> None:
     """Keep something for your agents to know.
 
@@ -122,9 +117,8 @@ def add(
     kept = settings.call(
         "Memory.Remember",
         text=" ".join(text),
-        agent=agent,
         tags=[*tags] or None,
-        confidence=confidence,
+        **more,
         expires_us=int((time.time() + days * _DAY_S) * 1e6) if days else None,
     )
     if settings.json:
@@ -243,8 +237,7 @@ def _show_whole(found: dict[str, Any]) -> None:
 
 
 def _tell(settings: Settings, changed: list[dict[str, Any]], word: str) -> None:
-    if settings.json:
-        print_json(changed)
+    if as_json(settings, changed):
         return
     for each in changed:
         say(f"{word}: {each['id']}" if is_terminal() else f"{each['id']}\t{each['state']}")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Group, Settings, agent_names, names_of
-from lightagentd.cli.output import Columns, fields, listing, print_json, say, table, warn
+from lightagentd.cli.output import Columns, as_json, fields, listing, say, table, warn
 from lightagentd.cli.table_source import DEFAULT_URL
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
 from lightagentd.errors import LimitExceeded
@@ -48,7 +48,8 @@ def list_models(settings: Settings, every: bool, provider: str | None) -> None:
     programs, 'lactl models providers' lists them.
     """
     found = settings.call("Models.List", provider=provider, all=every or None)
-    if not listing(settings, found, _COLUMNS, empty="No models are known."):
+    listing(settings, found, _COLUMNS, empty="No models are known.")
+    if settings.json:
         return
     for each in _unique_problems(found):
         warn(*each)
@@ -66,7 +67,8 @@ def list_providers(settings: Settings) -> None:
     """
     found = settings.call("Models.Providers")
     none = "No provider is configured, and no server was found on this machine."
-    if not listing(settings, found, _PROVIDERS, empty=none):
+    listing(settings, found, _PROVIDERS, empty=none)
+    if settings.json:
         return
     for each in _unique_problems(found):
         warn(*each)
@@ -84,8 +86,7 @@ def show(settings: Settings, model: str) -> None:
     refresh' brought, and that before the one that came with the program.
     """
     found = settings.call("Models.Show", model=model)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     price = found.get("price") or {}
     state = found["state"]
@@ -132,8 +133,7 @@ def test(settings: Settings, agent: str | None, model: str | None) -> None:
     status is 0 when the model answered.
     """
     found = settings.call("Models.Test", timeout_s=_TEST_TIMEOUT_S, model=model, agent=agent)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     if is_terminal():
         whose = f" of the agent {found['agent']}" if found["agent"] else ""
@@ -167,8 +167,7 @@ def refresh(settings: Settings, source: str | None) -> None:
             suggestion="Leave out the providers that you do not use.",
         )
     found = settings.call("Models.Refresh", data=text)
-    if settings.json:
-        print_json({**found, "left_out": reading.left_out})
+    if as_json(settings, {**found, "left_out": reading.left_out}):
         return
     say(f"The table has {_count(found['models'], 'model')} of {_count(found['providers'], 'provider')} now.")
     for change in found["changes"]:

@@ -72,23 +72,28 @@ def cell(value: object) -> str:
     return " ".join(clean(str(value)).split()) or "-"
 
 
-def listing(
-    settings: Settings, found: Sequence[dict[str, Any]], columns: Columns, *, empty: str = ""
-) -> bool:
-    """Print objects, as JSON or as a `table`; False when that was JSON, after which nothing may follow."""
+def as_json(settings: Settings, found: Any) -> bool:
+    """Print a value if JSON is wanted; whether it was, so that nothing may follow."""
     if settings.json:
         print_json(found)
-        return False
+    return settings.json
+
+
+def listing(
+    settings: Settings, found: Sequence[dict[str, Any]], columns: Columns, *, empty: str = ""
+) -> None:
+    """Print objects, as JSON or as a `table`."""
+    if as_json(settings, found):
+        return
     rows = ([each[of] if isinstance(of, str) else of(each) for of in columns.values()] for each in found)
     table(tuple(columns), rows, empty=empty)
-    return True
 
 
 def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
     """Say what a command did: on a terminal with a sentence, in a pipe with cells, or as JSON."""
-    if settings.json:
-        print_json(found)
-    elif is_terminal():
+    if as_json(settings, found):
+        return
+    if is_terminal():
         say(sentence)
     elif cells:
         say("\t".join(str(each) for each in cells))

@@ -16,6 +16,7 @@ from lightagentd.cli.filters import uid
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import (
     Columns,
+    as_json,
     dump,
     fields,
     listing,
@@ -97,15 +98,7 @@ def list_rules(settings: Settings) -> None:
 )
 @click.pass_obj
 def explain(
-    settings: Settings,
-    agent: str,
-    action: str,
-    arguments: tuple[str, ...],
-    whole: str | None,
-    trigger: str | None,
-    tainted: bool,
-    caller: int | None,
-    plan: str | None,
+    settings: Settings, /, agent: str, action: str, arguments: tuple[str, ...], whole: str | None, **more: Any
 ) -> None:
     """Say what policy decides on a call, and by which rule.
 
@@ -115,17 +108,9 @@ def explain(
       lactl policy explain ops file.write path=/etc/hosts content=x
       lactl policy explain ops bash.exec command='df -h' --tainted
     """
-    parameters = {
-        "agent": agent,
-        **call_parameters(settings, action, arguments, whole),
-        "trigger": trigger,
-        "tainted": tainted,
-        "caller": caller,
-        "plan": plan,
-    }
+    parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole), **more}
     found = settings.call("Policy.Explain", **parameters)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     fields(
         [

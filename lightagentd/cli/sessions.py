@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import Columns, cell, fields, listing, print_json, say, told
+from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, told
 from lightagentd.cli.question import may_type
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
@@ -115,8 +115,7 @@ def show(settings: Settings, session: str, limit: int) -> None:
     found = settings.call("Sessions.Get", session=session)
     messages = settings.call("Sessions.Messages", session=session, limit=limit)
     used = _usage(settings, session)
-    if settings.json:
-        print_json({**found, "usage": used, "messages": messages})
+    if as_json(settings, {**found, "usage": used, "messages": messages}):
         return
     shown = {
         **found,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import Columns, fields, listing, print_json, say
+from lightagentd.cli.output import Columns, as_json, fields, listing, say
 
 
 @click.group("skills", cls=Group)
@@ -36,8 +36,7 @@ def list_skills(settings: Settings) -> None:
 def show(settings: Settings, name: str) -> None:
     """Show one skill with its body."""
     skill = settings.call("Skills.Get", name=name)
-    if settings.json:
-        print_json(skill)
+    if as_json(settings, skill):
         return
     fields((key, value) for key, value in skill.items() if key != "body" and (value or key != "problem"))
     if skill["body"]:

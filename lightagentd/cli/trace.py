@@ -11,7 +11,7 @@ from lightagentd.cli import event_source
 from lightagentd.cli.event_line import summary
 from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import Columns, cell, cut, dump, listing, print_json, say
+from lightagentd.cli.output import Columns, as_json, cell, cut, dump, listing, say
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, RED, columns, has_colours, is_terminal, style
 from lightagentd.cli.trace_tree import Event, Node, is_end, turn_of
@@ -102,8 +102,7 @@ def show(settings: Settings, trace: str) -> None:
         raise EventNotFound(
             f"There is no event of the turn {trace!r}.", suggestion="The newest turns: lactl trace list"
         )
-    if settings.json:
-        print_json({"trace_id": trace, **turn.to_dict()})
+    if as_json(settings, {"trace_id": trace, **turn.to_dict()}):
         return
     say(*_title(turn))
     for line in _lines(turn, turn.begin_us, ""):

@@ -18,7 +18,7 @@ from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import Screen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import how_to_answer, how_to_answer_input, input_lines, question_lines
+from lightagentd.cli.question import how_to_answer, question_lines
 from lightagentd.cli.terminal import BOLD, DIM, RED, YELLOW, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
@@ -243,30 +243,20 @@ class Transcript:
     # What is asked
 
     def _on_approval_requested(self, event: dict[str, Any]) -> None:
-        self._ask(
-            Question.of_call(event),
-            question_lines(event),
-            how_to_answer(event["approval"]),
-            may_answer=bool(event.get("may_answer")),
-        )
+        self._ask(event, Question.of_call(event), may_answer=bool(event.get("may_answer")))
 
     def _on_input_requested(self, event: dict[str, Any]) -> None:
-        self._ask(
-            Question.of_agent(event),
-            list(input_lines(event)),
-            how_to_answer_input(event["input"]),
-            may_answer=True,
-        )
+        self._ask(event, Question.of_agent(event), may_answer=True)
 
-    def _ask(self, question: Question, lines: list[Any], how: str, *, may_answer: bool) -> None:
+    def _ask(self, event: dict[str, Any], question: Question, *, may_answer: bool) -> None:
         self._end_passage()
         self.progress.waiting = True
         asks = may_answer and self._screen.can_ask
         if self.shown.first(question.id, self.shown.questions):
             if self._screen.is_terminal:
-                self.lines(lines)
+                self.lines([*question_lines(event)])
             if not asks:
-                self._screen.warn("The turn waits until somebody answers this.", how)
+                self._screen.warn("The turn waits until somebody answers this.", how_to_answer(event))
         elif asks and not self._questions.is_open(question.id):
             self.note(f"Still asked: {question.summary}")
         if asks:

@@ -1,4 +1,4 @@
-"""`lactl audit verify`: is the history what was stored, by its chain, its signatures, and the journal?
+"""`lactl audit verify`: checks the history against its chain, its signatures and the journal.
 
 Whoever may read the store has lactl read it itself, in a child with the rights of the store's owner
 (`events.store_audit`); others ask the daemon. The journal is read by journalctl(1), whose output the child

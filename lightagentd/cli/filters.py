@@ -1,4 +1,4 @@
-"""The options that say which events are meant; every command that lists events takes the same ones."""
+"""The options that select events; every command that lists events takes the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command has, before or after its name: the common options, and the connection.
+"""The options that every command takes, before or after its name, and the connection to the daemon.
 
 The `Settings` of one run of lactl are made in `main.run` and handed down by click as the context's object.
 """

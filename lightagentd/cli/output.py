@@ -1,6 +1,6 @@
 """How commands print: aligned for people on a terminal, tab-separated for programs in a pipe, or JSON.
 
-In a pipe a table has no heading, a cell that is empty is `-`, and no cell holds a tab or a newline, so that
+In a pipe a table has no heading, an empty cell is `-`, and no cell holds a tab or a newline, so that
 `cut`, `awk` and `while read` work.
 """
 

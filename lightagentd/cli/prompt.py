@@ -146,12 +146,12 @@ def _standard_input() -> bytes:
 
 
 def _text(data: bytes, what: str) -> str:
-    """The bytes as text, with a warning where some of them are none."""
+    """The bytes as text, with a warning for invalid ones."""
     try:
         text = data.decode()
     except UnicodeDecodeError as err:
         text = data.decode("utf-8", "replace")
-        warn(f"{what} is not UTF-8 at byte {err.start}; what is no text is sent as U+FFFD.")
+        warn(f"{what} is not UTF-8 at byte {err.start}; invalid bytes are sent as U+FFFD.")
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
         warn(f"{what} has NUL bytes; each is sent as U+FFFD.")

@@ -1,7 +1,7 @@
-"""`--stored`: a command asks the store itself instead of the daemon, whether that runs or not.
+"""`--stored`: a command reads the store itself instead of asking the daemon, which need not run.
 
-Only whoever owns the store, and root, can read it, and sees all that is in it. Nothing falls back to this by
-itself: that the daemon does not answer stays an error, which names the option.
+Only the owner of the store and root can read it, and they see all of it. No command falls back to this by
+itself: a daemon that does not answer is an error, which names the option.
 """
 
 from __future__ import annotations

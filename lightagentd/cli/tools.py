@@ -1,4 +1,4 @@
-"""`lactl tools`: what agents can do, and doing it oneself."""
+"""`lactl tools`: the tools of agents, and calls of them by a person."""
 
 from __future__ import annotations
 

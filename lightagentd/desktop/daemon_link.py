@@ -1,4 +1,4 @@
-"""Follows the daemon: fills a `Board` with the open questions and with what has finished, and answers.
+"""Follows the daemon: fills a `Board` with open questions and finished turns, and sends answers.
 
 A `DaemonLink` owns its connections. It reads the stored events from the last one on that it has seen, so a
 daemon that was started again is taken up where it was left: nothing is missed, nothing comes twice. While

@@ -1,6 +1,6 @@
-"""What the commands do that are about the turn, the agent and the chat itself; `commands` has their names.
+"""The commands about the turn, the agent and the chat itself; `commands` has their names.
 
-Each takes the conversation and what stands behind its name, and raises LightagentError for what is wrong.
+Each takes the conversation and its argument as typed, and raises LightagentError.
 """
 
 from __future__ import annotations
@@ -242,6 +242,6 @@ async def exit_(chat: Conversation, argument: str) -> None:
 
 
 def takes_nothing(argument: str, name: str) -> None:
-    """Raises InvalidArgument for an argument where there is none."""
+    """Raises InvalidArgument if there is an argument."""
     if argument:
         raise InvalidArgument(f"/{name} takes nothing.", suggestion=f"Write: /{name}")

@@ -1,6 +1,6 @@
 """The commands of a chat: a line that begins with a slash. A unique beginning of a name is enough.
 
-What a command does is in `acting` and `session_acting`; here is what it is called, takes and completes.
+`acting` and `session_acting` implement them; this table has their names, arguments and completions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands do that are about sessions; `commands` has their names, `acting` the others."""
+"""The commands about sessions; `commands` has their names, `acting` the other commands."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """What happens in a session, on the screen: each thing once, in its order.
 
 Events come from the watch of the session (`show`) and, for what happened while nobody watched, out of the
-history (`stored`). Where a person reads along, texts are Markdown and each call is a line at its beginning
-and another at its end; what is not finished yet is in the live region. Where a program reads, there are the
-answers alone.
+history (`stored`). For a person, texts are rendered Markdown and each call is a line at its beginning and
+another at its end; unfinished text is in the live region. A program gets the answers alone.
 """
 
 from __future__ import annotations

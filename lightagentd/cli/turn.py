@@ -21,7 +21,7 @@ from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
     compacted_line,
-    input_answer_line,
+    is_granted,
     plan_event_line,
     result_line,
 )
@@ -97,10 +97,8 @@ class TerminalView:
                     say(line)
                 if not may_answer(event):
                     say(how_to_answer(event))
-            case "approval_answered":
-                self._note(answer_line(event), DIM if event.get("state") == "granted" else RED)
-            case "input_answered":
-                self._note(input_answer_line(event), DIM if event.get("state") == "answered" else RED)
+            case "approval_answered" | "input_answered":
+                self._note(answer_line(event), DIM if is_granted(event) else RED)
             case "compacted":
                 self._note(compacted_line(event))
             case "plan":

@@ -27,7 +27,7 @@ from lightagentd import errors
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.bus.connection import Bus, Signal, Signals, Variant, connect
 from lightagentd.desktop.board import APPROVE, DENY, Board, Card
-from lightagentd.desktop.pause import Pause, first_of
+from lightagentd.desktop.pause import Pause, keep_trying
 from lightagentd.errors import LightagentError
 
 NAME = "org.freedesktop.Notifications"
@@ -86,19 +86,7 @@ class Screen:
 
     async def run(self) -> None:
         """Never returns."""
-        pause = Pause()
-        said = ""
-        while True:
-            await pause.wait()
-            try:
-                async with connect(self._bus) as bus:
-                    said = ""
-                    await self._on_bus(bus)
-            except* LightagentError as err:
-                pause.failed()
-                if (text := str(first_of(err))) != said:
-                    said = text
-                    _log.warning("no session bus, trying again: %s", text)
+        await keep_trying(lambda: connect(self._bus), self._on_bus, "session bus")
 
     async def _on_bus(self, bus: Bus) -> None:
         try:

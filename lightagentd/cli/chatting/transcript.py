@@ -17,13 +17,13 @@ from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import Screen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import how_to_answer, question_lines
+from lightagentd.cli.question import how_to_answer, question_id, question_lines
 from lightagentd.cli.terminal import BOLD, DIM, RED, YELLOW, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
     compacted_line,
-    input_answer_line,
+    is_granted,
     plan_event_line,
     plan_lines,
     result_line,
@@ -262,16 +262,13 @@ class Transcript:
             self._questions.open(question)
 
     def _on_approval_answered(self, event: dict[str, Any]) -> None:
-        self._answered(event["approval"], answer_line(event), event.get("state") == "granted")
-
-    def _on_input_answered(self, event: dict[str, Any]) -> None:
-        self._answered(event["input"], input_answer_line(event), event.get("state") == "answered")
-
-    def _answered(self, question: str, line: str, good: bool) -> None:
         self.progress.waiting = False
+        question = question_id(event)
         self._questions.close(question)
         if self.shown.first(question, self.shown.answers):
-            self.note(line, DIM if good else RED)
+            self.note(answer_line(event), DIM if is_granted(event) else RED)
+
+    _on_input_answered = _on_approval_answered
 
     # The rest
 

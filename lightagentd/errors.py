@@ -23,12 +23,13 @@ proves that it is complete. This module imports nothing heavy, since `lactl` imp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 VARLINK_PREFIX = "org.lightagent1."
 DBUS_PREFIX = "org.lightagent1.Error."
+_CLASSES: list[type[LightagentError]] = []
 
 
 class LightagentError(Exception):
@@ -46,6 +47,8 @@ class LightagentError(Exception):
         cls.code = code or cls.code
         cls.exit_status = exit_status or cls.exit_status
         cls.http_status = http_status or cls.http_status
+        if cls.__module__ == __name__:
+            _CLASSES.append(cls)
 
     def __init__(self, message: str, *, suggestion: str = "", field: str = "") -> None:
         super().__init__(message)
@@ -398,13 +401,6 @@ class ErrorRow:
     exit_status: int
 
 
-def _walk(cls: type[LightagentError]) -> Iterator[type[LightagentError]]:
-    yield cls
-    for sub in cls.__subclasses__():
-        if sub.__module__ == __name__:
-            yield from _walk(sub)
-
-
 def table() -> list[ErrorRow]:
     """One row for each class of this module, in the order of the tree."""
     return [
@@ -416,7 +412,7 @@ def table() -> list[ErrorRow]:
             http_status=cls.http_status,
             exit_status=cls.exit_status,
         )
-        for cls in _walk(LightagentError)
+        for cls in (LightagentError, *_CLASSES)
     ]
 
 

@@ -35,7 +35,7 @@ class PromptTaken(Event, type="prompt"):
 
 @dataclass(frozen=True, kw_only=True)
 class Queued(Event, type="queued"):
-    """The prompt waits for so many earlier ones."""
+    """The prompt waits for `position` earlier ones."""
 
     position: int
 
@@ -68,7 +68,7 @@ class ToolCallStarted(Event, type="tool_call"):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolOutput(Event, type="tool_output"):
-    """A call that runs says something."""
+    """A call wrote something to `stream` while it ran."""
 
     call_id: str
     stream: str
@@ -109,7 +109,7 @@ class ApprovalRequested(Event, type="approval_requested"):
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalAnswered(Event, type="approval_answered"):
-    """Somebody allowed or refused the call, or it waits for nobody any more."""
+    """The question about the call is closed. `state`: granted, denied, expired or lapsed."""
 
     approval: str
     call_id: str
@@ -144,7 +144,7 @@ class InputAnswered(Event, type="input_answered"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChanged(Event, type="plan"):
-    """`plan` is an api.Plan, `task` the id of the task that this is about, or empty."""
+    """The plan changed. `plan` is an api.Plan, `task` the id of the task that changed, or empty."""
 
     plan: Any
     task: str
@@ -152,8 +152,8 @@ class PlanChanged(Event, type="plan"):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionChanged(Event, type="session"):
-    """Only those who watch the session get this. `session_info` is an api.Session, or null when the session
-    was deleted.
+    """The session itself changed. Only those who watch it get this. `session_info` is an api.Session, or null
+    when the session was deleted.
     """
 
     session_info: Any
@@ -161,7 +161,7 @@ class SessionChanged(Event, type="session"):
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Event, type="compacted"):
-    """Older messages became a summary: so many were removed, and so many kept."""
+    """A summary took the place of older messages: `removed` of them went, `kept` of them stay."""
 
     kept: int
     removed: int
@@ -247,9 +247,8 @@ def _documentation() -> str:
         f"{event.type} ({', '.join(event.__annotations__)}): {' '.join((event.__doc__ or '').split())}"
         for event in EVENTS
     ]
-    return "\n\n".join(
-        ("What happens in a turn, as it happens. These are the types and their fields:", *said)
-    )
+    first = "What happens in a turn, as it happens. It ends with exactly one done or error."
+    return "\n\n".join((first, "The types, and the fields that go with each:", *said))
 
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 
 VARLINK_PREFIX = "org.lightagent1."
 DBUS_PREFIX = "org.lightagent1.Error."
-_CLASSES: list[type[LightagentError]] = []
 
 
 class LightagentError(Exception):
@@ -68,6 +67,9 @@ class LightagentError(Exception):
         """`{code, message}` and, where they say something, `field` and `suggestion`."""
         found = {name: getattr(self, name) for name in ("code", "message", "field", "suggestion")}
         return {key: value for key, value in found.items() if value}
+
+
+_CLASSES = [LightagentError]
 
 
 class InvalidArgument(LightagentError, code="invalid_argument", exit_status=65, http_status=400):
@@ -412,7 +414,7 @@ def table() -> list[ErrorRow]:
             http_status=cls.http_status,
             exit_status=cls.exit_status,
         )
-        for cls in (LightagentError, *_CLASSES)
+        for cls in _CLASSES
     ]
 
 

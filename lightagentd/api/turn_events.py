@@ -8,53 +8,50 @@ the fields of that type. A turn ends with exactly one `Done` or `Failed`.
 # No `from __future__ import annotations` here: the Varlink library reads these annotations at run time.
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, dataclass_transform
 
 from lightagentd.errors import LightagentError
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Event:
-    """Something that happens in a turn, or to a session that is watched."""
+    """Something that happens in a turn, or to a session that is watched; each type is a frozen dataclass."""
 
     type: ClassVar[str]
 
-    def __init_subclass__(cls, *, type: str = "") -> None:  # noqa: A002 - the field on the wire
+    def __init_subclass__(cls, *, type: str) -> None:  # noqa: A002 - the field on the wire
         cls.type = type
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def fields(self) -> dict[str, Any]:
         """The fields that go with its type."""
         return dict(vars(self))
 
 
-@dataclass(frozen=True, kw_only=True)
 class PromptTaken(Event, type="prompt"):
     """A prompt is stored. Only those who watch its session get this."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Queued(Event, type="queued"):
     """The prompt waits for `position` earlier ones."""
 
     position: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Started(Event, type="started"):
     """The turn runs."""
 
     model: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class TextDelta(Event, type="text_delta"):
     """The answer goes on."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolCallStarted(Event, type="tool_call"):
     """A call begins."""
 
@@ -66,7 +63,6 @@ class ToolCallStarted(Event, type="tool_call"):
     args: Any
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolOutput(Event, type="tool_output"):
     """A call wrote something to `stream` while it ran."""
 
@@ -75,7 +71,6 @@ class ToolOutput(Event, type="tool_output"):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolResult(Event, type="tool_result"):
     """A call ended. `result` is ok or an error's code."""
 
@@ -88,7 +83,6 @@ class ToolResult(Event, type="tool_result"):
     duration_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ApprovalRequested(Event, type="approval_requested"):
     """The turn waits until a call is allowed. `may_answer`: whether whoever reads this may allow it."""
 
@@ -107,7 +101,6 @@ class ApprovalRequested(Event, type="approval_requested"):
     may_answer: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ApprovalAnswered(Event, type="approval_answered"):
     """The question about the call is closed. `state`: granted, denied, expired or lapsed."""
 
@@ -120,7 +113,6 @@ class ApprovalAnswered(Event, type="approval_answered"):
     note: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class InputRequested(Event, type="input_requested"):
     """The turn waits for the answer to a question of the agent."""
 
@@ -131,7 +123,6 @@ class InputRequested(Event, type="input_requested"):
     expires_us: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class InputAnswered(Event, type="input_answered"):
     """The question is closed. `state`: answered, expired or lapsed."""
 
@@ -142,7 +133,6 @@ class InputAnswered(Event, type="input_answered"):
     answered_by: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanChanged(Event, type="plan"):
     """The plan changed. `plan` is an api.Plan, `task` the id of the task that changed, or empty."""
 
@@ -150,7 +140,6 @@ class PlanChanged(Event, type="plan"):
     task: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class SessionChanged(Event, type="session"):
     """The session itself changed. Only those who watch it get this. `session_info` is an api.Session, or null
     when the session was deleted.
@@ -159,7 +148,6 @@ class SessionChanged(Event, type="session"):
     session_info: Any
 
 
-@dataclass(frozen=True, kw_only=True)
 class Compacted(Event, type="compacted"):
     """A summary took the place of older messages: `removed` of them went, `kept` of them stay."""
 
@@ -170,7 +158,6 @@ class Compacted(Event, type="compacted"):
     summarized_by: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Used(Event, type="usage"):
     """What one call of a model used. `cost` is null when no price is known."""
 
@@ -181,7 +168,6 @@ class Used(Event, type="usage"):
     cached_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Notice(Event, type="notice"):
     """Something that a person should know, and that ends nothing."""
 
@@ -189,7 +175,6 @@ class Notice(Event, type="notice"):
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event, type="error"):
     """The turn ended without an answer."""
 
@@ -211,7 +196,6 @@ class Failed(Event, type="error"):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Done(Event, type="done"):
     """The turn ended; `text` is the final answer."""
 

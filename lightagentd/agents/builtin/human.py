@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
+from lightagentd.api import turn_events
 from lightagentd.errors import Refused
 from lightagentd.events.model import current_context
 from lightagentd.policy.decide import PERSON
@@ -109,23 +110,25 @@ async def answer_to(inputs: Inputs, input_id: str, ctx: BuiltinContext) -> Resul
     """
     asked = inputs.get(input_id)
     if asked.state == "waiting":
-        ctx.stream.event(
-            "input_requested",
-            input=asked.id,
-            call_id=asked.call_id,
-            question=asked.question,
-            choices=[*asked.choices],
-            expires_us=asked.expires_us,
+        ctx.stream.emit(
+            turn_events.InputRequested(
+                input=asked.id,
+                call_id=asked.call_id,
+                question=asked.question,
+                choices=[*asked.choices],
+                expires_us=asked.expires_us,
+            )
         )
     with ctx.origin.waiting(input_id):
         found = await inputs.wait(input_id)
-    ctx.stream.event(
-        "input_answered",
-        input=found.id,
-        call_id=found.call_id,
-        state=found.state,
-        answer=found.answer,
-        answered_by=found.answered_by,
+    ctx.stream.emit(
+        turn_events.InputAnswered(
+            input=found.id,
+            call_id=found.call_id,
+            state=found.state,
+            answer=found.answer,
+            answered_by=found.answered_by,
+        )
     )
     return _result(found)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.api import turn_events
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import Decision
@@ -125,32 +126,32 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
     return action, args
 
 
-def requested(approval: Approval) -> dict[str, Any]:
+def requested(approval: Approval) -> turn_events.ApprovalRequested:
     """The turn event that asks for an answer: everything that the person who decides has to see."""
-    return {
-        "approval": approval.id,
-        "call_id": approval.call_id,
-        "tool": approval.tool,
-        "action": approval.action,
-        "effect": approval.effect,
-        "args": approval.shown,
-        "cwd": approval.cwd,
-        "preview": approval.preview,
-        "rule": approval.rule,
-        "reason": approval.reason,
-        "expires_us": approval.expires_us,
-        "volatile": approval.volatile,
-    }
+    return turn_events.ApprovalRequested(
+        approval=approval.id,
+        call_id=approval.call_id,
+        tool=approval.tool,
+        action=approval.action,
+        effect=approval.effect,
+        args=approval.shown,
+        cwd=approval.cwd,
+        preview=approval.preview,
+        rule=approval.rule,
+        reason=approval.reason,
+        expires_us=approval.expires_us,
+        volatile=approval.volatile,
+    )
 
 
-def answered(approval: Approval) -> dict[str, Any]:
+def answered(approval: Approval) -> turn_events.ApprovalAnswered:
     """The turn event that says how the question ended."""
-    return {
-        "approval": approval.id,
-        "call_id": approval.call_id,
-        "tool": approval.tool,
-        "action": approval.action,
-        "state": approval.state.value,
-        "answered_by": approval.answered_by,
-        "note": approval.note,
-    }
+    return turn_events.ApprovalAnswered(
+        approval=approval.id,
+        call_id=approval.call_id,
+        tool=approval.tool,
+        action=approval.action,
+        state=approval.state.value,
+        answered_by=approval.answered_by,
+        note=approval.note,
+    )

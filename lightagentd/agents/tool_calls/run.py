@@ -37,6 +37,7 @@ from lightagentd.agents.tool_calls.results import (
 )
 from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
 from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
+from lightagentd.api import turn_events
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import (
     ApprovalRequired,
@@ -142,7 +143,9 @@ class Dispatcher:
             if origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
                 self._abandon(approval)
             raise
-        stream.event("tool_call", call_id=ready.call_id, decision=what["decision"], **ready.what)
+        stream.emit(
+            turn_events.ToolCallStarted(call_id=ready.call_id, decision=what["decision"], **ready.what)
+        )
         return await self._execute(ready, granted, origin, stream, results, remark)
 
     async def _intend(
@@ -297,13 +300,13 @@ class Dispatcher:
         asked = self.approvals.get(approval_id)
         waited = asked.state is State.WAITING
         if waited:
-            stream.event("approval_requested", **requested(asked))
+            stream.emit(requested(asked))
         try:
             with origin.waiting(approval_id):
                 return await self.approvals.wait(approval_id)
         finally:
             if waited and (now := self.approvals.find(approval_id)) and now.state is not State.WAITING:
-                stream.event("approval_answered", **answered(now))
+                stream.emit(answered(now))
 
     def _abandon(self, approval: str) -> None:
         events, changes = self.approvals.lapse(approval, "Its caller went away.")
@@ -449,8 +452,7 @@ class Dispatcher:
             *((message_event(outcome.message()),) if results.in_conversation else ()),
             changes=changes,
         )
-        results.add(
-            stored,
+        told = turn_events.ToolResult(
             call_id=wanted.call_id,
             tool=wanted.tool,
             action=wanted.action,
@@ -459,6 +461,7 @@ class Dispatcher:
             metadata=outcome.metadata,
             duration_ms=outcome.duration_ms,
         )
+        results.add(stored, told)
 
     async def _refuse(
         self,
@@ -481,15 +484,16 @@ class Dispatcher:
         running = origin.running() if approval else ()
         told = () if origin.is_check else (message_event(outcome.message()),)
         await self._store(before, *lapsed, refused, *told, changes=(*changes, *running))
-        stream.event(
-            "tool_result",
-            call_id=what["call_id"],
-            tool=what.get("tool", name),
-            action=what.get("action", ""),
-            result=err.code,
-            text=outcome.text,
-            metadata={},
-            duration_ms=0,
+        stream.emit(
+            turn_events.ToolResult(
+                call_id=what["call_id"],
+                tool=what.get("tool", name),
+                action=what.get("action", ""),
+                result=err.code,
+                text=outcome.text,
+                metadata={},
+                duration_ms=0,
+            )
         )
         return outcome
 

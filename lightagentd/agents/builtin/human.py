@@ -1,8 +1,8 @@
 """The built-in tool `human`: asks a person in the middle of a turn.
 
-The turn that asks is stored as waiting together with its question (`agents.inputs`), and its time stands
-still until there is an answer. The answer is a person's word, so it does not taint; that nobody answered in
-time is an answer, too. Who may answer is for the control planes to say: nothing that an agent does answers.
+The turn that asks is stored as waiting, together with its question (`policy.questions.inputs`), and its time
+stands still until there is an answer. The answer is a person's word, so it does not taint. Where nobody
+answers in time, the model is told so. The control planes decide who may answer; an agent never can.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 # make bench   the figures of docs/figures.md
 # make stats   the figures of the code: files, lines, circles, large classes, tests
 # make recording  docs/first-prompt.svg anew, from a real run
+# make generate  the files of the repository that are made from the code
 # make deb     the Debian package, in dist/ (as root: it is built in a Debian 13 of its own)
 # make rpm     the RPM package, likewise
 # make lock    pin the current versions of all packages
@@ -11,7 +12,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test lint bench stats recording deb rpm lock setup setup-build setup-test clean
+.PHONY: demo shell test lint bench stats recording deb rpm lock generate setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -39,6 +40,9 @@ lint: setup-test
 	$(BIN)/mypy tools   # on its own: tools/systemd.py is not the package systemd
 	$(BIN)/mypy skills
 	$(BIN)/mypy packaging/generate.py packaging/manual
+
+generate: setup
+	PYTHONPATH=. $(BIN)/python packaging/generate.py --checkout .
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)

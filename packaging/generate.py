@@ -1,26 +1,33 @@
 #!/usr/bin/python3
-"""Writes the man pages and the completions of shells: `generate.py OUT` makes OUT/man and OUT/completions.
+"""Writes what is generated from the code, which must be importable with all that it imports.
 
-The pages lactl(1), lightagentd.toml(5) and org.lightagent1(5) come from the code, so it must be importable,
-with all that it imports. The other pages lie beside in `man/` and get the version and the date. The output
+`generate.py OUT` makes OUT/man and OUT/completions for a package. The pages lactl(1), lightagentd.toml(5) and
+org.lightagent1(5) come from the code; the others lie in `man/` and get the version and the date. The output
 is the same for the same code and SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/).
+
+`generate.py --checkout FOLDER` makes the generated files of the repository, at their places below a folder.
+`make generate` writes them into the checkout; a test says which one is stale.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 from manual import commands, configuration, interfaces
+from manual.catalog import catalog
 from manual.roff import Stamp
 
 from lightagentd import __version__
 from lightagentd.cli.main import lactl
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = {
     "lactl.1": commands.page,
     "lightagentd.toml.5": configuration.page,
@@ -29,10 +36,17 @@ PAGES = {
 """The pages that are generated."""
 COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": FishComplete}
 """click's own scripts, which call lactl at each Tab."""
+CATALOG = "packaging/journal/lightagentd.catalog"
+VARLINK = "packaging/varlink"
+PRINTED: Mapping[str, Sequence[str]] = {
+    "tests/data/dbus.txt": ("tests.control.dbus.signatures",),
+    "tests/data/dbus-objects.txt": ("tests.control.dbus.signatures", "objects"),
+}
+"""The frozen D-Bus interfaces, and the modules that print them."""
 
 
 def main(out: Path) -> None:
-    """Write everything below a folder."""
+    """Write everything that a package needs below a folder."""
     moment = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     date = datetime.fromtimestamp(moment, UTC).date().isoformat()
     stamp = Stamp(date=date, version=__version__)
@@ -47,7 +61,28 @@ def main(out: Path) -> None:
         (out / "completions" / name).write_text(script.source_template % script.source_vars())
 
 
+def checkout(out: Path) -> None:
+    """Write the generated files of the repository below a folder."""
+    for name in (CATALOG, *PRINTED):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+    (out / CATALOG).write_text(catalog())
+    for stale in (out / VARLINK).glob("*.varlink"):
+        stale.unlink()
+    _run("lightagentd.control.varlink.interfaces", str(out.resolve() / VARLINK))
+    for name, module in PRINTED.items():
+        (out / name).write_text(_run(*module))
+
+
+def _run(*module: str) -> str:
+    command = [sys.executable, "-m", *module]
+    return subprocess.run(command, cwd=REPOSITORY, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: generate.py OUT")
-    main(Path(sys.argv[1]))
+    match sys.argv[1:]:
+        case ["--checkout", folder]:
+            checkout(Path(folder))
+        case [folder] if not folder.startswith("-"):
+            main(Path(folder))
+        case _:
+            sys.exit("usage: generate.py OUT\n       generate.py --checkout FOLDER")

@@ -23,6 +23,7 @@ import json
 import math
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -36,6 +37,7 @@ FROM_TOOL = "tool"
 GENESIS = "0" * 64
 """`prev` of the first event."""
 
+_MESSAGE_IDS = uuid.UUID("6c1f6f3e-7f0a-4f43-9d5e-2a1b3a7d6a10")
 _TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 _TOPIC_MAX = 128
 
@@ -124,6 +126,12 @@ class Event:
             "data": self.data,
             "hash": self.hash,
         }
+
+
+def message_id(topic: str, event_type: str) -> str:
+    """The MESSAGE_ID of an event type in the journal: 32 hexadecimal digits, the same on every machine."""
+    group = "tool" if topic.startswith("tool.") and event_type == "invocation" else topic
+    return uuid.uuid5(_MESSAGE_IDS, f"{group}/{event_type}").hex
 
 
 def dump_json(value: Any) -> bytes:
@@ -257,6 +265,7 @@ __all__ = [
     "dump_json",
     "encode",
     "is_topic",
+    "message_id",
     "new_id",
     "within",
 ]

@@ -62,9 +62,7 @@ async def last_reply(raw: Raw, method: str, given: dict[str, Any]) -> dict[str, 
 def test_the_interface_descriptions_are_frozen() -> None:
     frozen = {path.name: path.read_text() for path in FROZEN.glob("*.varlink")}
     assert frozen == descriptions(), (
-        "The public Varlink interface has changed. If that is meant, run:\n"
-        "    python -m lightagentd.control.varlink.interfaces packaging/varlink\n"
-        "and remove the files of interfaces that are gone."
+        "The public Varlink interface has changed. If that is meant, run:\n    make generate"
     )
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.events.journal.sink import GAP, message_id
+from lightagentd.events.journal.entry import GAP
+from lightagentd.events.model import message_id
 
 from .machine import Completed, Machine
 from .product import (

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.events.journal.sink import GAP, message_id
+from lightagentd.events.journal.entry import GAP
+from lightagentd.events.model import message_id
 
 from .machine import Machine
 from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, show

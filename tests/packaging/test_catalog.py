@@ -12,9 +12,10 @@ from typing import get_args
 
 import pytest
 
-from lightagentd.events.journal.sink import GAP, message_id
+from lightagentd.events.journal.entry import GAP
+from lightagentd.events.model import message_id
 from lightagentd.events.types.event_type import ANY
-from lightagentd.events.types.registry import all_kinds
+from lightagentd.events.types.registry import all_types
 from lightagentd.unattended import journal
 from tests.conftest import REPOSITORY
 
@@ -29,7 +30,7 @@ def written() -> set[tuple[str, ...]]:
     What is written for unattended prompts is no event.
     """
     unattended = {tuple(f"unattended.{kind}".rsplit(".", 1)) for kind in get_args(journal.Kind)}
-    return {GAP, *unattended, *(kind for kind in all_kinds() if kind[1] != ANY)}
+    return {GAP, *unattended, *(kind for kind in all_types() if kind[1] != ANY)}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lightagentd.events.journal.entry import GAP, gap_fields, journal_fields, message_id
+from lightagentd.events.journal.entry import gap_fields, journal_fields
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
 from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.model import Event
@@ -259,6 +259,3 @@ class JournaldSink:
         if not self._refused:
             _log.warning("journald does not take events: %s", why)
         self._refused = why
-
-
-__all__ = ["GAP", "JournaldSink", "journal_fields", "message_id"]

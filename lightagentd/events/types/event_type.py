@@ -1,9 +1,13 @@
-"""The kind of an event: topic, type, and the fields of its data.
+"""What an event type is: topic, type, the fields of its data, and what the journal says of it.
 
 A subclass declares all three, and so registers itself:
 
-    class SessionRenamed(Kind, topic="session.renamed", type="renamed"):
+    class SessionRenamed(EventType, topic="session.renamed", type="renamed"):
+        catalog = …
         title: Text
+
+`catalog` is what `journalctl -x` explains (https://systemd.io/CATALOG/): its first line is the subject, and
+`@AGENT@` stands for the field LIGHTAGENT_AGENT of the entry. `make generate` writes the file of all of them.
 
 A field with a default stands in the data only when it was given: events have no keys that say nothing. What
 comes from outside, or may be large, is of one of the types below, which are looked at and never copied.
@@ -11,13 +15,14 @@ comes from outside, or may be large, is of one of the types below, which are loo
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, InstanceOf
 
-from lightagentd.events.model import EventContext, NewEvent, current_context
+from lightagentd.events.model import Event, EventContext, NewEvent, current_context, dump_json
 
 Text = InstanceOf[str]
 """Any text, also one that is not Unicode: it is made storable as it is stored (`model.dump_json`)."""
@@ -27,26 +32,33 @@ Objects = InstanceOf[list[dict[str, Any]]]
 ANY = "*"
 """Stands for each part of a topic that a family has, or for any type."""
 
-KINDS: dict[tuple[str, str], type[Kind]] = {}
-"""By topic and type, every kind that is declared."""
+ERROR, WARNING, NOTICE, INFO = "3", "4", "5", "6"
+"""Priorities in the journal, as in syslog(3)."""
+FIELD_MAX_BYTES = 4096
+"""How long a field of the journal may be."""
+_TOLD_IN_CONVERSATION = frozenset({"human", "memory", "plan"})
+"""Built-in tools whose arguments are content of the conversation, unlike commands and paths."""
+
+TYPES: dict[tuple[str, str], type[EventType]] = {}
+"""Every declared type, by topic and type."""
 
 
 def named(topic: str, event_type: str, data: Mapping[str, Any]) -> NewEvent:
-    """An event of a kind that is known by name, such as one that waits in a file to be stored.
+    """An event of a type that is known by name, such as one that waits in a file to be stored.
 
-    Raises KeyError for a kind whose module was not imported, ValueError for data that are not its own.
+    Raises KeyError for a type whose module was not imported, ValueError for data that are not its own.
     """
-    return KINDS[topic, event_type].model_validate_json(json.dumps(data)).event()
+    return TYPES[topic, event_type].model_validate_json(json.dumps(data)).event()
 
 
-class Kind(BaseModel):
+class EventType(BaseModel):
     """The data of an event. `topic`, `type` and `source` (see `NewEvent`) are arguments of the class."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         strict=True,
-        defer_build=True,  # most kinds are rare, and each costs memory and a part of the start
+        defer_build=True,  # most types are rare, and each costs memory and a part of the start
         hide_input_in_errors=True,  # it may be a secret
     )
 
@@ -54,6 +66,8 @@ class Kind(BaseModel):
     type: ClassVar[str] = ""
     made_by: ClassVar[str] = "daemon"
     """The source."""
+    priority: ClassVar[str] = INFO
+    catalog: ClassVar[str] = ""
 
     def __init_subclass__(
         cls,
@@ -67,12 +81,12 @@ class Kind(BaseModel):
         """`types` are those of a family, which tells them apart by its `event_type`."""
         super().__init_subclass__(**kwargs)
         if not topic:
-            return  # what several kinds have in common
+            return  # what several types have in common
         cls.topic, cls.type, cls.made_by = topic, type, source
         for one in types or (type,):
-            if (topic, one) in KINDS:
+            if (topic, one) in TYPES:
                 raise TypeError(f"{topic} {one} is declared twice")
-            KINDS[topic, one] = cls
+            TYPES[topic, one] = cls
 
     @property
     def event_topic(self) -> str:
@@ -99,3 +113,60 @@ class Kind(BaseModel):
             source=source or self.made_by,
             context=context or current_context(),
         )
+
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        """The MESSAGE of a stored event in the journal. Its data may be gone."""
+        return f"{event.topic} {event.type}"
+
+    @classmethod
+    def priority_of(cls, event: Event) -> str:  # noqa: ARG003 - some types look at it
+        """The PRIORITY of a stored event."""
+        return cls.priority
+
+    @classmethod
+    def catalog_of(cls, event_type: str) -> str:  # noqa: ARG003 - a family has several
+        """The catalog text of one of the types of the class."""
+        return cls.catalog
+
+
+Kind = EventType  # until the agents, the daemon and the approvals say EventType
+
+
+class Reported(EventType):
+    """An event that says in its `message`, if it has one, what happened."""
+
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        return f"{event.type}: {(event.data or {}).get('message', '')}".rstrip(": ")
+
+
+class AboutCall(EventType):
+    """An event about a tool call."""
+
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        data = event.data or {}
+        if "tool" not in data or "action" not in data:
+            return super().sentence(event)
+        args = f" {shortened(dump_json(data['args']).decode())}" if shows_args(data) else ""
+        return f"{event.type} {cls.subject(data)}{args}"
+
+    @classmethod
+    def subject(cls, data: Mapping[str, Any]) -> str:
+        """What the sentence is about."""
+        return f"{data['tool']}.{data['action']}"
+
+
+def shows_args(data: Mapping[str, Any]) -> bool:
+    """Whether the journal gets the arguments of a call."""
+    return "args" in data and data.get("tool") not in _TOLD_IN_CONVERSATION
+
+
+def shortened(text: str, most: int = FIELD_MAX_BYTES) -> str:
+    """The text, or its beginning with its size and hash when it is too long for a field."""
+    raw = text.encode()
+    if len(raw) <= most:
+        return text
+    digest = hashlib.sha256(raw).hexdigest()[:16]
+    return raw[: most - 64].decode(errors="ignore") + f"… ({len(raw)} bytes, sha256 {digest})"

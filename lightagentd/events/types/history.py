@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.model import Event
+from lightagentd.events.types.event_type import ERROR, NOTICE, WARNING, Reported
 
 
-class CheckpointSigned(Kind, topic="daemon.checkpoint", type="signed"):
+class CheckpointSigned(Reported, topic="daemon.checkpoint", type="signed"):
     """Everything up to an event is as the daemon stored it, signed (see `signing`)."""
 
+    catalog = """lightagentd signed its history
+    Everything in the history up to one event is as the daemon stored it: number and hash of that event are in
+    this entry, with the signature and the key that made it. Who changes or replaces the history later cannot
+    make it fit to this.
+
+    To compare the two: lactl audit verify"""
     seq: int
     """The number of the last event that it covers."""
     hash: str
@@ -17,10 +24,22 @@ class CheckpointSigned(Kind, topic="daemon.checkpoint", type="signed"):
     signature: str
     """Ed25519, Base64."""
 
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        data = event.data or {}
+        key = str(data.get("fingerprint", "?"))[:16]
+        return f"signed: the history up to event {data.get('seq', '?')}, with the key {key}"
 
-class CheckpointKey(Kind, topic="daemon.checkpoint", type="key"):
+
+class CheckpointKey(Reported, topic="daemon.checkpoint", type="key"):
     """The key that signs from now on; an event of each start, before all others of that start."""
 
+    catalog = """The key that signs the history of lightagentd
+    From this start on the history is signed with this key. Its public part is in this entry and is no secret:
+    kept elsewhere, it lets an auditor find out whether somebody signed a forged history with a key of his
+    own.
+
+    With that file: lactl audit verify --public-key FILE"""
     fingerprint: str
     """SHA-256 of the public key, in hexadecimal."""
     public_key: str
@@ -28,10 +47,23 @@ class CheckpointKey(Kind, topic="daemon.checkpoint", type="key"):
     made: bool
     """It was made at this start."""
 
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        key = str((event.data or {}).get("fingerprint", "?"))[:16]
+        return f"key: {key} signs the history from now on"
 
-class CheckpointBroken(Kind, topic="daemon.checkpoint", type="broken"):
+
+class CheckpointBroken(Reported, topic="daemon.checkpoint", type="broken"):
     """A start found that the history is not the one that the daemon signed last."""
 
+    priority = ERROR
+    catalog = """The history of lightagentd is not the one that was signed
+    The start found that the newest signed event is not there any more, or is another one: the history was cut
+    off, altered, or replaced by an older copy while the daemon was stopped. The daemon goes on all the same,
+    and its status says so.
+
+    What is wrong in detail: lactl audit verify. Who could write the file: root, and the user of the daemon;
+    the journal has the events that the history lacks."""
     message: str
     """What is wrong with it."""
     signed_seq: int
@@ -39,7 +71,7 @@ class CheckpointBroken(Kind, topic="daemon.checkpoint", type="broken"):
     signed_hash: str
 
 
-class HistoryPruned(Kind, topic="daemon.history", type="pruned"):
+class HistoryPruned(Reported, topic="daemon.history", type="pruned"):
     """Retention removed events: of those from `first_seq` to `last_seq` only `kept` are there.
 
     The chain begins behind `last_seq` then (`Environment.anchor`). A pass below the beginning of the chain
@@ -47,6 +79,12 @@ class HistoryPruned(Kind, topic="daemon.history", type="pruned"):
     stays. Of several that are about one number the newest counts.
     """
 
+    catalog = """lightagentd removed old events from its history
+    Retention applied max_age_days or max_bytes of the section history in the configuration. The oldest events
+    are gone for good, but for the messages of sessions that still exist. The event says which they were and
+    what the hash of the last of them was, so that the rest of the history still verifies.
+
+    What is left: lactl audit verify"""
     first_seq: int
     last_seq: int
     last_hash: str
@@ -58,23 +96,39 @@ class HistoryPruned(Kind, topic="daemon.history", type="pruned"):
     """`age`, `size` or `sessions`: they were kept for a session that is deleted, or a turn that ended."""
 
 
-class HistoryCompacted(Kind, topic="daemon.history", type="compacted"):
+class HistoryCompacted(Reported, topic="daemon.history", type="compacted"):
     """The file was written anew without its free pages."""
 
+    catalog = """lightagentd wrote the file of its history anew
+    The file had many free pages, such as those of removed events. It was copied without them; the event says
+    how large it was before and is now. No event was changed."""
     bytes_before: int
     bytes_after: int
 
 
-class HistoryMigrated(Kind, topic="daemon.history", type="migrated"):
+class HistoryMigrated(Reported, topic="daemon.history", type="migrated"):
     """The store has a newer schema now."""
 
+    catalog = """The history of lightagentd has a newer layout
+    A newer version of the daemon opened the history and brought it to its own layout. No event was changed.
+    An older version cannot open it any more.
+
+    To go back to one: lactl history restore with a backup from before"""
     from_version: int
     to_version: int
 
 
-class HistorySetAside(Kind, topic="daemon.history", type="set_aside"):
+class HistorySetAside(Reported, topic="daemon.history", type="set_aside"):
     """The store was damaged and was moved away; this history goes on after the last event known of it."""
 
+    priority = ERROR
+    catalog = """The history of lightagentd was damaged and moved away
+    The file of the history could not be read. It was moved to another name, which the event has, and was not
+    changed; a new history begins there, with the next number. What the daemon knew of sessions and approvals
+    is in the damaged file.
+
+    Look at the disk first: journalctl -k. A backup can take its place while the daemon is stopped: lactl
+    history restore"""
     message: str
     """What was wrong."""
     path: str
@@ -83,9 +137,15 @@ class HistorySetAside(Kind, topic="daemon.history", type="set_aside"):
     last_hash: str
 
 
-class HistorySalvaged(Kind, topic="daemon.history", type="salvaged"):
+class HistorySalvaged(Reported, topic="daemon.history", type="salvaged"):
     """What could be read of a store that was set aside was written to a file."""
 
+    priority = NOTICE
+    catalog = """What could be read of a damaged history is in a file
+    The history had been damaged and moved away. Every event that could still be read of it was written to a
+    file of JSON lines beside it; the event says how many they are and how many are missing.
+
+    Where the files are: lactl status"""
     message: str
     path: str
     """Where the damaged store lies."""
@@ -101,9 +161,15 @@ class HistorySalvaged(Kind, topic="daemon.history", type="salvaged"):
     """How many entries of stored state are in it."""
 
 
-class HistoryInstalled(Kind, topic="daemon.history", type="installed"):
+class HistoryInstalled(Reported, topic="daemon.history", type="installed"):
     """An administrator put another store in place while the daemon was stopped."""
 
+    catalog = """An administrator put another history in place
+    The user whom the event names restored a backup or imported an export while the daemon was stopped. What
+    was there before was kept under another name, which the event has, too; the numbers of the events may be
+    lower than before.
+
+    Events that only the history before had are in the journal still."""
     how: str
     """`restore` of a backup or `import` of an export."""
     by: int
@@ -118,15 +184,27 @@ class HistoryInstalled(Kind, topic="daemon.history", type="installed"):
     message: str
 
 
-class HistoryInstallInterrupted(Kind, topic="daemon.history", type="install_interrupted"):
+class HistoryInstallInterrupted(Reported, topic="daemon.history", type="install_interrupted"):
     """A restore or an import was killed; this start finished it, or cleared up what it had begun."""
 
+    catalog = """A restore of the history had been interrupted
+    A restore or an import ended in the middle, such as by a power failure. This start found that, and
+    finished it or cleared up what it had begun: the history is the old one or the new one, and whole.
+
+    Which of them it is: lactl history, lactl audit verify"""
     message: str
 
 
-class HistoryRecovered(Kind, topic="daemon.history", type="recovered"):
+class HistoryRecovered(Reported, topic="daemon.history", type="recovered"):
     """The last run of the daemon ended without a stop; this is what the start found."""
 
+    priority = WARNING
+    catalog = """lightagentd was not stopped in order, and recovered
+    The last run of the daemon ended by a crash, by SIGKILL or by a power failure. The newest events were
+    verified. Turns that had been running are ended, calls whose outcome nobody knows are marked as such and
+    were not run again, and what waited for an answer still waits; the event has the figures.
+
+    Calls of unknown outcome: lactl events --type interrupted"""
     message: str
     tail_events: int
     """How many of the newest events were verified."""

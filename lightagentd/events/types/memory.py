@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.event_type import Kind, Text
+from lightagentd.events.types.event_type import EventType, Text
 
 
-class MemoryChanged(Kind):
+class MemoryChanged(EventType):
     """What all that happens to a memory has in common."""
 
     memory: Text
@@ -24,28 +24,65 @@ class MemoryChanged(Kind):
 class MemoryRemembered(MemoryChanged, topic="memory.remembered", type="remembered"):
     """It is kept: agents read it."""
 
+    catalog = """Something is remembered for the user with uid @CALLER_UID@
+    From now on it stands in the system prompts of that user's agents, or of the one agent that the event
+    names. He wrote it himself, or an agent kept it from a conversation without text from outside. What it
+    says is not in the journal.
+
+    What is remembered, for the user himself: lactl memory list"""
+
 
 class MemoryProposed(MemoryChanged, topic="memory.proposed", type="proposed"):
     """It is a candidate: no agent reads it until its owner promotes it."""
+
+    catalog = """The agent @AGENT@ wants something to be remembered
+    It comes from the session @SESSION@, in which there is text from outside, or which nobody watched, or it
+    is meant for all agents. So no agent reads it before the user with uid @CALLER_UID@ has promoted it.
+
+    That user can: lactl memory candidates"""
 
 
 class MemoryPromoted(MemoryChanged, topic="memory.promoted", type="promoted"):
     """Its owner had a candidate kept."""
 
+    catalog = """The user with uid @CALLER_UID@ promoted a memory
+    What an agent had proposed is kept now, because its user said so: it stands in the system prompts of his
+    agents from the next turn on.
+
+    Taking it back, for the user himself: lactl memory forget ID"""
+
 
 class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
     """Its owner turned a candidate down."""
+
+    catalog = """The user with uid @CALLER_UID@ turned a memory down
+    What an agent had proposed is not kept. Its text is dropped, and only a fingerprint of it stays, so that
+    the same is not proposed again.
+
+    What was turned down, for the user himself: lactl memory list --state=rejected"""
 
 
 class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten"):
     """It was dropped on somebody's word."""
 
+    catalog = """A memory of the user with uid @CALLER_UID@ is dropped
+    The user forgot it, or an agent did that had kept or proposed it itself. It is in no system prompt from
+    the next turn on. Conversations in which it was said keep what was said until their sessions are deleted.
+
+    What is left, for the user himself: lactl memory list"""
+
 
 class MemoryExpired(MemoryChanged, topic="memory.expired", type="expired"):
     """Its time was over."""
 
+    catalog = """A memory of the user with uid @CALLER_UID@ has expired
+    It was to be remembered up to a certain time, which is over. It was in no system prompt from that time on,
+    and is dropped now that somebody looked.
 
-class _Profile(Kind):
+    What is left, for the user himself: lactl memory list"""
+
+
+class _Profile(EventType):
     chars: int
     by: int
 
@@ -53,6 +90,18 @@ class _Profile(Kind):
 class ProfileSet(_Profile, topic="memory.profile", type="set"):
     """A user said what every agent is to know of him."""
 
+    catalog = """The user with uid @CALLER_UID@ wrote his profile
+    The profile says what a user wants every agent to know of him. It stands in the system prompts of his own
+    sessions alone, from the next turn on. What it says is not in the journal.
+
+    The profile, for the user himself: lactl memory profile"""
+
 
 class ProfileRemoved(_Profile, topic="memory.profile", type="removed"):
     """He took it away."""
+
+    catalog = """The user with uid @CALLER_UID@ took his profile away
+    What that user wanted every agent to know of him is dropped, and stands in no system prompt from the next
+    turn on.
+
+    Writing a new one, for the user himself: lactl memory profile --edit"""

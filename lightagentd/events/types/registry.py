@@ -1,6 +1,6 @@
-"""Every kind of event: the modules that declare them, and the kind of an event that is stored.
+"""All event types: the modules that declare them, and the type of a stored event.
 
-What only makes events imports the module of its kinds; whoever asks about all of them imports this one.
+What only makes events imports the module of its types; whoever asks about all of them imports this one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lightagentd.events.types import (
     session,
     tool,
 )
-from lightagentd.events.types.event_type import ANY, KINDS, Kind
+from lightagentd.events.types.event_type import ANY, TYPES, EventType
 
 MODULES: tuple[ModuleType, ...] = (
     agent,
@@ -39,19 +39,20 @@ MODULES: tuple[ModuleType, ...] = (
 """In the order in which they are described to people."""
 
 
-def all_kinds() -> Mapping[tuple[str, str], type[Kind]]:
+def all_types() -> Mapping[tuple[str, str], type[EventType]]:
     """By topic and type; `tool.*` stands for the topics of all tools, the type `*` for all their types."""
-    return KINDS
+    order = [module.__name__ for module in MODULES]
+    return dict(sorted(TYPES.items(), key=lambda item: order.index(item[1].__module__)))
 
 
-def kind_of(event: Event) -> type[Kind] | None:
+def type_of(event: Event) -> type[EventType] | None:
     """What an event was declared as; None when it was not."""
-    found = KINDS.get((event.topic, event.type))
+    found = TYPES.get((event.topic, event.type))
     if found is not None or not event.topic.startswith("tool."):
         return found
     if event.source == FROM_TOOL:
         return tool.Emitted if event.type != tool.INVOCATION else None
-    return KINDS.get((f"tool.{ANY}", event.type)) if event.topic.count(".") == 1 else None
+    return TYPES.get((f"tool.{ANY}", event.type)) if event.topic.count(".") == 1 else None
 
 
 def check(event: Event) -> None:
@@ -59,8 +60,8 @@ def check(event: Event) -> None:
 
     Data that was taken away cannot be wrong.
     """
-    kind = kind_of(event)
-    if kind is None:
-        raise ValueError(f"no kind of event is {event.topic} {event.type} of {event.source}")
+    declared = type_of(event)
+    if declared is None:
+        raise ValueError(f"no type of event is {event.topic} {event.type} of {event.source}")
     if event.data is not None:
-        kind.model_validate_json(json.dumps(event.data))
+        declared.model_validate_json(json.dumps(event.data))

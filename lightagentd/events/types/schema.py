@@ -1,8 +1,8 @@
 """The JSON Schema (2020-12) of every event, as `lactl events schema` prints it.
 
 It describes an event as JSON for people and programs (`Event.to_dict`): the header, and by topic and type the
-data. What a docstring says of a kind or of a field is its description; it is read from the source, because
-nothing else needs it at run time.
+data. The docstring of a type or of a field is its description; it is read from the source, because nothing
+else needs it at run time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema
 
-from lightagentd.events.types.event_type import ANY, KINDS, Kind
-from lightagentd.events.types.registry import MODULES
+from lightagentd.events.types.event_type import ANY, EventType
+from lightagentd.events.types.registry import MODULES, all_types
 from lightagentd.events.types.tool import EMITTED_TOPIC, Emitted
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -50,23 +50,23 @@ HEADER: Mapping[str, Mapping[str, Any]] = {
     "data": {"type": ["object", "null"], "description": "Null when it was deleted."},
     "hash": {**_HASH, "description": "SHA-256 over the stored bytes of the header."},
 }
-"""An event without what its kind says of its data."""
+"""The header; what is in the data is declared by the types."""
 
 
 def json_schema() -> dict[str, Any]:
     """One document that each stored event is valid against."""
     branches, definitions = [], {}
-    for kind, types in _declared().items():
-        definitions[kind.__name__] = data_schema(kind)
+    for declared, types in _declared().items():
+        definitions[declared.__name__] = data_schema(declared)
         branches.append(
             {
-                "title": kind.__name__,
-                "description": _first_paragraph(kind),
+                "title": declared.__name__,
+                "description": _first_paragraph(declared),
                 "properties": {
-                    "topic": _topic(kind),
-                    "type": _type(kind, types),
-                    **({} if kind.made_by != "tool" else {"source": {"const": "tool"}}),
-                    "data": {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"}, {"type": "null"}]},
+                    "topic": _topic(declared),
+                    "type": _type(declared, types),
+                    **({} if declared.made_by != "tool" else {"source": {"const": "tool"}}),
+                    "data": {"anyOf": [{"$ref": f"#/$defs/{declared.__name__}"}, {"type": "null"}]},
                 },
             }
         )
@@ -83,11 +83,11 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def data_schema(kind: type[Kind]) -> dict[str, Any]:
-    """What the data of a kind are. A key that is not required is there when it says something."""
-    made = kind.model_json_schema(ref_template=DEFAULT_REF_TEMPLATE, schema_generator=_Plain)
+def data_schema(declared: type[EventType]) -> dict[str, Any]:
+    """The schema of a type's data. A key that is not required is absent when it says nothing."""
+    made = declared.model_json_schema(ref_template=DEFAULT_REF_TEMPLATE, schema_generator=_Plain)
     made.pop("description", None)
-    told = _descriptions(kind)
+    told = _descriptions(declared)
     for name, schema in made.get("properties", {}).items():
         if name in told:
             schema["description"] = told[name]
@@ -104,37 +104,36 @@ class _Plain(GenerateJsonSchema):
         return dict(self.generate_inner(schema["schema"]))
 
 
-def _declared() -> dict[type[Kind], list[str]]:
-    """Every kind with its types, in the order of the modules."""
-    order = [module.__name__ for module in MODULES]
-    found: dict[type[Kind], list[str]] = {}
-    for (_, event_type), kind in sorted(KINDS.items(), key=lambda item: order.index(item[1].__module__)):
-        found.setdefault(kind, []).append(event_type)
+def _declared() -> dict[type[EventType], list[str]]:
+    """Each class with its types, in the order of the modules."""
+    found: dict[type[EventType], list[str]] = {}
+    for (_, event_type), declared in all_types().items():
+        found.setdefault(declared, []).append(event_type)
     return found
 
 
-def _topic(kind: type[Kind]) -> dict[str, Any]:
-    if kind is Emitted:
+def _topic(declared: type[EventType]) -> dict[str, Any]:
+    if declared is Emitted:
         return {"pattern": f"^{EMITTED_TOPIC.pattern}$"}
-    if ANY in kind.topic:
-        return {"pattern": f"^{re.escape(kind.topic).replace(re.escape(ANY), '[a-z0-9_]+')}$"}
-    return {"const": kind.topic}
+    if ANY in declared.topic:
+        return {"pattern": f"^{re.escape(declared.topic).replace(re.escape(ANY), '[a-z0-9_]+')}$"}
+    return {"const": declared.topic}
 
 
-def _type(kind: type[Kind], types: list[str]) -> dict[str, Any]:
-    if kind is Emitted:
+def _type(declared: type[EventType], types: list[str]) -> dict[str, Any]:
+    if declared is Emitted:
         return {"type": "string"}
     return {"const": types[0]} if len(types) == 1 else {"enum": types}
 
 
-def _first_paragraph(kind: type[Kind]) -> str:
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+def _first_paragraph(declared: type[EventType]) -> str:
+    return " ".join(inspect.cleandoc(declared.__doc__ or "").split())
 
 
-def _descriptions(kind: type[Kind]) -> dict[str, str]:
+def _descriptions(declared: type[EventType]) -> dict[str, str]:
     """By field, the docstring below its declaration."""
     found: dict[str, str] = {}
-    for cls in reversed(kind.__mro__):
+    for cls in reversed(declared.__mro__):
         module = inspect.getmodule(cls)
         if module in MODULES:
             found |= _of_module(module).get(cls.__name__, {})

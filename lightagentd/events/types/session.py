@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.event_type import Kind, Text
+from lightagentd.events.types.event_type import NOTICE, EventType, Text
 
 
-class SessionCreated(Kind, topic="session.created", type="created"):
+class SessionCreated(EventType, topic="session.created", type="created"):
     """A session began."""
 
+    catalog = """A session with @AGENT@ was made
+    The user with uid @CALLER_UID@ began the session @SESSION@. He and administrators alone can see it."""
     title: Text
 
 
-class _ByPerson(Kind):
+class _ByPerson(EventType):
     by: int
     """The uid of who asked for it."""
 
@@ -19,10 +21,17 @@ class _ByPerson(Kind):
 class SessionSwitched(_ByPerson, topic="session.switched", type="switched"):
     """Its owner's prompts to its agent that name no session go to it from now on."""
 
+    catalog = """Another session with @AGENT@ is the current one
+    The user with uid @CALLER_UID@ made the session @SESSION@ the current one of its owner: prompts to the
+    agent that name no session go to it from now on."""
 
-class SessionRenamed(Kind, topic="session.renamed", type="renamed"):
+
+class SessionRenamed(EventType, topic="session.renamed", type="renamed"):
     """It has another title."""
 
+    catalog = """A session with @AGENT@ got another title
+    The user with uid @CALLER_UID@ gave the session @SESSION@ another title. The title is in the history
+    alone, unless journal_content is on."""
     title: Text
     by: int
     """The uid of who asked for it."""
@@ -31,23 +40,41 @@ class SessionRenamed(Kind, topic="session.renamed", type="renamed"):
 class SessionPaused(_ByPerson, topic="session.paused", type="paused"):
     """It takes no prompts and begins no turn."""
 
+    catalog = """A session with @AGENT@ was paused
+    The user with uid @CALLER_UID@ paused the session @SESSION@. It takes no prompts and begins no turn; what
+    runs goes on to its end, and what waits in its queue stays there.
+
+    To take it up again: lactl sessions resume @SESSION@"""
+
 
 class SessionResumed(_ByPerson, topic="session.resumed", type="resumed"):
     """The opposite of a pause."""
 
+    catalog = """A session with @AGENT@ was taken up again
+    The user with uid @CALLER_UID@ took up the paused session @SESSION@ again. The prompts that waited in its
+    queue are worked off now."""
 
-class SessionForked(Kind, topic="session.forked", type="forked"):
+
+class SessionForked(EventType, topic="session.forked", type="forked"):
     """A session began with the conversation of another one."""
 
+    catalog = """A session with @AGENT@ was made from another one
+    The user with uid @CALLER_UID@ began the session @SESSION@ with a copy of the conversation of another one,
+    or of its first part. The history says which one that is.
+
+    To see it: lactl events --since @SEQ@"""
     title: Text
     forked_from: Text
     messages: int
     """How many messages were copied; each is an event of its own."""
 
 
-class SessionImported(Kind, topic="session.imported", type="imported"):
+class SessionImported(EventType, topic="session.imported", type="imported"):
     """A session began with a conversation from a file."""
 
+    catalog = """A session with @AGENT@ was imported
+    The user with uid @CALLER_UID@ began the session @SESSION@ with a conversation out of a file. Nobody knows
+    who wrote it, so the session counts as one with text from outside in it."""
     title: Text
     source: Text
     """The session that it was exported from, if the file says so."""
@@ -57,15 +84,29 @@ class SessionImported(Kind, topic="session.imported", type="imported"):
 class SessionDeleted(_ByPerson, topic="session.deleted", type="deleted"):
     """The data of its events is gone, and their headers stay."""
 
+    priority = NOTICE
+    catalog = """A session with @AGENT@ was deleted
+    The user with uid @CALLER_UID@ deleted the session @SESSION@; where no uid stands here, retention did, as
+    the configuration says of sessions that nobody used for long. What was said and done in it is gone out of
+    the history; the headers of its events and their hashes stay, so the chain still verifies. How many events
+    lost their data is in the history.
+
+    To see it: lactl events --since @SEQ@"""
     reason: str = ""
     """Why, when it was retention."""
     erased_events: int = 0
     """How many events had data; it is counted as that is taken away."""
 
 
-class SessionCompacted(Kind, topic="session.compacted", type="compacted", source="agent"):
+class SessionCompacted(EventType, topic="session.compacted", type="compacted", source="agent"):
     """A summary stands for the older messages in what the model is sent; the history keeps them."""
 
+    catalog = """A conversation with @AGENT@ was shortened for the model
+    The session @SESSION@ had nearly filled the model's window. From now on the model is sent a summary in
+    place of its older messages. The history keeps those; the event says how many they are, how many tokens
+    that saves, and who wrote the summary.
+
+    All of its messages: lactl sessions show @SESSION@"""
     summary: Text
     from_seq: int
     """The first message that is still sent as it is."""
@@ -77,13 +118,22 @@ class SessionCompacted(Kind, topic="session.compacted", type="compacted", source
     """The model, or `daemon` when none gave a summary of use."""
 
 
-class TurnStarted(Kind, topic="session.turn", type="started", source="agent"):
+class TurnStarted(EventType, topic="session.turn", type="started", source="agent"):
     """A turn began: its prompt is a message of the conversation now."""
 
+    catalog = """A turn of @AGENT@ began
+    The prompt was taken out of the queue of the session @SESSION@, and the model is asked.
 
-class TurnDone(Kind, topic="session.turn", type="done", source="agent"):
+    How it goes on: lactl events --follow --session @SESSION@"""
+
+
+class TurnDone(EventType, topic="session.turn", type="done", source="agent"):
     """A turn came to its answer; one that did not ends with an `agent.error`."""
 
+    catalog = """A turn of @AGENT@ ended with an answer
+    The turn @TRACE_ID@ in the session @SESSION@ is complete.
+
+    What was done: lactl trace show @TRACE_ID@"""
     steps: int
     duration_ms: int
     prompt_tokens: int = 0

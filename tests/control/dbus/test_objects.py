@@ -13,8 +13,7 @@ import pytest
 from lightagentd.bus.connection import connect
 from lightagentd.control import bus_link
 from lightagentd.control.dbus import peers as dbus_peers
-from lightagentd.control.dbus.object_nodes import interfaces_of, root_node
-from lightagentd.control.dbus.views import KINDS, LISTED_SESSIONS
+from lightagentd.control.dbus.views import LISTED_SESSIONS
 from lightagentd.control.dbus.watchers import FOR_UID
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, PROBE, add
@@ -37,6 +36,7 @@ from tests.control.dbus.on_the_bus import (
     serving,
     session_path,
 )
+from tests.control.dbus.signatures import object_signatures
 from tests.control.test_bus_link import on, restarted_bus
 from tests.dbus_client import BusClient
 from tests.scripted_model import Stream, call, say
@@ -349,26 +349,5 @@ async def test_a_new_bus_knows_nobody_who_was_told_on_the_old_one(
 
 
 def test_the_signatures_are_frozen() -> None:
-    """A change here is one of the public interface. The file: python -m tests.control.dbus.test_objects."""
-    assert signatures() == (REPOSITORY / "tests/data/dbus-objects.txt").read_text()
-
-
-def signatures() -> str:
-    """Every member of the objects' interfaces, one a line."""
-    elements = [*root_node().interfaces, *(one for kind in KINDS for one in interfaces_of(kind))]
-    lines = []
-    for interface in dict.fromkeys(elements):
-        for member in interface:
-            if member.tag == "property":
-                lines.append(f"{interface.get('name')}.{member.get('name')} property {member.get('type')}")
-            elif member.tag in ("method", "signal"):
-                args = [
-                    f"{one.get('direction', '')} {one.get('type')} {one.get('name')}".strip()
-                    for one in member.findall("arg")
-                ]
-                lines.append(f"{interface.get('name')}.{member.get('name')} {member.tag} ({', '.join(args)})")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    (REPOSITORY / "tests/data/dbus-objects.txt").write_text(signatures())
+    """A change here is one of the public interface. To write the file anew: make generate."""
+    assert object_signatures() == (REPOSITORY / "tests/data/dbus-objects.txt").read_text()

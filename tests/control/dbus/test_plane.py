@@ -98,8 +98,7 @@ async def error_of(bus: Bus, *call: Any) -> tuple[str, str]:
 
 def test_the_signatures_are_frozen() -> None:
     assert FROZEN.read_text() == signatures(), (
-        "The public D-Bus interface has changed. If that is meant, run:\n"
-        "    python -m tests.control.dbus.signatures > tests/data/dbus.txt"
+        "The public D-Bus interface has changed. If that is meant, run:\n    make generate"
     )
 
 

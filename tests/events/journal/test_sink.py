@@ -20,10 +20,11 @@ import pytest
 
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.journal import sink as journald
+from lightagentd.events.journal.entry import journal_fields
 from lightagentd.events.journal.journal_socket import JournalSocket
 from lightagentd.events.journal.mark import JournalMark
-from lightagentd.events.journal.sink import JournaldSink, journal_fields, message_id
-from lightagentd.events.model import GENESIS, Event, NewEvent, encode, within
+from lightagentd.events.journal.sink import JournaldSink
+from lightagentd.events.model import GENESIS, Event, NewEvent, encode, message_id, within
 from lightagentd.events.types.agent import Prompted
 from lightagentd.host.paths import Paths
 from lightagentd.redaction import Redactor
@@ -271,10 +272,10 @@ def test_content_is_in_the_journal_only_where_the_configuration_wants_it() -> No
 
 def test_what_steers_a_terminal_is_escaped_in_every_field() -> None:
     wild = "a\x1b[2J\nMESSAGE=forged\0\u202e\x85z"
-    event = stored("agent.error", "x", {"message": wild, "code": wild})
+    event = stored("agent.error", "timeout", {"message": wild, "code": wild})
     escaped = "a\\x1b[2J\\x0aMESSAGE=forged\\x00\\u202e\\x85z"
     found = journal_fields(event)
-    assert found["MESSAGE"] == f"ops: x: {escaped}"
+    assert found["MESSAGE"] == f"ops: timeout: {escaped}"
     assert found["LIGHTAGENT_RESULT"] == escaped
 
 
@@ -298,7 +299,7 @@ def test_every_field_has_a_bound_and_can_be_sent_whatever_a_model_writes() -> No
     wild = {**CALL, "tool": "\ud800" * 9, "action": "a" * 100_000, "result": "\udcff", "decision": "x\ny"}
     for event in (
         stored("agent.tool_dispatch", "refused", wild),
-        stored("agent.error", "x", {"message": "\udc00"}),
+        stored("agent.error", "timeout", {"message": "\udc00"}),
     ):
         for value in journal_fields(event).values():
             value.encode()

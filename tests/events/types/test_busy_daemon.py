@@ -10,7 +10,7 @@ from typing import Any
 from lightagentd.control.authz import Caller
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter, StoredHistory
-from lightagentd.events.types.registry import check, kind_of
+from lightagentd.events.types.registry import check, type_of
 from lightagentd.events.types.schema import json_schema
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, add, asked, prepare
@@ -131,5 +131,5 @@ async def test_all_that_a_busy_daemon_stored_is_as_declared(paths: Paths) -> Non
         check(event)
     schema = json_schema()
     assert [one.to_dict() for one in events if not valid(one.to_dict(), schema, schema)] == []
-    found = {kind.__name__ for event in events if (kind := kind_of(event)) is not None}
+    found = {declared.__name__ for event in events if (declared := type_of(event)) is not None}
     assert EXPECTED - found == set()

@@ -1,4 +1,4 @@
-"""What a kind of event is: declared once, made with what there is to say, and the only way to an event."""
+"""What an event type is: declared once, made with what there is to say, and the only way to an event."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from lightagentd import errors
 from lightagentd.events.model import GENESIS, Event, EventContext, NewEvent, encode, within
 from lightagentd.events.types.agent import CallIntended, CallRefused, Prompted, Said, TurnFailed
-from lightagentd.events.types.event_type import KINDS, Kind
-from lightagentd.events.types.registry import all_kinds, check, kind_of
+from lightagentd.events.types.event_type import TYPES, EventType
+from lightagentd.events.types.registry import all_types, check, type_of
 from lightagentd.events.types.session import SessionDeleted, TurnStarted
 from lightagentd.events.types.tool import CallEnded, ChangesLost, Emitted, WatchStarted, emitted
 from lightagentd.llm.protocol import Message, ToolCall
@@ -88,7 +88,7 @@ def test_large_data_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "data"),
+    ("declared", "data"),
     [
         (Prompted, {}),
         (Prompted, {"text": 5}),
@@ -101,47 +101,49 @@ def test_large_data_is_not_copied() -> None:
         (CallRefused, {**CALL, "result": "x", "message": "m", "args": []}),
     ],
 )
-def test_data_that_was_not_declared_so_makes_no_event(kind: type[Kind], data: dict[str, Any]) -> None:
+def test_data_that_was_not_declared_so_makes_no_event(
+    declared: type[EventType], data: dict[str, Any]
+) -> None:
     with pytest.raises(ValidationError) as caught:
-        kind.model_validate(data)
+        declared.model_validate(data)
     assert "input_value" not in str(caught.value)
 
 
 def test_no_two_kinds_have_the_same_topic_and_type() -> None:
     with pytest.raises(TypeError, match=r"agent\.prompt prompt is declared twice"):
-        type("Again", (Kind,), {"__annotations__": {}}, topic="agent.prompt", type="prompt")
-    assert KINDS["agent.prompt", "prompt"] is Prompted
+        type("Again", (EventType,), {"__annotations__": {}}, topic="agent.prompt", type="prompt")
+    assert TYPES["agent.prompt", "prompt"] is Prompted
 
 
 def test_a_family_has_the_topic_or_the_type_that_its_data_say() -> None:
     assert ENDED.event().topic == "tool.proc"
     for row in errors.table():
         event = stored(TurnFailed(code=row.code, message="m", steps=0, duration_ms=0).event())
-        assert (event.topic, event.type, kind_of(event)) == ("agent.error", row.code, TurnFailed)
+        assert (event.topic, event.type, type_of(event)) == ("agent.error", row.code, TurnFailed)
 
 
-def test_the_kind_of_a_stored_event_is_found() -> None:
+def test_the_type_of_a_stored_event_is_found() -> None:
     ended = stored(ENDED.event())
-    assert kind_of(ended) is CallEnded
-    assert kind_of(replace(ended, topic="tool.proc.more")) is None
+    assert type_of(ended) is CallEnded
+    assert type_of(replace(ended, topic="tool.proc.more")) is None
     own = stored(emitted("tool.proc.seen", "found", {"anything": [1]}))
-    assert kind_of(own) is Emitted
-    assert kind_of(replace(own, source="daemon")) is None
-    assert kind_of(replace(own, type="invocation")) is None
-    assert kind_of(replace(own, topic="tool.inotify", type="watch_started")) is WatchStarted
-    with pytest.raises(ValueError, match=r"no kind of event is x\.y z"):
+    assert type_of(own) is Emitted
+    assert type_of(replace(own, source="daemon")) is None
+    assert type_of(replace(own, type="invocation")) is None
+    assert type_of(replace(own, topic="tool.inotify", type="watch_started")) is WatchStarted
+    with pytest.raises(ValueError, match=r"no type of event is x\.y z"):
         check(replace(own, topic="x.y", type="z"))
     check(replace(ended, data=None))
     with pytest.raises(ValueError, match="duration_ms"):
         check(replace(ended, data={**json.loads(json.dumps(ENDED.data())), "duration_ms": "3"}))
 
 
-def test_every_kind_says_what_it_is() -> None:
-    kinds = set(all_kinds().values())
-    assert len(kinds) > 70
-    for kind in kinds:
-        assert (kind.__doc__ or "").strip(), kind
-        assert kind.__doc__ != Kind.__doc__
+def test_every_type_says_what_it_is() -> None:
+    types = set(all_types().values())
+    assert len(types) > 70
+    for declared in types:
+        assert (declared.__doc__ or "").strip(), declared
+        assert declared.__doc__ != EventType.__doc__
 
 
 def test_nothing_else_makes_events() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from lightagentd.events.model import GENESIS, NewEvent, encode, within
 from lightagentd.events.types.agent import Said, TurnFailed
-from lightagentd.events.types.event_type import Kind
-from lightagentd.events.types.registry import all_kinds
+from lightagentd.events.types.event_type import EventType
+from lightagentd.events.types.registry import all_types
 from lightagentd.events.types.schema import DIALECT, json_schema
 from lightagentd.events.types.session import SessionDeleted
 from lightagentd.events.types.tool import FilesChanged, emitted
@@ -35,10 +35,10 @@ def properties(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 def test_the_document_has_every_kind_once_and_describes_it(document: dict[str, Any]) -> None:
     assert document["$schema"] == DIALECT
-    kinds = {kind.__name__ for kind in all_kinds().values()}
+    types = {declared.__name__ for declared in all_types().values()}
     assert [branch["title"] for branch in document["anyOf"]] == list(document["$defs"])
-    assert set(document["$defs"]) == kinds
-    assert len(kinds) == len(set(all_kinds().values())), "two kinds have the same name"
+    assert set(document["$defs"]) == types
+    assert len(types) == len(set(all_types().values())), "two types have the same name"
     for branch in document["anyOf"]:
         assert len(branch["description"]) >= 10, branch
     described = {(name, field): one.get("description", "") for name, field, one in properties(document)}
@@ -52,7 +52,7 @@ def test_the_document_has_no_defaults_since_what_is_absent_says_nothing(document
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong"),
+    ("made", "wrong"),
     [
         (SessionDeleted(by=0), {"by": "0"}),
         (Said(role="user", content="x"), {"role": "system"}),
@@ -66,10 +66,10 @@ def test_the_document_has_no_defaults_since_what_is_absent_says_nothing(document
     ids=lambda one: type(one).__name__,
 )
 def test_an_event_is_valid_and_one_with_other_data_is_not(
-    document: dict[str, Any], kind: Kind, wrong: dict[str, Any]
+    document: dict[str, Any], made: EventType, wrong: dict[str, Any]
 ) -> None:
     with within(agent="ops", caller=0):
-        event = stored(kind.event())
+        event = stored(made.event())
     assert valid(event, document, document)
     assert valid({**event, "data": None}, document, document)
     assert not valid({**event, "data": {**event["data"], **wrong}}, document, document)

@@ -109,7 +109,7 @@ async def filled(history: History, count: int = 300) -> None:
         name = "ses_2" if number % 4 == 3 else "ses_1"
         with within(session=name):
             change = Change(state="watches", key=name, value={"n": number})
-            history.append(note(number, text="x" * 3000, tool="bash"), changes=[change])
+            await history.append(note(number, text="x" * 3000, tool="bash"), changes=[change])
     with within(session="ses_1"):
         tombstone = NewEvent(topic="session.deleted", type="deleted", data={"by": 0})
     await history.erase("ses_1", tombstone, changes=[Change(state="watches", key="ses_1", value=None)])

@@ -161,13 +161,12 @@ def _from_store(
     indexes: bool,
     journal: JournalOutput,
 ) -> dict[str, Any]:
-    from lightagentd.events.audit.store_audit import AuditTerms, audit_store
+    from lightagentd.events.audit.store_audit import audit_store
+    from lightagentd.events.audit.verification import Terms
     from lightagentd.events.backup.stored import run_as_owner
 
     state = state_folder(settings)
-    terms = AuditTerms(
-        keys=keys, expected=expected, since_seq=since.seq, since_us=since.time_us, indexes=indexes
-    )
+    terms = Terms(keys=keys, expected=expected, since_seq=since.seq, since_us=since.time_us, indexes=indexes)
     found: dict[str, Any] = {}
     with journal:
         fds = [] if journal.fd is None else [journal.fd]

@@ -94,7 +94,7 @@ class _Follower:
     ) -> None:
         self.position = max(1, from_seq)
         self._history, self._wanted, self._last_seq, self._max_lag = history, wanted, last_seq, max_lag
-        self._told_seq = 0
+        self._notified_seq = 0
         """It was told of what retention removed up to here."""
 
     async def stored(self) -> AsyncGenerator[Event | Missed, None]:
@@ -105,7 +105,7 @@ class _Follower:
             head_seq = self._history.head_seq
             missed, found = await asyncio.to_thread(self._read)
             if missed is not None:
-                self._told_seq = missed.from_seq - 1
+                self._notified_seq = missed.from_seq - 1
                 yield missed
             waiting = deque(event for event, _ in found.events)
             del found.events[:]
@@ -150,7 +150,7 @@ class _Follower:
     def _read(self) -> tuple[Missed | None, Slice]:
         """A part of what is stored, and what is not any more. In a thread."""
         self.position = max(self.position, self._history.first_seq(self._wanted))
-        first_seq = max(self.position, self._told_seq + 1)
+        first_seq = max(self.position, self._notified_seq + 1)
         missed = None
         anchor_seq, _ = self._history.environment.anchor()
         if first_seq <= anchor_seq:

@@ -30,7 +30,7 @@ from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json
 from lightagentd.events.queries import Queries
 from lightagentd.events.store import clock, records
 from lightagentd.events.store.exchange import finish_exchange
-from lightagentd.events.store.layout import Environment
+from lightagentd.events.store.layout import Environment, written
 from lightagentd.events.store.migrations import Progress, migrate
 from lightagentd.events.store.states import decoding
 from lightagentd.events.types.event_type import named
@@ -232,9 +232,9 @@ class History(Queries):
         try:
             work.function()
         except Exception as err:  # noqa: BLE001 - goes to whoever asked; the thread must live for the others
-            self._tell(partial(_fail_work, work, err))
+            self._tell(partial(_settle, work.done, None, err))
         else:
-            self._tell(partial(_resolve_work, work))
+            self._tell(partial(_settle, work.done, None))
 
     def _commit(self, batch: list[_Append]) -> None:
         if self.environment.read_only:  # it could not be opened to write after the last error
@@ -260,15 +260,9 @@ class History(Queries):
         self._tell(partial(_resolve, batch, stored))
 
     def _store(self, batch: list[_Append]) -> list[list[Event]]:
-        while True:
-            try:
-                stored, head = self._transaction(batch)
-            except lmdb.MapFullError:
-                self.environment.grow()
-                continue
-            self._head = head
-            self.disk_low = not self.environment.reserve()
-            return stored
+        stored, self._head = written(self.environment, partial(self._transaction, batch))
+        self.disk_low = not self.environment.reserve()
+        return stored
 
     def _mend(self) -> None:
         """After an error of the disk: see that the next append can succeed, if the disk lets it."""
@@ -283,30 +277,29 @@ class History(Queries):
         except (LightagentError, lmdb.Error, OSError) as err:
             _log.error("history: the file cannot be opened again: %s", err)
 
-    def _transaction(self, batch: list[_Append]) -> tuple[list[list[Event]], tuple[int, str]]:
+    def _transaction(self, batch: list[_Append], txn: Any) -> tuple[list[list[Event]], tuple[int, str]]:
         seq, prev = self._head
         environment = self.environment
         stored: list[list[Event]] = []
-        with environment.env.begin(write=True) as txn:
-            times = clock.load(environment, txn)
-            puts = records.Puts(environment, txn)
-            for item in batch:
-                events: list[Event] = []
-                wanted = item.events
-                if item.prepare is not None:
-                    puts.flush()
-                    wanted = item.prepare(txn, seq + 1)
-                for new in wanted:
-                    seq += 1
-                    record, event = encode(new, seq, prev, self.redactor)
-                    prev = event.hash
-                    puts.add(record, event)
-                    events.append(event)
-                for change in item.changes:
-                    self._apply(txn, change)
-                stored.append(events)
-            puts.flush()
-            clock.note(environment, txn, times, (event.time_us for events in stored for event in events))
+        times = clock.load(environment, txn)
+        puts = records.Puts(environment, txn)
+        for item in batch:
+            events: list[Event] = []
+            wanted = item.events
+            if item.prepare is not None:
+                puts.flush()
+                wanted = item.prepare(txn, seq + 1)
+            for new in wanted:
+                seq += 1
+                record, event = encode(new, seq, prev, self.redactor)
+                prev = event.hash
+                puts.add(record, event)
+                events.append(event)
+            for change in item.changes:
+                self._apply(txn, change)
+            stored.append(events)
+        puts.flush()
+        clock.note(environment, txn, times, (event.time_us for events in stored for event in events))
         return stored, (seq, prev)
 
     def _apply(self, txn: Any, change: Change) -> None:
@@ -325,24 +318,22 @@ class History(Queries):
             self._loop.call_soon_threadsafe(callback)
 
 
-def _resolve_work(work: _Work) -> None:
-    if not work.done.done():
-        work.done.set_result(None)
-
-
-def _fail_work(work: _Work, err: Exception) -> None:
-    if not work.done.done():
-        work.done.set_exception(err)
+def _settle(done: asyncio.Future[Any], result: object, err: Exception | None = None) -> None:
+    if done.done():
+        return  # whoever waited was cancelled
+    if err is None:
+        done.set_result(result)
+    else:
+        done.set_exception(err)
 
 
 def _resolve(batch: list[_Append], stored: list[list[Event]]) -> None:
     for item, events in zip(batch, stored, strict=True):
-        if not item.done.done():
-            item.done.set_result(events)
+        _settle(item.done, events)
 
 
 def _owed_event(topic: str, event_type: str, data: dict[str, Any]) -> NewEvent:
-    """Raises ValueError for one of a kind that nobody owes: the note is not signed, and its event will be."""
+    """Raises ValueError for a type that nobody owes: the note is not signed, and its event will be."""
     if topic != "daemon.history" or event_type not in ("compacted", "migrated", "installed"):
         raise ValueError(f"no {topic} {event_type} is owed by anything that is done to a store")
     return named(topic, event_type, data)
@@ -351,13 +342,11 @@ def _owed_event(topic: str, event_type: str, data: dict[str, Any]) -> NewEvent:
 def _fail(batch: list[_Append], err: Exception, *, on_disk: bool) -> None:
     advice = "Look at the disk that holds the daemon's state folder." if on_disk else ""
     for item in batch:
-        if not item.done.done():
-            if isinstance(err, StorageError):
-                item.done.set_exception(err)
-                continue
+        failure = err
+        if not isinstance(err, StorageError):
             failure = StorageError(f"The history could not store an event: {err}", suggestion=advice)
             failure.__cause__ = err
-            item.done.set_exception(failure)
+        _settle(item.done, None, failure)
 
 
 __all__ = ["Change", "Event", "History", "NewEvent", "decode"]

@@ -8,7 +8,7 @@ An event is stored as two lines of JSON, header and data:
 `hash` is SHA-256 over the bytes of the first line, `data_sha256` that over the bytes of the second, and
 `prev` is the hash of the event before. So the second line can be taken away (a deleted session) and
 the chain still verifies. A header begins with `seq` and ends with `data_sha256` and `prev`; the layout is
-fixed (DESIGN section 7), and `caller` came with schema version 2.
+fixed, and `caller` came with schema version 2.
 
 What comes from outside is made storable: lone surrogates become U+FFFD and numbers that JSON does not have
 become null; data that is nested deeper than MAX_DEPTH is refused, since not every reader could read it.
@@ -108,24 +108,13 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The event as JSON for people and programs: the header, then `data`, then `hash`."""
-        return {
-            "seq": self.seq,
-            "time": self.time_us,
-            "topic": self.topic,
-            "type": self.type,
-            "source": self.source,
-            "agent": self.agent,
-            "session": self.session,
-            "owner": self.owner,
-            "caller": self.caller,
-            "request_id": self.request_id,
-            "trace_id": self.trace_id,
-            "correlation_id": self.correlation_id,
-            "data_sha256": self.data_sha256,
-            "prev": self.prev,
-            "data": self.data,
-            "hash": self.hash,
-        }
+        return {_TIME.get(name, name): getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = tuple(field.name for field in fields(Event))
+_TIME = {"time_us": "time"}
+HEADER = tuple(_TIME.get(name, name) for name in _FIELDS if name not in ("data", "hash"))
+"""The names in a stored header, in their order."""
 
 
 def message_id(topic: str, event_type: str) -> str:
@@ -249,12 +238,13 @@ def _parse(text: bytes) -> Any:
 _scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 _TEXT = (str,)
 _TYPES: dict[str, tuple[type, ...]] = {"seq": (int,), "owner": (int, type(None)), "caller": (int, type(None))}
-_HEADER = frozenset(field.name for field in fields(Event)) - {"time_us", "data", "hash"} | {"time"}
+_HEADER = frozenset(HEADER)
 
 
 __all__ = [
     "FROM_TOOL",
     "GENESIS",
+    "HEADER",
     "MAX_DEPTH",
     "Event",
     "EventContext",

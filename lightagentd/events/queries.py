@@ -21,7 +21,9 @@ from lightagentd.events.store.layout import (
     BATCH_BYTES,
     EVENTS,
     Environment,
+    ascending,
     bounded,
+    descending,
     index_prefix,
     seq_key,
 )
@@ -120,21 +122,6 @@ class Queries:
             yield from found.events
             position = found.next_seq
 
-    def _batch(
-        self, txn: Any, cursor: Any, prefix: bytes, placed: bool, move: Callable[[], bool], limit: int
-    ) -> list[tuple[bytes, bytes]]:
-        """Keys with a prefix and the records that their last 8 bytes name, from where the cursor stands."""
-
-        def rows() -> Iterator[tuple[bytes, bytes]]:
-            found = placed
-            while found and cursor.key().startswith(prefix):
-                record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
-                if record is not None:
-                    yield cursor.key(), record
-                found = move()
-
-        return list(bounded(islice(rows(), limit)))
-
     def of_topic(self, topic: str, wanted: Filter, limit: int) -> list[Event]:
         """The newest events of exactly this topic that fit, newest first."""
         return list(islice(filter(wanted.wants, self._topic_backwards(topic)), limit))
@@ -144,19 +131,14 @@ class Queries:
         return next(filter(fits, self._topic_backwards(topic)), None)
 
     def _topic_backwards(self, topic: str) -> Iterator[Event]:
-        prefix = index_prefix(topic)
-        upper = prefix + b"\xff" * 8
-        while True:
-            with (
-                self.environment.reading() as txn,
-                txn.cursor(self.environment.db["by_topic"]) as cursor,
-            ):
-                placed = cursor.prev() if cursor.set_range(upper) else cursor.last()
-                rows = self._batch(txn, cursor, prefix, placed, cursor.prev, BATCH)
+        db, before = self.environment.db, b"\xff" * 8
+        while before:
+            with self.environment.reading() as txn:
+                keys = descending(txn, db["by_topic"], index_prefix(topic), before)
+                records = ((key[-8:], txn.get(key[-8:], db=db[EVENTS])) for key, _ in keys)
+                rows = list(bounded(islice((row for row in records if row[1] is not None), BATCH)))
             yield from (decode_stored(record) for _, record in rows)
-            if not rows:
-                return
-            upper = rows[-1][0]
+            before = rows[-1][0] if rows else b""
 
     def messages(
         self, session: str, from_seq: int = 0, *, to_seq: int = LAST_SEQ, most_bytes: int = 0
@@ -200,20 +182,18 @@ class Queries:
 
         Raises MessageTooLarge when they have more than `most_bytes`, if that is given.
         """
-        prefix = index_prefix(session)
-        found: list[Event] = []
-        size_bytes = 0
-        with self.environment.reading() as txn, txn.cursor(self.environment.db["by_session"]) as cursor:
-            placed = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
-            while placed and len(found) < limit and cursor.key().startswith(prefix):
-                if cursor.value() == b"agent.message":
-                    record = txn.get(cursor.key()[-8:], db=self.environment.db[EVENTS])
-                    size_bytes += len(record or b"")
-                    check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
-                    event = decode_stored(record) if record is not None else None
-                    if event is not None and event.session == session and event.data is not None:
-                        found.append(event)
-                placed = cursor.prev()
+        db, found, size_bytes = self.environment.db, list[Event](), 0
+        with self.environment.reading() as txn:
+            for key, topic in descending(txn, db["by_session"], index_prefix(session)):
+                if len(found) >= limit:
+                    break
+                if topic != b"agent.message" or (record := txn.get(key[-8:], db=db[EVENTS])) is None:
+                    continue
+                size_bytes += len(record)
+                check_bytes(f"The messages of the session {session}", size_bytes, most_bytes)
+                event = decode_stored(record)
+                if event.session == session and event.data is not None:
+                    found.append(event)
         found.reverse()
         return found
 
@@ -225,13 +205,8 @@ class Queries:
         """One kind of state, by key, of the keys that begin with a prefix."""
         if name not in self.environment.db:
             return {}
-        start = prefix.encode()
-        found: list[tuple[bytes, bytes]] = []
-        with self.environment.reading() as txn, txn.cursor(self.environment.db[name]) as cursor:
-            placed = cursor.set_range(start)
-            while placed and cursor.key().startswith(start):
-                found.append((cursor.key(), cursor.value()))
-                placed = cursor.next()
+        with self.environment.reading() as txn:
+            found = list(ascending(txn, self.environment.db[name], prefix.encode()))
         return dict(states.entry(name, key, value) for key, value in found)
 
     def state_of(self, name: str, key: str) -> dict[str, Any]:

@@ -545,13 +545,13 @@ async def test_a_file_that_cannot_be_opened_again_is_read_and_comes_back(
 ) -> None:
     folder = tmp_path / "history"
 
-    def refuse(_: layout.Environment) -> None:
+    def refuse(_: Path) -> None:
         raise PermissionError(13, "no")
 
     async with opened(folder) as history:
         await history.append(note(1))
         with monkeypatch.context() as patch:
-            patch.setattr(layout.Environment, "_allocate_lock_file", refuse)
+            patch.setattr(layout, "_allocate_lock_file", refuse)
             break_root(folder)
             for _ in range(2):
                 with pytest.raises(StorageError):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from itertools import islice
 
-from lightagentd.events.audit.bad_record import BadRecord, hash_of, record_of, text_in
+from lightagentd.events.audit.record_check import BadRecord, hash_at, text_in
 from lightagentd.events.audit.signing import fingerprint, short, signed_by
 from lightagentd.events.model import Event, decode
-from lightagentd.events.store.layout import EVENTS, Environment, index_prefix, seq_key
+from lightagentd.events.store.layout import EVENTS, Environment, descending, index_prefix, seq_key
 
 TOPIC = "daemon.checkpoint"
 _LOOKED_AT = 64
@@ -98,7 +99,7 @@ class CheckpointCheck:
         covered, key, wanted = data.get("seq"), text_in(data, "fingerprint"), text_in(data, "hash")
         if type(covered) is not int or not 0 < covered < event.seq:
             raise BadRecord(event.seq, f"{at} was forged: it covers no event")
-        found = prev if covered == event.seq - 1 else self.hash_of(covered)
+        found = prev if covered == event.seq - 1 else hash_at(self._environment, covered)
         if found and found != wanted:
             raise BadRecord(
                 covered,
@@ -134,14 +135,6 @@ class CheckpointCheck:
                 f"the start at event {seq} signed nothing of what it found, so the daemon did not write it",
             )
 
-    def hash_of(self, seq: int) -> str:
-        """The hash of an event; that of the anchor, too, and empty for one that is not there."""
-        anchor_seq, anchor_hash = self._environment.anchor()
-        if seq == anchor_seq:
-            return anchor_hash
-        record = record_of(self._environment, seq)
-        return "" if record is None else hash_of(record)
-
     def signed_before(self, seq: int) -> tuple[int, str] | None:
         """Number and hash that the newest good checkpoint before an event covers, where the stored record has
         that hash, too; None when there is none nearby. What it needs to know of keys is heard by this.
@@ -155,7 +148,7 @@ class CheckpointCheck:
             if event.type != "signed" or type(covered) is not int or key not in trusted:
                 continue
             good = signed_by(trusted[key], covered, wanted, text_in(data, "signature"))
-            if good and self.hash_of(covered) == wanted:
+            if good and hash_at(self._environment, covered) == wanted:
                 self._known |= named
                 self.newest_key, self.trusted, self.covered_seq = key, True, covered
                 return covered, wanted
@@ -163,20 +156,12 @@ class CheckpointCheck:
 
     def _checkpoints_before(self, seq: int) -> list[Event]:
         """Those next before an event, newest first."""
-        prefix = index_prefix(TOPIC)
-        records: list[bytes] = []
-        with (
-            self._environment.reading() as txn,
-            txn.cursor(self._environment.db["by_topic"]) as cursor,
-        ):
-            placed = cursor.prev() if cursor.set_range(prefix + seq_key(seq)) else cursor.last()
-            while placed and cursor.key().startswith(prefix) and len(records) < _LOOKED_AT:
-                record = txn.get(cursor.key()[-8:], db=self._environment.db[EVENTS])
-                if record is not None:
-                    records.append(record)
-                placed = cursor.prev()
+        db = self._environment.db
+        with self._environment.reading() as txn:
+            keys = islice(descending(txn, db["by_topic"], index_prefix(TOPIC), seq_key(seq)), _LOOKED_AT)
+            records = [txn.get(key[-8:], db=db[EVENTS]) for key, _ in keys]
         try:
-            return [decode(record) for record in records]
+            return [decode(record) for record in records if record is not None]
         except ValueError:
             return []
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
-from lightagentd.events.audit.bad_record import hash_of, record_of
+from lightagentd.events.audit.record_check import hash_at, record_of
 from lightagentd.events.audit.signing import SigningKey, short, signed_by
 from lightagentd.events.context import own_task
 from lightagentd.events.history import History
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 TOPIC = "daemon.checkpoint"
 HEAD_FILE = "head.json"
-_EXPLAINS = {("daemon.history", "installed"), ("daemon.history", "set_aside")}
+EXPLAINS = {("daemon.history", "installed"), ("daemon.history", "set_aside")}
 """By topic and type: events after which the history is not the one that was signed, and says why."""
 _LOOKED_BACK = 16
 """Among so many of the newest events at a start an event that explains is looked for."""
@@ -192,27 +192,19 @@ class Checkpoints:
         try:
             kept = KeptHead.read(self._head_file)
         except (OSError, ValueError) as err:
-            return CheckpointBroken(
-                message=f"What was signed last is not known: {err}.", signed_seq=0, signed_hash=""
-            )
+            return _broken(f"What was signed last is not known: {err}.")
         if kept is None:
             return self._without_head()
         ours = kept.fingerprint == self.key.fingerprint
         if ours and not signed_by(self.key.public, kept.seq, kept.hash, kept.signature):
-            return CheckpointBroken(
-                message=f"{self._head_file} was altered: its signature is wrong.",
-                signed_seq=kept.seq,
-                signed_hash=kept.hash,
-            )
-        found = self._hash_of(kept.seq)
+            return _broken(f"{self._head_file} was altered: its signature is wrong.", kept)
+        found = hash_at(self._history.environment, kept.seq)
         removed = not found and kept.seq < self._history.environment.anchor()[0]  # by retention
         if found == kept.hash or removed or self._is_explained():
             return None
         how = f"ends at event {self._history.head_seq}" if not found else f"has another event {kept.seq}"
-        return CheckpointBroken(
-            message=f"The history is not the one that was signed last, up to event {kept.seq}: it {how}.",
-            signed_seq=kept.seq,
-            signed_hash=kept.hash,
+        return _broken(
+            f"The history is not the one that was signed last, up to event {kept.seq}: it {how}.", kept
         )
 
     def _without_head(self) -> CheckpointBroken | None:
@@ -225,19 +217,10 @@ class Checkpoints:
             return None  # the verification of the newest events says so
         if signed is None or self._is_explained():
             return None
-        return CheckpointBroken(
-            message=f"{self._head_file}, which says what was signed last, is gone. The history has a "
-            f"checkpoint with the key {short(self.key.fingerprint)} at event {signed.seq}.",
-            signed_seq=0,
-            signed_hash="",
+        return _broken(
+            f"{self._head_file}, which says what was signed last, is gone. The history has a "
+            f"checkpoint with the key {short(self.key.fingerprint)} at event {signed.seq}."
         )
-
-    def _hash_of(self, seq: int) -> str:
-        anchor_seq, anchor_hash = self._history.environment.anchor()
-        if seq == anchor_seq:
-            return anchor_hash
-        record = record_of(self._history.environment, seq)
-        return hash_of(record) if record is not None else ""
 
     def _is_explained(self) -> bool:
         head_seq = self._history.head_seq
@@ -245,6 +228,11 @@ class Checkpoints:
             record = record_of(self._history.environment, seq)
             with contextlib.suppress(ValueError):  # damaged: it explains nothing, and the start must go on
                 event = decode(record or b"")
-                if (event.topic, event.type) in _EXPLAINS:
+                if (event.topic, event.type) in EXPLAINS:
                     return True
         return False
+
+
+def _broken(message: str, kept: KeptHead | None = None) -> CheckpointBroken:
+    seq, event_hash = (kept.seq, kept.hash) if kept is not None else (0, "")
+    return CheckpointBroken(message=message, signed_seq=seq, signed_hash=event_hash)

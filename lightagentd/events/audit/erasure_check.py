@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lightagentd.events.audit.bad_record import BadRecord
+from lightagentd.events.audit.record_check import BadRecord
 from lightagentd.events.model import Event
 
 TOPIC = "session.deleted"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from lightagentd.events.audit.bad_record import BadRecord
+from lightagentd.events.audit.record_check import BadRecord
 from lightagentd.events.model import decode
 from lightagentd.events.store.layout import BATCH, EVENTS, INDEXES, Environment, bounded, index_keys
 

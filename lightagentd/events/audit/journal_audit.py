@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO
 
-from lightagentd.events.audit.bad_record import hash_of, record_of
+from lightagentd.events.audit.record_check import hash_of, record_of
 from lightagentd.events.model import decode
 from lightagentd.events.store.layout import EVENTS, Environment, seq_key
 
@@ -129,8 +129,7 @@ class _Comparison:
         self._since_seq = since_seq
         self._since_us = since_us
         self._anchor = environment.anchor()
-        with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
-            self._head = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+        self._head = environment.newest_seq()
         self._seen = bytearray()
         """A bit for each event from `_base` on that the journal has."""
         self._base = max(self._anchor[0] + 1, since_seq)

@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
-from lightagentd.events.audit.bad_record import BadRecord, decoded, record_of
 from lightagentd.events.audit.erasure_check import TOPIC as DELETED
 from lightagentd.events.audit.erasure_check import ErasureCheck
+from lightagentd.events.audit.record_check import BadRecord, decoded, record_of
 from lightagentd.events.model import GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment
 

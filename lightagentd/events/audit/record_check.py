@@ -1,4 +1,4 @@
-"""A close look at one record that does not begin and end as its neighbours want it: what is wrong with it?"""
+"""A record that is not what it was: the error of all checks, and the close look at one record."""
 
 from __future__ import annotations
 
@@ -6,8 +6,52 @@ import hashlib
 import json
 from typing import Any
 
-from lightagentd.events.audit.bad_record import BadRecord, record_of
-from lightagentd.events.store.layout import Environment, seq_key
+from lightagentd.events.model import Event, decode
+from lightagentd.events.store.layout import EVENTS, Environment, seq_key
+
+
+class BadRecord(Exception):
+    """The number of the event at which it shows, and a sentence about it without a full stop."""
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(reason)
+        self.seq = seq
+        self.reason = reason
+
+
+def decoded(seq: int, record: bytes) -> Event:
+    """The event in a record whose bytes are not trusted. Raises BadRecord."""
+    try:
+        return decode(record)
+    except ValueError as err:
+        raise BadRecord(seq, f"the record at {seq} is not an event: {err}") from err
+
+
+def record_of(environment: Environment, seq: int) -> bytes | None:
+    """The stored bytes of an event."""
+    with environment.reading() as txn:
+        found: bytes | None = txn.get(seq_key(seq), db=environment.db[EVENTS])
+    return found
+
+
+def hash_of(record: bytes) -> str:
+    """The hash of an event, from its record: that of the header's bytes."""
+    return hashlib.sha256(record.partition(b"\n")[0]).hexdigest()
+
+
+def hash_at(environment: Environment, seq: int) -> str:
+    """The hash of an event by its number; that of the anchor, too, and empty for one that is not there."""
+    anchor_seq, anchor_hash = environment.anchor()
+    if seq == anchor_seq:
+        return anchor_hash
+    record = record_of(environment, seq)
+    return "" if record is None else hash_of(record)
+
+
+def text_in(data: dict[str, Any], name: str) -> str:
+    """A field that is to be text; empty when it is something else."""
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def checked(

@@ -11,37 +11,25 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lightagentd.errors import NotFound
-from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
+from lightagentd.events.audit.checkpoints import EXPLAINS, HEAD_FILE, KeptHead
 from lightagentd.events.audit.journal_audit import JournalAudit, Run, compare
 from lightagentd.events.audit.signing import PUBLIC_FILE, public_keys, short, signed_by
 from lightagentd.events.audit.verification import Terms, Verification, verify
 from lightagentd.events.store.layout import Environment
 
 _PROGRESS_S = 0.2
-_EXPLAINS = {("daemon.history", "installed"), ("daemon.history", "set_aside")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditTerms:
-    """What whoever audits wants."""
+def audit_store(state: str, terms: Terms, journal_fd: int | None) -> Iterator[dict[str, Any]]:
+    """Where `terms` trust no key, the daemon's own is trusted.
 
-    keys: Mapping[str, bytes]
-    """Public keys that he trusts, by fingerprint; when empty, the daemon's own."""
-    expected: Mapping[int, str]
-    """Hashes of events by number that he kept."""
-    since_seq: int = 0
-    since_us: int = 0
-    indexes: bool = False
-
-
-def audit_store(state: str, terms: AuditTerms, journal_fd: int | None) -> Iterator[dict[str, Any]]:
-    """Yields `{"at": number}` now and then, and at the end `{"chain": {…}, "journal": {…} or None}`, which
+    Yields `{"at": number}` now and then, and at the end `{"chain": {…}, "journal": {…} or None}`, which
     are a `Verification` and a `JournalAudit`. Without a descriptor the journal is not compared.
 
     Raises NotFound, StorageError, HistoryDamaged.
@@ -52,7 +40,8 @@ def audit_store(state: str, terms: AuditTerms, journal_fd: int | None) -> Iterat
 
     def work() -> None:
         try:
-            found.put(_audited(Path(state), terms, journal_fd, lambda seq: found.put({"at": seq})))
+            reporting = replace(terms, progress=lambda seq: found.put({"at": seq}))
+            found.put(_audited(Path(state), reporting, journal_fd))
         except BaseException as err:  # noqa: BLE001 - it is raised in the thread that waits
             found.put(err)
 
@@ -70,10 +59,8 @@ def audit_store(state: str, terms: AuditTerms, journal_fd: int | None) -> Iterat
             yield item
 
 
-def _audited(
-    state: Path, terms: AuditTerms, journal_fd: int | None, progress: Callable[[int], None]
-) -> dict[str, Any]:
-    chain = _chain(state, terms, progress)
+def _audited(state: Path, terms: Terms, journal_fd: int | None) -> dict[str, Any]:
+    chain = _chain(state, terms)
     journal = None
     if journal_fd is not None:
         environment = Environment(state / "history", read_only=True)
@@ -85,7 +72,7 @@ def _audited(
                     uid=state.stat().st_uid,
                     since_seq=chain.first_seq if terms.since_seq or terms.since_us else 0,
                     since_us=terms.since_us,
-                    progress=progress,
+                    progress=terms.progress,
                 )
         finally:
             environment.close()
@@ -93,14 +80,14 @@ def _audited(
     return {"chain": asdict(chain), "journal": None if journal is None else asdict(journal)}
 
 
-def _chain(state: Path, terms: AuditTerms, progress: Callable[[int], None]) -> Verification:
+def _chain(state: Path, terms: Terms) -> Verification:
     history = state / "history"
     while True:
         place = history.stat().st_ino
         kept = _kept_head(state / "audit" / HEAD_FILE)  # before the store: that only grows
         environment = Environment(history, read_only=True)
         try:
-            found = _verified(environment, state, terms, kept, progress)
+            found = _verified(environment, state, terms, kept)
         finally:
             environment.close()
         if found.ok or place == history.stat().st_ino:
@@ -109,15 +96,11 @@ def _chain(state: Path, terms: AuditTerms, progress: Callable[[int], None]) -> V
 
 
 def _verified(
-    environment: Environment,
-    state: Path,
-    terms: AuditTerms,
-    kept: KeptHead | str | None,
-    progress: Callable[[int], None],
+    environment: Environment, state: Path, terms: Terms, kept: KeptHead | str | None
 ) -> Verification:
     keys = terms.keys or _own_keys(state / "audit" / PUBLIC_FILE)
-    expected, notes = dict(terms.expected), []
-    explained = any((topic, kind) in _EXPLAINS for topic, kind, _ in environment.owed())
+    expected, notes = dict(terms.expected or {}), []
+    explained = any(owed[:2] in EXPLAINS for owed in environment.owed())
     if isinstance(kept, str):
         notes.append(kept)
     elif kept is not None and explained:
@@ -127,17 +110,7 @@ def _verified(
             notes.append(f"{HEAD_FILE}, which says what was signed last, was altered")
         else:
             expected.setdefault(kept.seq, kept.hash)
-    found = verify(
-        environment,
-        Terms(
-            keys=keys,
-            expected=expected,
-            since_seq=terms.since_seq,
-            since_us=terms.since_us,
-            indexes=terms.indexes,
-            progress=progress,
-        ),
-    )
+    found = verify(environment, replace(terms, keys=keys, expected=expected))
     if kept is None and found.checkpoints:
         notes.append(f"{HEAD_FILE}, which says what was signed last, is not there")
     if found.ok and terms.keys and not found.trusted:
@@ -176,10 +149,10 @@ def _with_journal(chain: Verification, journal: JournalAudit) -> Verification:
     run = journal.runs[0]
     if not chain.ok and chain.first_bad_seq <= run.first_seq:
         return chain
-    return replace(chain, ok=False, first_bad_seq=run.first_seq, reason=_told(run, chain.head_seq))
+    return replace(chain, ok=False, first_bad_seq=run.first_seq, reason=_sentence(run, chain.head_seq))
 
 
-def _told(run: Run, head_seq: int) -> str:
+def _sentence(run: Run, head_seq: int) -> str:
     which = f"event {run.first_seq}"
     if run.last_seq > run.first_seq:
         which = f"event {run.first_seq}, as all up to {run.last_seq},"

@@ -21,14 +21,13 @@ from itertools import islice
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.events.audit.bad_record import BadRecord, decoded, hash_of, record_of
 from lightagentd.events.audit.checkpoint_check import TOPIC as CHECKPOINT
 from lightagentd.events.audit.checkpoint_check import CheckpointCheck
 from lightagentd.events.audit.erasure_check import TOPIC as DELETED
 from lightagentd.events.audit.erasure_check import ErasureCheck
 from lightagentd.events.audit.index_check import IndexCheck
 from lightagentd.events.audit.kept_check import KeptCheck
-from lightagentd.events.audit.record_check import checked
+from lightagentd.events.audit.record_check import BadRecord, checked, decoded, hash_at, hash_of, record_of
 from lightagentd.events.audit.signing import short
 from lightagentd.events.model import FROM_TOOL, GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded, seq_key
@@ -129,8 +128,7 @@ def verify_tail(environment: Environment, count: int) -> Verification:
 
     Raises StorageError.
     """
-    with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
-        newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+    newest = environment.newest_seq()
     walk = _Walk(environment, Terms(), tail=max(1, newest - count + 1))
     try:
         walk.run(newest)
@@ -148,9 +146,7 @@ class _Walk:
         self.environment = environment
         self.terms = terms
         self.checkpoints = CheckpointCheck(environment, terms.keys)
-        with environment.reading() as txn, txn.cursor(environment.db[EVENTS]) as cursor:
-            newest = int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
-        self.erasures = ErasureCheck(newest)
+        self.erasures = ErasureCheck(environment.newest_seq())
         self.kept = KeptCheck(environment, self.erasures)
         self.notes: list[str] = []
         self.unexpected: BadRecord | None = None
@@ -346,7 +342,7 @@ class _Walk:
         """Compare what is expected of events before the next one, as far as they are there."""
         while self._expected and self._expected[-1][0] <= self.seq:
             seq = self._expected[-1][0]
-            found = self.checkpoints.hash_of(seq)
+            found = hash_at(self.environment, seq)
             if found or seq > self.environment.anchor()[0]:
                 self._compare_expected(found.encode())
             else:

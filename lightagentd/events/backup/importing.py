@@ -18,14 +18,13 @@ from typing import Any, BinaryIO
 import lmdb
 
 from lightagentd.errors import HistoryDamaged
-from lightagentd.events.backup import installing, store_file
+from lightagentd.events.backup import installing
 from lightagentd.events.backup.backup import copy_error
 from lightagentd.events.backup.export_lines import MAX_NUMBER, ExportLines, is_hash, is_number
 from lightagentd.events.backup.portable import FIRST, FORMAT, LAST
-from lightagentd.events.backup.store_file import StoreFacts
-from lightagentd.events.model import GENESIS, Event, dump_json, is_topic
+from lightagentd.events.model import GENESIS, HEADER, Event, dump_json, is_topic
 from lightagentd.events.store import clock, records
-from lightagentd.events.store.layout import SCHEMA_VERSION, STATES, Environment
+from lightagentd.events.store.layout import SCHEMA_VERSION, STATES, Environment, written
 from lightagentd.events.store.states import entry
 
 _BATCH, _BATCH_BYTES = 5000, 16 << 20
@@ -34,23 +33,7 @@ _MAX_KEY_BYTES = 511
 """What LMDB takes."""
 _TEXTS = ("topic", "type", "source", "agent", "session", "request_id", "trace_id", "correlation_id")
 _HASHES = ("data_sha256", "prev", "hash")
-_HEADER = (
-    "seq",
-    "time",
-    "topic",
-    "type",
-    "source",
-    "agent",
-    "session",
-    "owner",
-    "caller",
-    "request_id",
-    "trace_id",
-    "correlation_id",
-    "data_sha256",
-    "prev",
-)
-_EVENT_KEYS = frozenset((*_HEADER, "data", "hash"))
+_EVENT_KEYS = frozenset((*HEADER, "data", "hash"))
 
 
 def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iterator[dict[str, Any]]:
@@ -61,18 +44,11 @@ def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iter
     StorageError, HistoryDamaged; then the present store is as it was.
     """
 
-    def make(folder: Path) -> StoreFacts:
+    def make(folder: Path) -> None:
         with os.fdopen(os.dup(fd), "rb", buffering=1 << 20) as file:
             _Import(file, name, cut_allowed=force).store_in(folder)
-        found = store_file.facts(folder / "data.mdb", name)
-        if not found.verified and not force:
-            raise HistoryDamaged(
-                f"{name} does not verify as a whole: {found.problem}.",
-                suggestion="Use another export, or put it in place all the same with --force.",
-            )
-        return found
 
-    yield from installing.install(Path(state), "import", by, make)
+    yield from installing.install(Path(state), "import", by, make, name, force=force)
 
 
 class _Import:
@@ -181,7 +157,7 @@ class _Import:
         self._check_types(fields)
         self._check_place(fields)
         data = self._data(fields)
-        header = {name: fields[name] for name in _HEADER}
+        header = {name: fields[name] for name in HEADER}
         lines = [dump_json(header)]
         if header["caller"] is None:  # events of schema version 1 have none
             del header["caller"]
@@ -191,7 +167,7 @@ class _Import:
             self._lines.wrong(
                 f"has not the header of event {fields['seq']} as it was stored: its hash is another"
             )
-        values = {name: fields[name] for name in _HEADER if name != "time"}
+        values = {name: fields[name] for name in HEADER if name != "time"}
         event = Event(time_us=fields["time"], data=fields["data"], hash=fields["hash"], **values)
         if event.seq > self._head[0]:
             self._head = (event.seq, event.hash)
@@ -289,21 +265,18 @@ class _Waiting:
 
     def store(self) -> None:
         """Raises StorageError."""
-        while True:
-            try:
-                with self._environment.env.begin(write=True) as txn:
-                    times = clock.load(self._environment, txn)
-                    puts = records.Puts(self._environment, txn)
-                    for record, event in self._events:
-                        puts.add(record, event)
-                    puts.flush()
-                    clock.note(self._environment, txn, times, (event.time_us for _, event in self._events))
-                    for name, key, value in self._states:
-                        txn.put(key, value, db=self._environment.db[name])
-            except lmdb.MapFullError:
-                self._environment.grow()
-            except lmdb.Error as err:
-                raise copy_error(err) from err
-            else:
-                break
+        try:
+            written(self._environment, self._write)
+        except lmdb.Error as err:
+            raise copy_error(err) from err
         self._events, self._states, self._size_bytes = [], [], 0
+
+    def _write(self, txn: Any) -> None:
+        times = clock.load(self._environment, txn)
+        puts = records.Puts(self._environment, txn)
+        for record, event in self._events:
+            puts.add(record, event)
+        puts.flush()
+        clock.note(self._environment, txn, times, (event.time_us for _, event in self._events))
+        for name, key, value in self._states:
+            txn.put(key, value, db=self._environment.db[name])

@@ -60,21 +60,16 @@ def install_backup(state: str, fd: int, name: str, by: int, force: bool) -> Iter
     HistoryDamaged; then the present store is as it was.
     """
 
-    def make(folder: Path) -> StoreFacts:
+    def make(folder: Path) -> None:
         _copy(fd, folder / "data.mdb")
-        found = store_file.facts(folder / "data.mdb", name)
-        if not found.verified and not force:
-            raise HistoryDamaged(
-                f"{name} does not verify: {found.problem}.",
-                suggestion="Use another backup, or put it in place all the same with --force.",
-            )
-        return found
 
-    yield from install(Path(state), "restore", by, make)
+    yield from install(Path(state), "restore", by, make, name, force=force)
 
 
-def install(state: Path, how: str, by: int, make: Callable[[Path], StoreFacts]) -> Iterator[dict[str, Any]]:
-    """Have `make` write a store's data.mdb into an empty folder, and put that in place.
+def install(
+    state: Path, how: str, by: int, make: Callable[[Path], None], name: str, *, force: bool
+) -> Iterator[dict[str, Any]]:
+    """Have `make` write a store's data.mdb into an empty folder, and put that in place if it verifies.
 
     Yields sentences about what an earlier command left (`said`), then the facts with `set_aside`, the path of
     the store that was there before, empty when there was none. Raises what `make` does, and Conflict,
@@ -88,7 +83,16 @@ def install(state: Path, how: str, by: int, make: Callable[[Path], StoreFacts]) 
         placed = False
         try:
             staging.mkdir(mode=0o700)
-            found = make(staging)
+            make(staging)
+            found = store_file.facts(staging / "data.mdb", name)
+            if not found.verified and not force:
+                verifies, other = (
+                    ("verify", "backup") if how == "restore" else ("verify as a whole", "export")
+                )
+                raise HistoryDamaged(
+                    f"{name} does not {verifies}: {found.problem}.",
+                    suggestion=f"Use another {other}, or put it in place all the same with --force.",
+                )
             aside = _name_aside(state, how) if os.path.lexists(state / HISTORY) else None
             _owe(staging, how, by, found, aside)
             _mark(staging, aside)
@@ -154,7 +158,7 @@ def _owe(staging: Path, how: str, by: int, found: StoreFacts, aside: Path | None
     environment = Environment(staging)
     try:
         with environment.env.begin(write=True) as txn:
-            environment.owe(txn, done.topic, done.type, done.model_dump(mode="json"))
+            environment.owe(txn, done.event())
     finally:
         environment.close()
     (staging / "lock.mdb").unlink(missing_ok=True)

@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,11 +33,11 @@ from lightagentd.events.store.layout import (
     SCHEMA_VERSION,
     Environment,
     as_storage_error,
+    ascending,
     bounded,
-    field_prefix,
     index_prefix,
-    indexed_fields,
     seq_key,
+    written,
 )
 from lightagentd.events.types.history import HistoryCompacted
 from lightagentd.host import state_lock
@@ -55,14 +54,6 @@ _T = TypeVar("_T")
 _BATCH = 1000
 _CLOSE = 200
 """With so few events left to bring, the writer brings them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compacted:
-    """What a compaction came to."""
-
-    bytes_before: int
-    bytes_after: int
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -114,7 +105,7 @@ def _prepare(environment: Environment) -> Path:
     return target
 
 
-def compact_stopped(path: Path) -> Compacted:
+def compact_stopped(path: Path) -> HistoryCompacted:
     """Compact a store that nobody has open, and owe it the event. Whoever calls holds the daemon's lock.
 
     Raises StorageError, HistoryDamaged, Conflict.
@@ -130,9 +121,9 @@ def compact_stopped(path: Path) -> Compacted:
         copy_store(path, target)
         copy = Environment(target)
         try:
-            done = Compacted(bytes_before=bytes_before, bytes_after=copy.used_bytes())
+            done = HistoryCompacted(bytes_before=bytes_before, bytes_after=copy.used_bytes())
             with copy.env.begin(write=True) as txn:
-                copy.owe(txn, HistoryCompacted.topic, HistoryCompacted.type, asdict(done))
+                copy.owe(txn, done.event())
         finally:
             copy.close()
         _exchange_and_remove(path)
@@ -146,7 +137,7 @@ def compact_state(state: str) -> Iterator[dict[str, int]]:
     """`compact_stopped` in a state folder without a daemon, for `stored.run_as_owner`. Raises Conflict."""
     fd = state_lock.hold(Path(state))
     try:
-        yield asdict(compact_stopped(Path(state) / "history"))
+        yield compact_stopped(Path(state) / "history").data()
     finally:
         os.close(fd)
 
@@ -161,7 +152,7 @@ def _exchange_and_remove(path: Path) -> None:
         raise as_storage_error(path, err) from err
 
 
-async def compact(history: History, copy: Copy) -> Compacted:
+async def compact(history: History, copy: Copy) -> HistoryCompacted:
     """Compact the history of this process, which is used meanwhile. One at a time, and no `prune` beside it.
 
     Raises StorageError, HistoryDamaged; then it is as it was.
@@ -183,8 +174,8 @@ async def compact(history: History, copy: Copy) -> Compacted:
         await _to_its_end(asyncio.to_thread(shutil.rmtree, target, ignore_errors=True))
         raise
     await _to_its_end(asyncio.to_thread(shutil.rmtree, made(path), ignore_errors=True))
-    done = Compacted(bytes_before=bytes_before, bytes_after=bytes_after)
-    await history.append(HistoryCompacted(**asdict(done)).event())
+    done = HistoryCompacted(bytes_before=bytes_before, bytes_after=bytes_after)
+    await history.append(done.event())
     return done
 
 
@@ -206,8 +197,7 @@ def _follow(live: Environment, new: Environment) -> None:
 
 def _bring(live: Environment, new: Environment) -> int:
     """Bring one batch of the events that the copy lacks; says how many that were."""
-    with new.reading() as txn, txn.cursor(new.db[EVENTS]) as cursor:
-        last = int.from_bytes(cursor.key()) if cursor.last() else 0
+    last = new.newest_seq()
     with live.reading() as txn, txn.cursor(live.db[EVENTS]) as cursor:
         found = cursor.set_range(seq_key(last + 1))
         rows = list(bounded(islice(cursor, _BATCH))) if found else []
@@ -219,19 +209,8 @@ def _bring(live: Environment, new: Environment) -> int:
             puts.add(record, event)
         puts.flush()
 
-    _written(new, put)
+    written(new, put)
     return len(rows)
-
-
-def _written(environment: Environment, write: Callable[[Any], None]) -> None:
-    """One transaction, with a map that is large enough for it."""
-    while True:
-        try:
-            with environment.env.begin(write=True) as txn:
-                write(txn)
-            return
-        except lmdb.MapFullError:
-            environment.grow()
 
 
 def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
@@ -241,7 +220,7 @@ def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
         while _bring(live, new):
             pass
         with live.reading() as source:
-            _written(new, partial(_bring_changes, live, source, new, erased))
+            written(new, partial(_bring_changes, live, source, new, erased))
         _compare(live, new)
         new.close()
         being_made(path).rename(made(path))
@@ -265,21 +244,10 @@ def _bring_changes(live: Environment, source: Any, new: Environment, erased: set
         with source.cursor(database) as rows, txn.cursor(new.db[name]) as cursor:
             cursor.putmulti(iter(rows), append=True)
     for session in erased:
-        prefix = index_prefix(session)
-        with txn.cursor(new.db["by_session"]) as cursor:
-            found = cursor.set_range(prefix)
-            keys = []
-            while found and cursor.key().startswith(prefix):
-                keys.append(cursor.key()[-8:])
-                found = cursor.next()
-        for key in keys:
+        for key in [key[-8:] for key, _ in ascending(txn, new.db["by_session"], index_prefix(session))]:
             before, now = txn.get(key, db=new.db[EVENTS]), source.get(key, db=live.db[EVENTS])
-            if before == now or now is None:
-                continue
-            for field, value in indexed_fields(decode(before)):
-                if field in ("tool", "effect", "decision"):
-                    txn.delete(field_prefix(field, value) + key, db=new.db["by_field"])
-            txn.put(key, now, db=new.db[EVENTS])
+            if before != now and now is not None:
+                records.forget_data(new, txn, before, now)
 
 
 def _compare(live: Environment, new: Environment) -> None:

@@ -14,17 +14,19 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
 from lightagentd.errors import HistoryDamaged, StorageError
-from lightagentd.events.model import FROM_TOOL, GENESIS, Event
+from lightagentd.events.model import FROM_TOOL, GENESIS, Event, NewEvent
 from lightagentd.events.store.states import decoding
+
+_T = TypeVar("_T")
 
 SCHEMA_VERSION = 2
 EVENTS = "events"
@@ -32,20 +34,8 @@ INDEXES = ("by_session", "by_agent", "by_topic", "by_time", "by_trace", "by_fiel
 FIELDS = ("type", "caller", "request", "tool", "effect", "decision")
 """What `by_field` is about. The last three are in the data of events that the daemon itself makes."""
 STATES = (
-    "sessions",
-    "turns",
-    "agents",
-    "approvals",
-    "undo",
-    "watches",
-    "current",
-    "plans",
-    "inputs",
-    "compactions",
-    "usage",
-    "memories",
-    "profiles",
-    "prunings",
+    *("sessions", "turns", "agents", "approvals", "undo", "watches", "current", "plans", "inputs"),
+    *("compactions", "usage", "memories", "profiles", "prunings"),
 )
 META = "meta"
 _ANCHOR = b"anchor"
@@ -134,6 +124,26 @@ def bounded(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
             return
 
 
+def ascending(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The entries whose keys begin with a prefix, in a transaction of the caller's."""
+    with txn.cursor(db) as cursor:
+        placed = cursor.set_range(prefix)
+        while placed and cursor.key().startswith(prefix):
+            yield cursor.item()
+            placed = cursor.next()
+
+
+def descending(
+    txn: Any, db: Any, prefix: bytes, before: bytes = b"\xff" * 8
+) -> Iterator[tuple[bytes, bytes]]:
+    """As `ascending`, the last one first: those whose keys are before the prefix with `before`."""
+    with txn.cursor(db) as cursor:
+        placed = cursor.prev() if cursor.set_range(prefix + before) else cursor.last()
+        while placed and cursor.key().startswith(prefix):
+            yield cursor.item()
+            placed = cursor.prev()
+
+
 class Environment:
     """The opened LMDB environment. Its owner closes it; readers and the one writer share it.
 
@@ -177,11 +187,11 @@ class Environment:
             try:
                 if not self.read_only:
                     self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    self._allocate_lock_file()
+                    _allocate_lock_file(self.path / "lock.mdb")
                 folder = self.path.stat().st_ino
                 opened = lmdb.open(
                     os.fspath(self.path),
-                    map_size=0 if self.read_only else self._map_bytes(),
+                    map_size=0 if self.read_only else _map_bytes(self._data_file),
                     max_dbs=32,
                     max_readers=126,
                     readonly=self.read_only,
@@ -198,22 +208,6 @@ class Environment:
                     return opened
             opened.close()
         raise StorageError(f"The history in {self.path} cannot be opened: it is exchanged all the time.")
-
-    def _map_bytes(self) -> int:
-        """Room for more than there is: without any, not even a database that is new could be made."""
-        with contextlib.suppress(FileNotFoundError):
-            return max(INITIAL_MAP_BYTES, 2 * self._data_file.stat().st_size)
-        return INITIAL_MAP_BYTES
-
-    def _allocate_lock_file(self) -> None:
-        """LMDB maps this file without asking for its blocks: on a full disk touching it would end the process
-        with SIGBUS (mmap(2)). Raises OSError.
-        """
-        fd = os.open(self.path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, _LOCK_BYTES)
-        finally:
-            os.close(fd)
 
     def _check_size(self) -> None:
         """Reading a page that was cut off would end the process with SIGBUS (mmap(2)), so look first."""
@@ -241,6 +235,11 @@ class Environment:
         """How many entries a database has. Raises StorageError."""
         with self.reading() as txn:
             return int(txn.stat(self.db[name])["entries"])
+
+    def newest_seq(self) -> int:
+        """The number of the newest event; 0 when there is none. Raises StorageError."""
+        with self.reading() as txn, txn.cursor(self.db[EVENTS]) as cursor:
+            return int.from_bytes(cursor.key()[:8]) if cursor.last() else 0
 
     def _check_version(self) -> None:
         with self._begin() as txn:
@@ -300,7 +299,7 @@ class Environment:
     def anchor(self) -> tuple[int, str]:
         """Number and hash of the event before the first of the chain: (0, GENESIS) when nothing was removed.
 
-        What is stored below it are events that retention kept (`kinds.history.HistoryPruned`).
+        What is stored below it are events that retention kept (`types.history.HistoryPruned`).
         """
         with self.reading() as txn:
             return self.anchor_in(txn)
@@ -318,19 +317,19 @@ class Environment:
         """Have the chain begin behind an event, in a transaction of the caller's."""
         self.set_meta(txn, _ANCHOR, [seq, anchor_hash])
 
-    def owe(self, txn: Any, topic: str, event_type: str, data: Mapping[str, Any]) -> None:
+    def owe(self, txn: Any, event: NewEvent) -> None:
         """Have the next start of the daemon append an event about what was done to the store before it, in a
         transaction of the caller's: a migration, or what an administrator did while no daemon ran.
         """
         found = txn.get(_OWED, db=self.db[META])
-        owed = [*(json.loads(found) if found else []), [topic, event_type, dict(data)]]
+        owed = [*(json.loads(found) if found else []), [event.topic, event.type, dict(event.data)]]
         self.set_meta(txn, _OWED, owed)
 
     def owed(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Topic, type and data of the events that are owed, see `owe`."""
         stored = self.get_meta(_OWED) or ()
         with decoding("meta", "owed"):
-            return [(str(topic), str(kind), dict(data)) for topic, kind, data in stored]
+            return [(str(topic), str(event_type), dict(data)) for topic, event_type, data in stored]
 
     def settle(self, txn: Any) -> None:
         """The events that were owed are in this transaction of the caller's."""
@@ -384,6 +383,34 @@ class Environment:
 
     def close(self) -> None:
         self.env.close()
+
+
+def written(environment: Environment, write: Callable[[Any], _T]) -> _T:
+    """What `write` gives of one write transaction. It is called again when the map was too small for it."""
+    while True:
+        try:
+            with environment.env.begin(write=True) as txn:
+                return write(txn)
+        except lmdb.MapFullError:
+            environment.grow()
+
+
+def _map_bytes(data_file: Path) -> int:
+    """Room for more than there is: without any, not even a database that is new could be made."""
+    with contextlib.suppress(FileNotFoundError):
+        return max(INITIAL_MAP_BYTES, 2 * data_file.stat().st_size)
+    return INITIAL_MAP_BYTES
+
+
+def _allocate_lock_file(path: Path) -> None:
+    """LMDB maps this file without asking for its blocks: on a full disk touching it would end the process
+    with SIGBUS (mmap(2)). Raises OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, _LOCK_BYTES)
+    finally:
+        os.close(fd)
 
 
 _RESTORE = "Nothing was changed. Move the folder away and restore a backup."

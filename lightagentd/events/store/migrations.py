@@ -24,6 +24,7 @@ from lightagentd.events.store.layout import (
     as_storage_error,
     bounded,
     seq_key,
+    written,
 )
 from lightagentd.events.store.records import index_fields
 from lightagentd.events.types.history import HistoryMigrated
@@ -92,22 +93,19 @@ def _position(environment: Environment, version: int) -> int | None:
 
 def _transaction(environment: Environment, version: int, step: Step, before: int) -> None:
     position = _position(environment, version) or 0
-    while True:
-        try:
-            with environment.env.begin(write=True) as txn:
-                reached = step(environment, txn, position)
-                if reached is not None:
-                    environment.set_meta(txn, _POSITION, [version, reached])
-                    return
-                environment.set_meta(txn, _POSITION, None)
-                if version == SCHEMA_VERSION:
-                    done = HistoryMigrated(from_version=before, to_version=version)
-                    environment.owe(txn, done.topic, done.type, done.model_dump(mode="json"))
-                environment.set_version(txn, version)
-                return
-        except lmdb.MapFullError:
-            environment.version = version - 1
-            environment.grow()
-        except lmdb.Error as err:
-            environment.version = version - 1
-            raise as_storage_error(environment.path, err) from err
+
+    def write(txn: Any) -> None:
+        reached = step(environment, txn, position)
+        if reached is not None:
+            environment.set_meta(txn, _POSITION, [version, reached])
+            return
+        environment.set_meta(txn, _POSITION, None)
+        if version == SCHEMA_VERSION:
+            environment.owe(txn, HistoryMigrated(from_version=before, to_version=version).event())
+        environment.set_version(txn, version)
+
+    try:
+        written(environment, write)
+    except lmdb.Error as err:
+        environment.version = version - 1
+        raise as_storage_error(environment.path, err) from err

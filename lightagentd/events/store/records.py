@@ -14,6 +14,7 @@ from lightagentd.events.store.layout import (
     EVENTS,
     INDEXES,
     Environment,
+    ascending,
     field_prefix,
     index_keys,
     index_prefix,
@@ -80,22 +81,22 @@ def index_fields(environment: Environment, txn: Any, event: Event) -> None:
 def erase(environment: Environment, txn: Any, session: str) -> int:
     """Take the data of each of a session's events away, and what the indexes know of it; says of how many."""
     db, prefix = environment.db, index_prefix(session)
-    with txn.cursor(db["by_session"]) as cursor:
-        keys: list[bytes] = []
-        placed = cursor.set_range(prefix)
-        while placed and cursor.key().startswith(prefix):
-            keys.append(cursor.key()[-8:])
-            placed = cursor.next()
     count = 0
-    for key in keys:
+    for key in [key[-8:] for key, _ in ascending(txn, db["by_session"], prefix)]:
         record = txn.get(key, db=db[EVENTS])
         line, _, data = (record or b"").partition(b"\n")
         if not data or json.loads(line)["session"] != session:
             continue
-        event = decode(record)
-        for field, value in indexed_fields(event):
-            if field in ("tool", "effect", "decision"):
-                txn.delete(field_prefix(field, value) + key, db=db["by_field"])
-        txn.put(key, line + b"\n", db=db[EVENTS])
+        forget_data(environment, txn, record, line + b"\n")
         count += 1
     return count
+
+
+def forget_data(environment: Environment, txn: Any, record: bytes, left: bytes) -> None:
+    """Store what is left of a record without its data, and take away what the indexes know of these."""
+    event = decode(record)
+    key = seq_key(event.seq)
+    for field, value in indexed_fields(event):
+        if field in ("tool", "effect", "decision"):
+            txn.delete(field_prefix(field, value) + key, db=environment.db["by_field"])
+    txn.put(key, left, db=environment.db[EVENTS])

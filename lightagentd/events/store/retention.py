@@ -25,7 +25,16 @@ from typing import Any
 from lightagentd.errors import HistoryDamaged
 from lightagentd.events.model import Event, NewEvent, decode, dump_json
 from lightagentd.events.store import records
-from lightagentd.events.store.layout import EVENTS, Environment, bounded, field_prefix, index_prefix, seq_key
+from lightagentd.events.store.layout import (
+    EVENTS,
+    Environment,
+    ascending,
+    bounded,
+    descending,
+    field_prefix,
+    index_prefix,
+    seq_key,
+)
 from lightagentd.events.types.history import HistoryPruned
 
 PASS_EVENTS = 1000
@@ -85,14 +94,9 @@ class _Needs:
 
     def _newest_key(self) -> int:
         """The number of the event that names the key which signs now."""
-        prefix = field_prefix("type", "key")
-        with self._txn.cursor(self._environment.db["by_field"]) as cursor:
-            found = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
-            while found and cursor.key().startswith(prefix):
-                if cursor.value() == b"daemon.checkpoint":
-                    return int.from_bytes(cursor.key()[-8:], "big")
-                found = cursor.prev()
-        return 0
+        named = descending(self._txn, self._environment.db["by_field"], field_prefix("type", "key"))
+        keys = (key for key, topic in named if topic == b"daemon.checkpoint")
+        return int.from_bytes(next(keys, b"")[-8:])
 
     def keeps(self, event: Event) -> bool:
         """Whether an event has to stay."""
@@ -116,10 +120,8 @@ class _Needs:
         return found
 
     def _has_older(self, event: Event) -> bool:
-        prefix = index_prefix(event.session)
-        with self._txn.cursor(self._environment.db["by_session"]) as cursor:
-            found = cursor.set_range(prefix) and cursor.key().startswith(prefix)
-            return bool(found and cursor.key()[-8:] < seq_key(event.seq))
+        own = ascending(self._txn, self._environment.db["by_session"], index_prefix(event.session))
+        return any(key[-8:] < seq_key(event.seq) for key, _ in islice(own, 1))
 
     def _counts(self, event: Event) -> bool:
         """Whether a `pruned` is the newest about its part of the chain."""
@@ -153,23 +155,16 @@ def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> 
             records.remove(environment, txn, event)
     last = examined[-1]
     environment.set_anchor(txn, last.seq, last.hash)
-    part = Part(
+    said = HistoryPruned(
         first_seq=anchor + 1,
         last_seq=last.seq,
-        by=next_seq,
-        others=any(event.topic != "agent.message" for event in kept),
+        last_hash=last.hash,
+        removed=len(examined) - len(kept),
+        kept=[(event.seq, event.hash) for event in kept],
+        reason=bounds.reason,
     )
-    _note(environment, txn, part, kept=bool(kept))
-    return [
-        HistoryPruned(
-            first_seq=part.first_seq,
-            last_seq=part.last_seq,
-            last_hash=last.hash,
-            removed=len(examined) - len(kept),
-            kept=[(event.seq, event.hash) for event in kept],
-            reason=bounds.reason,
-        ).event()
-    ]
+    _note(environment, txn, said, next_seq, kept)
+    return [said.event()]
 
 
 def _slice(
@@ -234,12 +229,12 @@ def _part_key(first_seq: int) -> str:
     return f"{first_seq:020d}"
 
 
-def _note(environment: Environment, txn: Any, part: Part, *, kept: bool) -> None:
+def _note(environment: Environment, txn: Any, said: HistoryPruned, by: int, kept: list[Event]) -> None:
     """Store which `pruned` counts for a part of the chain; a part of which nothing is left needs none."""
-    key, db = _part_key(part.first_seq).encode(), environment.db[_STATE]
+    key, db = _part_key(said.first_seq).encode(), environment.db[_STATE]
     if kept:
-        value = {"last_seq": part.last_seq, "by": part.by, "others": part.others}
-        txn.put(key, dump_json(value), db=db)
+        others = any(event.topic != "agent.message" for event in kept)
+        txn.put(key, dump_json({"last_seq": said.last_seq, "by": by, "others": others}), db=db)
     else:
         txn.delete(key, db=db)
 
@@ -261,29 +256,26 @@ def sweep(environment: Environment, part: Part, txn: Any, next_seq: int) -> list
     """One pass over what was kept of a part: what nobody needs any more goes. As `prune` in all else."""
     needs = _Needs(environment, txn)
     end = time.monotonic() + PASS_S
-    kept: list[tuple[int, str]] = []
-    others, removed = False, 0
+    kept: list[Event] = []
+    removed = 0
     for event in _kept_of(environment, txn, part):
         if time.monotonic() > end or needs.keeps(event):
-            kept.append((event.seq, event.hash))
-            others = others or event.topic != "agent.message"
+            kept.append(event)
         else:
             records.remove(environment, txn, event)
             removed += 1
     if not removed:
         return []
-    now = Part(first_seq=part.first_seq, last_seq=part.last_seq, by=next_seq, others=others)
-    _note(environment, txn, now, kept=bool(kept))
-    return [
-        HistoryPruned(
-            first_seq=part.first_seq,
-            last_seq=part.last_seq,
-            last_hash="",
-            removed=removed,
-            kept=kept,
-            reason="sessions",
-        ).event()
-    ]
+    said = HistoryPruned(
+        first_seq=part.first_seq,
+        last_seq=part.last_seq,
+        last_hash="",
+        removed=removed,
+        kept=[(event.seq, event.hash) for event in kept],
+        reason="sessions",
+    )
+    _note(environment, txn, said, next_seq, kept)
+    return [said.event()]
 
 
 def needs_sweep(environment: Environment, part: Part) -> bool:
@@ -295,10 +287,9 @@ def needs_sweep(environment: Environment, part: Part) -> bool:
 
 def last_deletion(environment: Environment) -> int:
     """The number of the newest event that says that a session was deleted; 0 when there is none."""
-    prefix = index_prefix("session.deleted")
-    with environment.reading() as txn, txn.cursor(environment.db["by_topic"]) as cursor:
-        found = cursor.prev() if cursor.set_range(prefix + b"\xff" * 8) else cursor.last()
-        return int.from_bytes(cursor.key()[-8:]) if found and cursor.key().startswith(prefix) else 0
+    with environment.reading() as txn:
+        found = descending(txn, environment.db["by_topic"], index_prefix("session.deleted"))
+        return int.from_bytes(next(found, (b"", b""))[0][-8:])
 
 
 def _kept_of(environment: Environment, txn: Any, part: Part) -> Iterator[Event]:

@@ -27,7 +27,7 @@ from lightagentd.errors import HistoryDamaged
 from lightagentd.events.audit import verification
 from lightagentd.events.audit.checkpoints import Checkpoints, KeptHead
 from lightagentd.events.audit.signing import public_keys, signing_key
-from lightagentd.events.audit.store_audit import AuditTerms, audit_store
+from lightagentd.events.audit.store_audit import audit_store
 from lightagentd.events.audit.verification import Terms, Verification
 from lightagentd.events.audit.verification import verify as verify_store
 from lightagentd.events.context import within
@@ -83,7 +83,7 @@ class Store:
 
     def audit(self, **terms: Any) -> dict[str, Any]:
         """What `lactl audit verify` finds, without the journal."""
-        wanted = AuditTerms(**{"keys": {}, "expected": {}, **terms})
+        wanted = Terms(**{"keys": {}, "expected": {}, **terms})
         found = list(audit_store(str(self.state), wanted, None))[-1]
         return dict(found["chain"])
 

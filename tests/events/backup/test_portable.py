@@ -22,7 +22,7 @@ from lightagentd.events.backup import export_lines, importing
 from lightagentd.events.backup.importing import install_export
 from lightagentd.events.backup.portable import export, line
 from lightagentd.events.backup.stored import result_as_owner, run_as_owner
-from lightagentd.events.model import GENESIS, dump_json
+from lightagentd.events.model import GENESIS, HEADER, dump_json
 from lightagentd.events.queries import StoredHistory
 from tests.events.backup.test_backup import records
 from tests.events.backup.test_stored import STRANGER, as_root, owned
@@ -266,7 +266,7 @@ def test_a_line_that_is_too_long_is_not_read(
 def test_a_kept_event_that_retention_does_not_list_is_found(whole: Lines, elsewhere: Path) -> None:
     kept = json.loads(whole[1])
     assert kept["seq"] <= 10
-    header = {name: kept[name] for name in importing._HEADER}
+    header = {name: kept[name] for name in HEADER}
     header["agent"] = "other"
     kept = {**header, "data": kept["data"], "hash": hashlib.sha256(dump_json(header)).hexdigest()}
     with pytest.raises(HistoryDamaged, match="does not verify as a whole"):
@@ -283,7 +283,7 @@ def test_what_was_cut_off_is_taken_when_that_is_forced(whole: Lines, elsewhere: 
 
 def test_the_export_of_an_older_program_is_taken(elsewhere: Path) -> None:
     """Headers of schema version 1 have no caller; a salvage of a damaged store has no last line."""
-    header: dict[str, Any] = {name: "" for name in importing._HEADER if name != "caller"}
+    header: dict[str, Any] = {name: "" for name in HEADER if name != "caller"}
     data = {"n": 1}
     header |= {"seq": 1, "time": 5, "topic": "daemon.state", "type": "ready", "owner": None, "prev": GENESIS}
     header["data_sha256"] = hashlib.sha256(dump_json(data)).hexdigest()
@@ -342,7 +342,7 @@ def _write_large(path: Path, count: int, text: str) -> None:
         }
         file.write(line(first))
         for seq in range(1, count + 1):
-            header = dict.fromkeys(importing._HEADER, "") | {
+            header = dict.fromkeys(HEADER, "") | {
                 "seq": seq,
                 "time": seq,
                 "owner": None,

@@ -46,7 +46,7 @@ class EventContext:
 
     @staticmethod
     def from_wire(value: Any, *, agent: str, session: str, owner: int) -> EventContext:
-        """The context of a call in a worker; what is not there, or is of another type, is empty."""
+        """The context of a call in a worker; values that are missing or of another type are empty."""
         found: Mapping[str, Any] = value if isinstance(value, dict) else {}
         caller = found.get("caller")
         ids = {name: found.get(name) for name in ("request_id", "trace_id", "correlation_id")}
@@ -94,7 +94,7 @@ def act_for(caller: int) -> None:
 
 
 def own_task(work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
-    """Start a task that outlives whoever happened to start it: it acts on nobody's word until it says so."""
+    """Start a task that outlives its starter, with an empty context."""
     fresh = contextvars.copy_context()
     fresh.run(context.set, EventContext())
     return asyncio.get_running_loop().create_task(work, name=name, context=fresh)

@@ -1,10 +1,10 @@
 """Follows the history: stored events from a number on, then each new one, without a gap or a double.
 
 A follower holds a position. It reads the store from there, by the indexes, until it has seen all; then it
-takes new events from its subscription, already decoded, and no store is read for them. Whoever is slower
-than that bounded queue goes back to the store. So a slow follower costs little memory, delays nobody and
-misses nothing, but for what retention has removed meanwhile, or what it said it would rather miss than be
-late (`max_lag`): then it is told, with a `Missed`.
+takes new events from its subscription, already decoded, without reading the store. A follower that is slower
+than that bounded queue goes back to the store. So a slow follower costs little memory and delays nobody. It
+misses only events that retention removed meanwhile, and those that `max_lag` lets it skip: a `Missed` says
+how many.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Feed:
         max_lag: int = 0,
     ) -> AsyncGenerator[Event | Missed, None]:
         """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
-        the feed is closed. With `max_lag`, whoever is more than so many events behind goes on half as many
-        before the newest.
+        the feed is closed. With `max_lag`, a follower that is more than so many events behind skips to half
+        as many before the newest.
         """
         follower = _Follower(history, wanted, from_seq, last_seq, max_lag)
         self.followers += 1
@@ -148,7 +148,7 @@ class _Follower:
         return Missed(count=self.position - first_seq, first_seq=first_seq, from_seq=self.position)
 
     def _read(self) -> tuple[Missed | None, Slice]:
-        """A part of what is stored, and what is not any more. In a thread."""
+        """Some stored events, and those that retention removed before them. In a thread."""
         self.position = max(self.position, self._history.first_seq(self._wanted))
         first_seq = max(self.position, self._notified_seq + 1)
         missed = None

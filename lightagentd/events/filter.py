@@ -80,21 +80,12 @@ class Filter:
 
         Rests on how `model.dump_json` writes: without spaces, with no escapes but those that JSON demands.
         """
-        parts = [
-            b'"%s":%s' % (name, dump_json(value))
-            for name, value in (
-                (b"agent", self.agent),
-                (b"session", self.session),
-                (b"trace_id", self.trace),
-                (b"request_id", self.request),
-                (b"type", self.type),
-                (b"caller", self.caller),
-                (b"tool", self.tool),
-                (b"effect", self.effect),
-                (b"decision", self.decision),
-            )
-            if value not in ("", None)
-        ]
+        wanted = {"agent": self.agent, "session": self.session, "trace_id": self.trace, "type": self.type}
+        wanted |= {"request_id": self.request, "tool": self.tool, "effect": self.effect}
+        wanted |= {"decision": self.decision}
+        parts = [dump_json({name: value})[1:-1] for name, value in wanted.items() if value]
+        if self.caller is not None:
+            parts.append(b'"caller":%d' % self.caller)
         # JSON escapes a string character by character, and casefold() changes no character that it escapes.
         text = dump_json(self.text.casefold())[1:-1].decode() if self.text else ""
 

@@ -125,7 +125,7 @@ def message_id(topic: str, event_type: str) -> str:
 
 def dump_json(value: Any) -> bytes:
     """Compact JSON in UTF-8, one line. Lone surrogates (bytes that were not UTF-8) become U+FFFD, and NaN and
-    the infinities null. Raises TypeError, ValueError or RecursionError for what is not JSON.
+    the infinities null. Raises TypeError, ValueError or RecursionError for a value that JSON does not have.
     """
     try:
         text = _to_json(value)

@@ -1,10 +1,10 @@
-"""The bus inside the daemon: hands stored events to whoever subscribed, in the loop's thread.
+"""The bus inside the daemon: hands stored events to subscribers, in the loop's thread.
 
 `Subscriptions` belongs to the daemon. `publish` is called by the history's thread, once for each commit, and
 crosses to the loop once. A `Subscription` is about one topic, all topics below one, one session, or all, and
-holds events in a queue that is bounded in events and in bytes. What happens when the queue is full is said by
-whoever subscribes (`Overflow`), and what was lost is counted: nobody who is slow delays another, or the
-history. Whoever must not lose anything reads the history from `lost_from` on (see `feed`).
+holds events in a queue that is bounded in events and in bytes. The subscriber chooses what happens when the
+queue is full (`Overflow`), and lost events are counted: a slow subscriber delays neither another one nor the
+history. A subscriber that must not lose events reads the history from `lost_from` on (see `feed`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Take no more events; whoever waits gets what is in the queue, and then the end."""
+        """Take no more events; a waiting reader gets those in the queue, and then the end."""
         self.closed = True
         self._owner.remove(self)
         self._changed.set()

@@ -1,8 +1,8 @@
 """Whether the checkpoints of a walk are the daemon's, and fit the events that they cover.
 
-Each start of the daemon stores its key and a checkpoint of what it found, before all else (`checkpoints`). So
-whoever writes the chain anew without the key can neither leave the old checkpoints in, which do not fit, nor
-leave them out, where a start is among what he wrote.
+Each start of the daemon first stores its key and a checkpoint of the history that it found (`checkpoints`).
+So a chain that was rewritten without the key shows: old checkpoints do not fit it, and a start without a
+checkpoint is not the daemon's.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CheckpointCheck:
         self._check_owed()
         key, public = text_in(event.data or {}, "fingerprint"), _public_in(event)
         if public is None or fingerprint(public) != key:
-            raise BadRecord(event.seq, f"event {event.seq} was forged: it names a key that is none")
+            raise BadRecord(event.seq, f"event {event.seq} was forged: it names an invalid key")
         if not self.keys_seen or self.keys_seen[-1][1] != key:
             self.keys_seen.append((event.seq, key))
         self._known[key] = public

@@ -1,4 +1,4 @@
-"""Whether missing data is missing for a reason: a later deletion of the session says that it took it away.
+"""Checks that each event without data has a reason: a later deletion of its session that removed the data.
 
 The deletion (`session.deleted`) says of how many events it took the data. Where all of them are still there,
 the numbers must agree. For each session that was deleted a few numbers are held.
@@ -89,12 +89,19 @@ class ErasureCheck:
             if found.open:
                 lost.append(found.first_open)
             counted = found.known and found.tombstone <= self._newest
+            who = session[:60]
             if lost:
-                bad.append(_lost(min(lost), session))
+                seq, why = min(lost), f"was altered: its data is missing, and {who} was not deleted after it"
+                bad.append(BadRecord(seq, f"event {seq} {why}"))
             elif found.known and explained > found.said:
-                bad.append(_too_many(min([*found.kept, found.first or found.tombstone]), session, found))
+                seq = min([*found.kept, found.first or found.tombstone])
+                took = f"the session's deletion took the data of {found.said} events away"
+                why = f"{took}, and {explained} have none"
+                bad.append(BadRecord(seq, f"event {seq} or a later one of {who} was altered: {why}"))
             elif whole and counted and explained < found.said:
-                bad.append(_too_few(session, found))
+                seq, took = found.tombstone, f"took the data of {found.said} events of {who} away"
+                why = f"the deletion at event {seq} {took}, and only {explained} have none"
+                bad.append(BadRecord(seq, why))
         if bad:
             raise min(bad, key=lambda one: one.seq)
 
@@ -112,25 +119,3 @@ class ErasureCheck:
         else:
             found.known = False
         found.tombstone = max(found.tombstone, event.seq)
-
-
-def _lost(seq: int, session: str) -> BadRecord:
-    return BadRecord(
-        seq, f"event {seq} was altered: its data is missing, and {session[:60]} was not deleted after it"
-    )
-
-
-def _too_many(seq: int, session: str, found: _Session) -> BadRecord:
-    return BadRecord(
-        seq,
-        f"event {seq} or a later one of {session[:60]} was altered: the session's deletion took the data of "
-        f"{found.said} events away, and {found.explained + len(found.kept)} have none",
-    )
-
-
-def _too_few(session: str, found: _Session) -> BadRecord:
-    return BadRecord(
-        found.tombstone,
-        f"the deletion at event {found.tombstone} took the data of {found.said} events of {session[:60]} "
-        f"away, and only {found.explained + len(found.kept)} have none",
-    )

@@ -1,6 +1,6 @@
-"""Whether the indexes of the history are whole: every entry is there, and nothing beside.
+"""Checks that the indexes have an entry for each event, and no other entries.
 
-Queries go by the indexes, so whoever takes entries away hides events from them, and the chain still verifies.
+Queries read the indexes: removing an entry hides an event from them, although the chain still verifies.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The comparison of the history with the journal, event for event, by `LIGHTAGENT_SEQ` and `LIGHTAGENT_HASH`.
+"""Compares the history with the journal, event for event, by `LIGHTAGENT_SEQ` and `LIGHTAGENT_HASH`.
 
-The journal is journald's, so whoever can write the daemon's files cannot write what is in it already. Fields
-that begin with an underscore are journald's own words (systemd.journal-fields(7)): an entry is the daemon's
-when `_SYSTEMD_UNIT` is its unit and `_UID` its user; whatever else has the fields of an event was sent by
-somebody else, and is listed as forged.
+The journal belongs to journald: write access to the daemon's files does not change entries there. Fields that
+begin with an underscore are set by journald (systemd.journal-fields(7)). An entry is the daemon's when
+`_SYSTEMD_UNIT` is its unit and `_UID` its user. Any other entry with the fields of an event is listed as
+forged.
 
 Entries come from journalctl(1) as lines of JSON, some at a time; of the history one bit for each event is
 held. What the journal lacks is told apart: what was rotated away, what the daemon said that it could not send

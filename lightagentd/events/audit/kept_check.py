@@ -1,4 +1,4 @@
-"""What retention left of the events before the anchor: it must be there, unchanged, and nothing beside it.
+"""Checks the events that retention kept before the anchor: all are there, unchanged, and no others.
 
 Each event `pruned` lists what stays of its part of the chain; a later one about the same part replaces it.
 Some of them are before the anchor themselves and then listed by later ones, so the newest are read first.

@@ -2,9 +2,8 @@
 
 It is the credential `lightagentd.audit-key` or `audit-key` (systemd.exec(5), CREDENTIALS), 32 raw bytes or
 PKCS#8 as PEM; without one it is made at the first start and lies in `<state>/audit/key.pem`, for the
-daemon's user alone. The public key lies beside it in `public.pem`, and in an event of each start. Whoever
-takes over the daemon's user can sign; what was signed before, and is in the journal or was copied
-elsewhere, he cannot sign anew.
+daemon's user alone. The public key lies beside it in `public.pem`, and in an event of each start. An attacker
+who takes over the daemon's user can sign, but cannot change older signatures in the journal or in copies.
 
 What is signed is a text of three lines, so that anyone can check it with openssl(1):
 

@@ -1,8 +1,9 @@
-"""What `lactl audit verify` does with the rights of the store's owner (`stored.run_as_owner`): it walks the
-chain, and compares it with what was kept beside it, and with the journal, which comes through a descriptor.
+"""The work of `lactl audit verify`, with the rights of the store's owner (`stored.run_as_owner`).
 
-What is trusted: the public keys that are given, else the one that the daemon left in `<state>/audit`, and
-the hash of the newest event that it signed, which it keeps there, too.
+It walks the chain, and compares it with the kept head and with the journal, which comes through a descriptor.
+
+It trusts the given public keys, else the daemon's own in `<state>/audit`, and the signed hash of the newest
+event, which the daemon keeps there, too.
 """
 
 from __future__ import annotations

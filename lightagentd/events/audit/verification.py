@@ -1,14 +1,13 @@
-"""The verification of the chain: which stored record is the first that is not what it was.
+"""Verifies the chain: finds the first stored record that is not what it was.
 
-Each record's header names the hash of the header before it and of its own data (see `model`). A record is
-read as bytes, so that the hashes are those of what lies on disk. The walk begins behind the anchor, before
-which retention may have left some events (`kept_check`), or later, at a checkpoint, where a caller wants
-that. What is as the daemon writes it is compared as bytes, without reading the JSON; what is not is looked
-at closely, to say what is wrong with it.
+Each record's header names the hash of the header before it and of its own data (see `model`). The hashes are
+those of the bytes on disk. The walk begins behind the anchor, or at a later checkpoint if the caller wants
+that; events that retention kept before the anchor are compared, too (`kept_check`). Records in the daemon's
+own format are compared as bytes, without parsing JSON. Any other record is examined, to say what is wrong.
 
-Records that were cut off at the end, and a chain that was written anew from some record to its end, show
-by the signed checkpoints in it, by the `expected` hashes that a caller kept elsewhere, and in the journal
-(`journal_audit`). What cannot be seen at all: events after the newest signature and the newest kept hash.
+A missing end, and a chain that was rewritten up to its end, show by the signed checkpoints, by the `expected`
+hashes that a caller kept elsewhere, and in the journal (`journal_audit`). Changes of events after the newest
+signature and the newest kept hash cannot be seen.
 """
 
 from __future__ import annotations

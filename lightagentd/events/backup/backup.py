@@ -33,8 +33,8 @@ def open_stored(history: Path) -> StoredHistory:
 def copy_store(history: str) -> Iterator[bytes | dict[str, Any]]:
     """A snapshot piece by piece; then says what the store had just before. The snapshot has at least that.
 
-    Whoever writes the pieces to a file does so himself: the child that reads the store, and might be taken
-    over by it, never has that file. Raises NotFound, StorageError, HistoryDamaged.
+    The caller writes the pieces to a file. The child that reads the store never has that file, since a forged
+    store might take the child over. Raises NotFound, StorageError, HistoryDamaged.
     """
     stored = open_stored(Path(history))
     try:

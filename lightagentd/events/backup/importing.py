@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,7 +32,15 @@ _BATCH, _BATCH_BYTES = 5000, 16 << 20
 _MAX_KEY_BYTES = 511
 """What LMDB takes."""
 _TEXTS = ("topic", "type", "source", "agent", "session", "request_id", "trace_id", "correlation_id")
-_HASHES = ("data_sha256", "prev", "hash")
+_VALUES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    ((*_TEXTS, "data_text"), "text", lambda value: isinstance(value, str)),
+    (("data_sha256", "prev", "hash"), "hash", is_hash),
+    (("owner", "caller"), "uid", lambda value: value is None or is_number(value)),
+    (("seq",), "number of an event", lambda value: is_number(value, lowest=1)),
+    (("time",), "time in microseconds", lambda value: is_number(value, lowest=-MAX_NUMBER)),
+    (("data",), "object", lambda value: isinstance(value, dict | None)),
+)
+"""What the fields of an event's line must be, and how a message calls that."""
 _EVENT_KEYS = frozenset((*HEADER, "data", "hash"))
 
 
@@ -213,23 +221,10 @@ class _Import:
             self._lines.wrong(f"has an event {seq} that does not follow the event {head} of this export")
 
     def _check_types(self, fields: dict[str, Any]) -> None:
-        for name in _TEXTS:
-            if not isinstance(fields[name], str):
-                self._lines.wrong(f"has no text as {name}")
-        for name in _HASHES:
-            if not is_hash(fields[name]):
-                self._lines.wrong(f"has no hash as {name}")
-        for name in ("owner", "caller"):
-            if not (fields[name] is None or is_number(fields[name])):
-                self._lines.wrong(f"has no uid as {name}")
-        if not is_number(fields["seq"]) or fields["seq"] == 0:
-            self._lines.wrong("has no number of an event as seq")
-        if not is_number(fields["time"], lowest=-MAX_NUMBER):
-            self._lines.wrong("has no time in microseconds as time")
-        if not isinstance(fields["data"], dict | None):
-            self._lines.wrong("has no object as data")
-        if not isinstance(fields.get("data_text", ""), str):
-            self._lines.wrong("has no text as data_text")
+        for names, what, fits in _VALUES:
+            for name in names:
+                if not fits(fields.get(name, "")):  # `data_text` alone may be absent
+                    self._lines.wrong(f"has no {what} as {name}")
         if not is_topic(fields["topic"]):
             self._lines.wrong(f"has no topic: {fields['topic'][:60]!r}")
 

@@ -1,7 +1,7 @@
 """One file that holds a store, such as a backup: what is in it, and does its chain verify?
 
-The file is input from outside. Whoever examines it does so in a child process (`stored.run_as_owner`), since
-LMDB can crash on pages that are not its own.
+The file is input from outside. It must be examined in a child process (`stored.run_as_owner`), since LMDB can
+crash on forged pages.
 """
 
 from __future__ import annotations

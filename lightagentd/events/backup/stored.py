@@ -1,12 +1,12 @@
 """Work on the store's own files, beside a running daemon or without it, with the rights of their owner.
 
-Whoever can write the daemon's files could attack who reads them: LMDB trusts its file. So root never opens
-them. `run_as_owner` forks a child that gives up what it has beyond the folder's owner (uid, gid, groups,
+LMDB trusts its file, so a forged file could attack its reader. Root therefore never opens the daemon's files.
+`run_as_owner` forks a child that gives up what it has beyond the folder's owner (uid, gid, groups,
 terminal, other descriptors, new privileges), does the work there, and sends what it finds through a pipe.
 What it writes belongs to the owner, and a file on which LMDB crashes ends the child alone. The parent takes
 frames of bounded size: a letter, 4 bytes of length, and JSON or bytes.
 
-The child lives as long as its iterator: whoever leaves that early ends it with SIGKILL, and so does the end
+The child lives as long as its iterator: leaving that early kills the child with SIGKILL, and so does the end
 of the parent.
 """
 
@@ -28,7 +28,7 @@ from lightagentd.errors import from_code as error_from_code
 
 _JSON, _BYTES, _ERROR, _END = b"J", b"B", b"E", b"Z"
 _MAX_FRAME_BYTES = 256 << 20
-"""The largest thing that a child may send; it is whoever owns the store that could have made it."""
+"""The largest frame that a child may send; the owner of the store may have forged its size."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
 _LAST_FD = (1 << 31) - 1
 _READ_BY_OWNER = "Use sudo."

@@ -1,8 +1,8 @@
 """The journal entry of a stored event. Its sentence and its priority are declared by its type.
 
 The journal gets what happened (a tool call with its redacted arguments, as sudo logs its commands) and the
-event's hash, but not the content of prompts, output and messages: whoever may read the journal would
-read everyone's. `journal_content` in the configuration adds it. Fields are described in
+event's hash, but not the content of prompts, output and messages: every reader of the journal would read
+everyone's. `journal_content` in the configuration adds it. Fields are described in
 systemd.journal-fields(7); ours begin with LIGHTAGENT. Those that describe a call come from the daemon's own
 events alone: a tool may put what it likes into its events.
 """

@@ -1,4 +1,4 @@
-"""How far the clock that gave events their times was ever set back, and what follows from it.
+"""Tracks how far the clock was ever set back, and derives which numbers events of a time can have.
 
 Events have ascending numbers, and times that nearly ascend: a clock may be set back, and an event is made
 some time before it is stored. `Clock` is the newest time so far and the largest distance by which a later
@@ -70,7 +70,7 @@ def note(environment: Environment, txn: Any, before: Clock | None, times_us: Ite
 
 
 def measure(environment: Environment) -> Iterator[int]:
-    """Find out what is not known, from all events, and store it. Gives how many were read, now and then.
+    """Compute the missing clock from all events, and store it. Yields now and then how many were read.
 
     Nobody else may write meanwhile. Raises HistoryDamaged, StorageError.
     """

@@ -87,15 +87,9 @@ def index_keys(event: Event) -> list[tuple[str, bytes]]:
     """Name of the index and key, for each index that the event belongs to."""
     seq = seq_key(event.seq)
     keys = [("by_topic", index_prefix(event.topic) + seq), ("by_time", seq_key(max(0, event.time_us)) + seq)]
-    if event.session:
-        keys.append(("by_session", index_prefix(event.session) + seq))
-    if event.agent:
-        keys.append(("by_agent", index_prefix(event.agent) + seq))
-    if event.trace_id:
-        keys.append(("by_trace", index_prefix(event.trace_id) + seq))
-    for field, value in indexed_fields(event):
-        keys.append(("by_field", field_prefix(field, value) + seq))
-    return keys
+    named = (("by_session", event.session), ("by_agent", event.agent), ("by_trace", event.trace_id))
+    keys += [(name, index_prefix(value) + seq) for name, value in named if value]
+    return keys + [("by_field", field_prefix(field, value) + seq) for field, value in indexed_fields(event)]
 
 
 def indexed_fields(event: Event) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""Records in a write transaction: an event goes in, loses its data, or goes, always with its index entries.
+"""Stores, erases and removes events in a write transaction, always with their index entries.
 
-The transaction belongs to the caller, who is the one writer of the store (`history`) or has it for himself.
+The transaction belongs to the caller: the one writer of the store (`history`), or its only user.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def index_fields(environment: Environment, txn: Any, event: Event) -> None:
 
 
 def erase(environment: Environment, txn: Any, session: str) -> int:
-    """Take the data of each of a session's events away, and what the indexes know of it; says of how many."""
+    """Erase the data of a session's events, and their index entries. Gives the number of events."""
     db, prefix = environment.db, index_prefix(session)
     count = 0
     for key in [key[-8:] for key, _ in ascending(txn, db["by_session"], prefix)]:
@@ -93,7 +93,7 @@ def erase(environment: Environment, txn: Any, session: str) -> int:
 
 
 def forget_data(environment: Environment, txn: Any, record: bytes, left: bytes) -> None:
-    """Store what is left of a record without its data, and take away what the indexes know of these."""
+    """Replace a record by one without data, and remove the index entries of the data."""
     event = decode(record)
     key = seq_key(event.seq)
     for field, value in indexed_fields(event):

@@ -1,4 +1,4 @@
-"""Finds the events that a filter wants, by the indexes, a slice at a time.
+"""Finds the events that fit a filter, by the indexes, a slice at a time.
 
 Each index that the filter names gives an ascending list of event numbers (the topics below one: several
 lists, merged). Their intersection is found by a leapfrog join (Veldhuizen, arXiv:1210.0481): each list is

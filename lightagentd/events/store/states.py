@@ -1,7 +1,6 @@
-"""Stored state on its way back: what is none is damage, and is named as such.
+"""Decodes stored state, and reports invalid entries as damage.
 
-State is not part of the chain. What was changed behind the daemon's back, or by a failing disk, shows only
-when it is decoded.
+State is not part of the chain: changes by others, or by a failing disk, show only when it is decoded.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _TEXTS = {
     "compactions": ("summary", "summarized_by"),
     "profiles": ("text",),
 }
-"""What an entry of a state must have, wherever it is read. The rest is for whoever makes something of it."""
+"""The text fields that an entry of a state must have. Its user checks the others."""
 _NUMBERS = {"compactions": ("from_seq",), "prunings": ("last_seq", "by"), "usage": ("updated_us",)}
 
 
 @contextmanager
 def decoding(name: str, key: str) -> Iterator[None]:
-    """Around what makes something of a stored entry. Raises HistoryDamaged for what is none."""
+    """Around the decoding of a stored entry. Raises HistoryDamaged for an invalid one."""
     try:
         yield
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as err:

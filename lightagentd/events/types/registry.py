@@ -1,6 +1,6 @@
 """All event types: the modules that declare them, and the type of a stored event.
 
-What only makes events imports the module of its types; whoever asks about all of them imports this one.
+Code that only makes events imports the module of their types; code about all types imports this one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def type_of(event: Event) -> type[EventType] | None:
 
 
 def check(event: Event) -> None:
-    """Whether an event is as it was declared. Raises ValueError that says what is not.
+    """Check that an event is as it was declared. Raises ValueError with the reason.
 
     Data that was taken away cannot be wrong.
     """

@@ -72,7 +72,7 @@ class Emitted(EventType, topic=f"tool.{ANY}", type=ANY, source=FROM_TOOL):
 def emitted(
     topic: str, event_type: str, data: Mapping[str, Any], *, context: EventContext | None = None
 ) -> NewEvent:
-    """An event of a tool's own. Raises ValueError for what is no topic."""
+    """An event of a tool's own. Raises ValueError for an invalid topic."""
     return NewEvent(
         topic=topic, type=event_type, data=data, source=FROM_TOOL, context=context or current_context()
     )

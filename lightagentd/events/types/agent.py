@@ -26,8 +26,9 @@ class Prompted(EventType, topic="agent.prompt", type="prompt", source="agent"):
     """A prompt was taken: its turn is in the queue of the session."""
 
     catalog = """The agent @AGENT@ was prompted
-    The user with uid @CALLER_UID@ (or a program of his) prompted the agent @AGENT@ in the session @SESSION@.
-    The prompt is stored, and the turn @TRACE_ID@ begins when those before it in the session have ended.
+    The user with uid @CALLER_UID@ (or a program of theirs) prompted the agent @AGENT@ in the session
+    @SESSION@. The prompt is stored, and the turn @TRACE_ID@ begins when those before it in the session have
+    ended.
 
     What came of it: lactl trace show @TRACE_ID@"""
     text: Text
@@ -129,7 +130,7 @@ class CallRefused(AboutCall, topic="agent.tool_dispatch", type="refused", source
 
     To see the call: lactl trace show @TRACE_ID@. To see which rule decided: lactl policy explain. One refusal
     is how this is meant to work; many of one kind mean that the agent lacks something that it needs, or that
-    somebody tries what he should not."""
+    somebody tries what they should not."""
     call_id: Text
     function: Text
     trigger: Text = ""
@@ -273,8 +274,8 @@ malformed_message: A program speaks something else than Varlink to the socket. F
 message_too_large: Send less at once, or the name of a file that the agent can read.
 attachment_too_large: A file that went with the prompt, or all of them together, is larger than
   max_attachment_bytes allows. | See the limit: lactl config show
-attachment_invalid: A file that went with the prompt is no text, or its name is none. | Attach text, or name a
-  file that the agent can read.
+attachment_invalid: A file that went with the prompt is no text, or its name is invalid. | Attach text, or
+  name a file that the agent can read.
 plan_invalid: A plan did not have the shape of one, had no tasks, or two of them with one id. | How a plan is
   written: lactl plan set --help
 import_invalid: What was to be imported is no whole export. | Nothing of it was taken. The error names the

@@ -36,7 +36,7 @@ class CheckpointKey(Reported, topic="daemon.checkpoint", type="key"):
 
     catalog = """The key that signs the history of lightagentd
     From this start on the history is signed with this key. Its public part is in this entry and is no secret:
-    kept elsewhere, it lets an auditor find out whether somebody signed a forged history with a key of his
+    kept elsewhere, it lets an auditor find out whether somebody signed a forged history with a key of their
     own.
 
     With that file: lactl audit verify --public-key FILE"""

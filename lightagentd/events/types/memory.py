@@ -26,10 +26,10 @@ class MemoryRemembered(MemoryChanged, topic="memory.remembered", type="remembere
 
     catalog = """Something is remembered for the user with uid @CALLER_UID@
     From now on it stands in the system prompts of that user's agents, or of the one agent that the event
-    names. He wrote it himself, or an agent kept it from a conversation without text from outside. What it
-    says is not in the journal.
+    names. They wrote it themselves, or an agent kept it from a conversation without text from outside. What
+    it says is not in the journal.
 
-    What is remembered, for the user himself: lactl memory list"""
+    What is remembered, for that user: lactl memory list"""
 
 
 class MemoryProposed(MemoryChanged, topic="memory.proposed", type="proposed"):
@@ -46,10 +46,10 @@ class MemoryPromoted(MemoryChanged, topic="memory.promoted", type="promoted"):
     """Its owner had a candidate kept."""
 
     catalog = """The user with uid @CALLER_UID@ promoted a memory
-    What an agent had proposed is kept now, because its user said so: it stands in the system prompts of his
+    What an agent had proposed is kept now, because its user said so: it stands in the system prompts of their
     agents from the next turn on.
 
-    Taking it back, for the user himself: lactl memory forget ID"""
+    Taking it back, for that user: lactl memory forget ID"""
 
 
 class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
@@ -59,7 +59,7 @@ class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
     What an agent had proposed is not kept. Its text is dropped, and only a fingerprint of it stays, so that
     the same is not proposed again.
 
-    What was turned down, for the user himself: lactl memory list --state=rejected"""
+    What was turned down, for that user: lactl memory list --state=rejected"""
 
 
 class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten"):
@@ -69,7 +69,7 @@ class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten")
     The user forgot it, or an agent did that had kept or proposed it itself. It is in no system prompt from
     the next turn on. Conversations in which it was said keep what was said until their sessions are deleted.
 
-    What is left, for the user himself: lactl memory list"""
+    What is left, for that user: lactl memory list"""
 
 
 class MemoryExpired(MemoryChanged, topic="memory.expired", type="expired"):
@@ -79,7 +79,7 @@ class MemoryExpired(MemoryChanged, topic="memory.expired", type="expired"):
     It was to be remembered up to a certain time, which is over. It was in no system prompt from that time on,
     and is dropped now that somebody looked.
 
-    What is left, for the user himself: lactl memory list"""
+    What is left, for that user: lactl memory list"""
 
 
 class _Profile(EventType):
@@ -88,20 +88,20 @@ class _Profile(EventType):
 
 
 class ProfileSet(_Profile, topic="memory.profile", type="set"):
-    """A user said what every agent is to know of him."""
+    """A user said what every agent is to know of them."""
 
-    catalog = """The user with uid @CALLER_UID@ wrote his profile
-    The profile says what a user wants every agent to know of him. It stands in the system prompts of his own
-    sessions alone, from the next turn on. What it says is not in the journal.
+    catalog = """The user with uid @CALLER_UID@ wrote their profile
+    The profile says what a user wants every agent to know of them. It stands in the system prompts of their
+    own sessions alone, from the next turn on. What it says is not in the journal.
 
-    The profile, for the user himself: lactl memory profile"""
+    The profile, for that user: lactl memory profile"""
 
 
 class ProfileRemoved(_Profile, topic="memory.profile", type="removed"):
-    """He took it away."""
+    """They took it away."""
 
-    catalog = """The user with uid @CALLER_UID@ took his profile away
-    What that user wanted every agent to know of him is dropped, and stands in no system prompt from the next
+    catalog = """The user with uid @CALLER_UID@ took their profile away
+    What that user wanted every agent to know of them is dropped, and stands in no system prompt from the next
     turn on.
 
-    Writing a new one, for the user himself: lactl memory profile --edit"""
+    Writing a new one, for that user: lactl memory profile --edit"""

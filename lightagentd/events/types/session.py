@@ -9,7 +9,7 @@ class SessionCreated(EventType, topic="session.created", type="created"):
     """A session began."""
 
     catalog = """A session with @AGENT@ was made
-    The user with uid @CALLER_UID@ began the session @SESSION@. He and administrators alone can see it."""
+    The user with uid @CALLER_UID@ began the session @SESSION@. They and administrators alone can see it."""
     title: Text
 
 

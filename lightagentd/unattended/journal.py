@@ -23,27 +23,22 @@ CATALOG: Mapping[Kind, str] = {
     "triage.answered": """An agent looked into a unit that failed
     The unit has OnFailure=lightagent-triage@%n.service, and failed. The message is the agent's diagnosis. It
     was written by a model or a skill from what the machine's logs say: check it before you act on it.
-
-    To ask on: lactl sessions show @SESSION@""",
+    > To ask on: lactl sessions show @SESSION@""",
     "triage.skipped": """A unit failed and was not looked into
     The message says why: the unit belongs to lightagentd, it had its diagnosis a short time ago, too many
     units failed at once, or the daemon does not run.
-
-    To ask by hand: lactl prompt ops "why did UNIT fail\"""",
+    > To ask by hand: lactl prompt ops "why did UNIT fail\"""",
     "triage.failed": """A unit failed, and no agent could say why
     The daemon was asked for a diagnosis, and that went wrong; the message says how.
-
-    How the daemon is: lactl status; lactl doctor""",
+    > How the daemon is: lactl status; lactl doctor""",
     "prompt.answered": """A prompt on a calendar was answered
     lightagent-prompt@@PROMPT@.service asked the agent @AGENT@. The message has the answer, or says where it
     went.
-
-    To go on: lactl sessions show @SESSION@. The file: /etc/lightagentd/prompts/@PROMPT@.toml""",
+    > To go on: lactl sessions show @SESSION@. The file: /etc/lightagentd/prompts/@PROMPT@.toml""",
     "prompt.refused": """A prompt on a calendar wanted what nobody was there to allow
     Nobody can be asked while a prompt runs unattended, so the calls that the message names were refused.
-
-    To let them run from now on, write a rule for trigger and caller into /etc/lightagentd/policy.d; what it
-    would do: lactl policy explain. What was refused: lactl trace show @TRACE_ID@""",
+    > To let them run from now on, write a rule for trigger and caller into /etc/lightagentd/policy.d; what
+    it would do: lactl policy explain. What was refused: lactl trace show @TRACE_ID@""",
 }
 """What `journalctl -x` explains, as in the event types."""
 MESSAGE_MAX = 48_000

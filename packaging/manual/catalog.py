@@ -53,7 +53,7 @@ def _declared() -> Iterator[tuple[str, str, str]]:
 
 def _entry(topic: str, event_type: str, declared: str) -> str:
     subject, _, text = inspect.cleandoc(declared).partition("\n")
-    paragraphs = "\n\n".join(_wrapped(_FIELD.sub(r"@LIGHTAGENT_\1@", one)) for one in text.split("\n\n"))
+    paragraphs = "\n\n".join(_wrapped(_FIELD.sub(r"@LIGHTAGENT_\1@", one)) for one in text.split("\n> "))
     return _ENTRY.format(
         topic=topic,
         type=event_type,

@@ -20,9 +20,8 @@ GAP = ("daemon.journal", "gap")
 GAP_CATALOG = """The journal lacks events of lightagentd
 journald did not take @MISSING_COUNT@ events between the numbers @MISSING_FROM@ and @MISSING_TO@: it was not
 running, or slower than they came. This entry stands where they are missing; it is no event itself.
-
-The history has them all: lactl events --since @MISSING_FROM@. That nobody changed it: lactl audit verify. Why
-journald was away: journalctl -u systemd-journald"""
+> The history has them all: lactl events --since @MISSING_FROM@. That nobody changed it: lactl audit
+verify. Why journald was away: journalctl -u systemd-journald"""
 
 CONTENT_MAX_BYTES = 256 << 10
 """Of an event's data, where the configuration wants it in the journal."""

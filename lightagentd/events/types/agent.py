@@ -29,8 +29,7 @@ class Prompted(EventType, topic="agent.prompt", type="prompt", source="agent"):
     The user with uid @CALLER_UID@ (or a program of theirs) prompted the agent @AGENT@ in the session
     @SESSION@. The prompt is stored, and the turn @TRACE_ID@ begins when those before it in the session have
     ended.
-
-    What came of it: lactl trace show @TRACE_ID@"""
+    > What came of it: lactl trace show @TRACE_ID@"""
     text: Text
     question_chars: int = 0
     """How long the question is before its blocks; absent when all of it is the question."""
@@ -60,8 +59,7 @@ class ModelAnswered(_ModelCall, topic="agent.llm_response", type="response", sou
     catalog = """A model answered the agent @AGENT@
     One call of a model has ended in the turn @TRACE_ID@. The history has which model that was, how long it
     took, and how many tokens it used.
-
-    The calls of the turn: lactl trace show @TRACE_ID@"""
+    > The calls of the turn: lactl trace show @TRACE_ID@"""
 
 
 class ModelSummedUp(_ModelCall, topic="agent.llm_response", type="summary", source="agent"):
@@ -70,8 +68,7 @@ class ModelSummedUp(_ModelCall, topic="agent.llm_response", type="summary", sour
     catalog = """A model summed up a conversation of the agent @AGENT@
     The conversation in the session @SESSION@ became too long for the model, which was asked to put its older
     part in short. The call is counted like every other.
-
-    What was left out: lactl events --topic session.compacted"""
+    > What was left out: lactl events --topic session.compacted"""
 
 
 class ModelBrokeOff(_ModelCall, topic="agent.llm_response", type="failed", source="agent"):
@@ -81,8 +78,7 @@ class ModelBrokeOff(_ModelCall, topic="agent.llm_response", type="failed", sourc
     One call of a model ended early in the turn @TRACE_ID@: it was cancelled, or the endpoint failed in the
     middle. What it had used until then is counted; the history has the figures, where the endpoint had given
     them.
-
-    What became of the turn: lactl trace show @TRACE_ID@"""
+    > What became of the turn: lactl trace show @TRACE_ID@"""
 
 
 class CallIntended(AboutCall, topic="agent.tool_dispatch", type="intent", source="agent"):
@@ -92,9 +88,8 @@ class CallIntended(AboutCall, topic="agent.tool_dispatch", type="intent", source
     Policy decided '@DECISION@', and the worker for the effect '@EFFECT@' starts the call now; the entry was
     stored before it. LIGHTAGENT_ARGS has the arguments, without secrets. An entry of the same
     LIGHTAGENT_TRACE_ID says how it ended.
-
-    When that entry is missing, the daemon or its worker ended in the middle, and whether the call took effect
-    is not known. It is not run again."""
+    > When that entry is missing, the daemon or its worker ended in the middle, and whether the call took
+    effect is not known. It is not run again."""
     call_id: Text
     function: Text
     """As the model called it."""
@@ -127,10 +122,9 @@ class CallRefused(AboutCall, topic="agent.tool_dispatch", type="refused", source
     The call did not run. LIGHTAGENT_RESULT has the reason: policy_denied (a rule), approval_denied (a person,
     or nobody in time), change_not_enabled (there is no worker for change), invalid_argument, and so on. The
     model reads the reason and may try something else.
-
-    To see the call: lactl trace show @TRACE_ID@. To see which rule decided: lactl policy explain. One refusal
-    is how this is meant to work; many of one kind mean that the agent lacks something that it needs, or that
-    somebody tries what they should not."""
+    > To see the call: lactl trace show @TRACE_ID@. To see which rule decided: lactl policy explain. One
+    refusal is how this is meant to work; many of one kind mean that the agent lacks something that it
+    needs, or that somebody tries what they should not."""
     call_id: Text
     function: Text
     trigger: Text = ""
@@ -156,8 +150,7 @@ class Said(EventType, topic="agent.message", type="message", source="agent"):
     catalog = """A message was added to a conversation with @AGENT@
     A prompt, an answer or the result of a tool call became part of the session @SESSION@. Its text is in the
     history alone, unless journal_content is on.
-
-    To read it: lactl sessions show @SESSION@"""
+    > To read it: lactl sessions show @SESSION@"""
     role: Literal["user", "assistant", "tool"]
     content: Text
     tool_calls: Objects = Field(default_factory=list)
@@ -213,7 +206,7 @@ class TurnFailed(Reported, topic="agent.error", types=[row.code for row in error
             happened = " ".join((failed.__doc__ or "").split()).partition(". ")[0].rstrip(".") + "."
         return (
             f"A turn of @AGENT@ failed: {event_type}\nThe turn @TRACE_ID@ in the session @SESSION@ for the "
-            f"user with uid @CALLER_UID@ ended with this error. {happened}\n\n{next_step}"
+            f"user with uid @CALLER_UID@ ended with this error. {happened}\n> {next_step}"
         )
 
 
@@ -224,8 +217,7 @@ class FellBack(Reported, topic="agent.error", type="fallback"):
     catalog = """Another model took over for @AGENT@
     The model that was asked could not answer before it had said anything, and the turn goes on with the next
     one that the agent or the configuration names. The message has the reason.
-
-    When it happens often, look at the first model's endpoint. Which ones: lactl agents show @AGENT@"""
+    > When it happens often, look at the first model's endpoint. Which ones: lactl agents show @AGENT@"""
     code: Text
     message: Text
 
@@ -237,8 +229,7 @@ class ModelTriedAgain(Reported, topic="agent.retry", type="retry"):
     catalog = """A model call of @AGENT@ is made again
     A model call failed in a way that may pass, before the model had said anything. The call is made again
     after a short wait. The message has the reason, and how often it was made until now.
-
-    When it happens often, look at the model's endpoint. How often and how long calls are tried again:
+    > When it happens often, look at the model's endpoint. How often and how long calls are tried again:
     max_retries and max_retry_s of the provider."""
     code: Text
     message: Text
@@ -256,8 +247,7 @@ class TurnInterrupted(Reported, topic="agent.error", type="interrupted", source=
     catalog = """A turn of @AGENT@ was cut off
     The daemon ended in the middle of the turn @TRACE_ID@ (a crash, a kill, a power failure), and found it
     again now. A call that had begun may have taken effect or not; it is not run again.
-
-    What it was doing: lactl trace show @TRACE_ID@. Prompt again in the same session to go on."""
+    > What it was doing: lactl trace show @TRACE_ID@. Prompt again in the same session to go on."""
     code: Text
     """`outcome_unknown` when a call ran by then, else `interrupted`."""
     message: Text

@@ -27,8 +27,7 @@ class ApprovalRequested(_Approval, topic="approval.requested", type="requested")
     catalog = """@AGENT@ asks for an approval: @TOOL@.@ACTION@
     The call runs only when a person allows it, and the turn waits until then. An approval counts for exactly
     this call, once, and is not needed any more when its time is over.
-
-    To see what it would do and to answer: lactl approvals; then lactl approve or lactl deny with its id.
+    > To see what it would do and to answer: lactl approvals; then lactl approve or lactl deny with its id.
     Root, and whoever polkit lets approve, may allow it; the owner of the session may refuse it."""
     args: Object
     """Without those that nobody gets to see."""
@@ -58,8 +57,7 @@ class ApprovalGranted(ApprovalChanged, topic="approval.granted", type="granted")
     catalog = """A call of @AGENT@ was allowed: @TOOL@.@ACTION@
     The user with uid @CALLER_UID@ allowed the call, once. It runs now, if it still is what was shown; an
     entry 'used' follows.
-
-    What came of it: lactl trace show @TRACE_ID@"""
+    > What came of it: lactl trace show @TRACE_ID@"""
 
 
 class ApprovalDenied(ApprovalChanged, topic="approval.denied", type="denied"):
@@ -69,8 +67,7 @@ class ApprovalDenied(ApprovalChanged, topic="approval.denied", type="denied"):
     catalog = """A call of @AGENT@ was refused by a person: @TOOL@.@ACTION@
     The user with uid @CALLER_UID@ refused the call. It does not run, and the model reads the note, if there
     is one.
-
-    What the agent did instead: lactl trace show @TRACE_ID@"""
+    > What the agent did instead: lactl trace show @TRACE_ID@"""
 
 
 class ApprovalExpired(ApprovalChanged, topic="approval.expired", type="expired"):
@@ -79,9 +76,8 @@ class ApprovalExpired(ApprovalChanged, topic="approval.expired", type="expired")
     priority = WARNING
     catalog = """Nobody answered in time: @TOOL@.@ACTION@
     The question of the agent @AGENT@ counts as refused, and the call does not run.
-
-    How long questions wait: approval_timeout_s in lightagentd.toml(5). Prompts that run when nobody is there
-    are better made with --unattended, and rules in policy.d say what they may do."""
+    > How long questions wait: approval_timeout_s in lightagentd.toml(5). Prompts that run when nobody is
+    there are better made with --unattended, and rules in policy.d say what they may do."""
 
 
 class ApprovalUsed(ApprovalChanged, topic="approval.used", type="used"):
@@ -90,8 +86,7 @@ class ApprovalUsed(ApprovalChanged, topic="approval.used", type="used"):
     catalog = """An approval was used: @TOOL@.@ACTION@
     The call that was allowed is what runs now; what it was bound to was compared. The approval counts for
     nothing else.
-
-    What came of it: lactl trace show @TRACE_ID@"""
+    > What came of it: lactl trace show @TRACE_ID@"""
 
 
 class ApprovalLapsed(ApprovalChanged, topic="approval.lapsed", type="lapsed"):
@@ -101,5 +96,4 @@ class ApprovalLapsed(ApprovalChanged, topic="approval.lapsed", type="lapsed"):
     catalog = """A question of @AGENT@ is void: @TOOL@.@ACTION@
     Its turn ended before anybody answered: it was cancelled, the agent was stopped or deleted, everything was
     stopped, or the question held a secret and the daemon was restarted. The call does not run.
-
-    Why: lactl trace show @TRACE_ID@. Prompt again if it is still wanted."""
+    > Why: lactl trace show @TRACE_ID@. Prompt again if it is still wanted."""

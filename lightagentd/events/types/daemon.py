@@ -15,8 +15,7 @@ class DaemonStarting(_Message, topic="daemon.state", type="starting"):
 
     catalog = """lightagentd starts
     The history is open. Agents, workers and sockets follow, then an entry 'ready'.
-
-    When that does not come: systemctl status lightagentd; lactl doctor"""
+    > When that does not come: systemctl status lightagentd; lactl doctor"""
 
 
 class DaemonReady(_Message, topic="daemon.state", type="ready"):
@@ -24,8 +23,7 @@ class DaemonReady(_Message, topic="daemon.state", type="ready"):
 
     catalog = """lightagentd serves
     Clients can connect. Turns that ran when the daemon ended have been found again.
-
-    How it is: lactl status"""
+    > How it is: lactl status"""
 
 
 class DaemonStopped(Reported, topic="daemon.state", type="stopped"):
@@ -34,8 +32,7 @@ class DaemonStopped(Reported, topic="daemon.state", type="stopped"):
     catalog = """lightagentd has stopped
     Turns have ended or were cancelled, questions that wait are stored, and the history is closed. When this
     entry is missing before a 'starting', the daemon was killed or crashed.
-
-    To start it: systemctl start lightagentd"""
+    > To start it: systemctl start lightagentd"""
 
 
 class DaemonReloaded(_Message, topic="daemon.state", type="reloaded"):
@@ -44,8 +41,7 @@ class DaemonReloaded(_Message, topic="daemon.state", type="reloaded"):
     catalog = """lightagentd read its files again
     Agents, skills, tools and rules are in force as their files are now; a file that is broken disables that
     one thing.
-
-    What is wrong, if anything: lactl status. What waits for a restart: the answer of lactl reload"""
+    > What is wrong, if anything: lactl status. What waits for a restart: the answer of lactl reload"""
 
 
 class ModelsRefreshed(_Message, topic="daemon.state", type="models_refreshed"):
@@ -54,9 +50,8 @@ class ModelsRefreshed(_Message, topic="daemon.state", type="models_refreshed"):
     catalog = """What is known of language models was replaced
     The user with uid @CALLER_UID@ gave the daemon another table of the windows, prices and abilities of
     language models. Prices count from now on; an agent takes another window at the next 'lactl reload'.
-
-    To look at a model: lactl models show PROVIDER/MODEL. What stands in the configuration goes before the
-    table."""
+    > To look at a model: lactl models show PROVIDER/MODEL. What stands in the configuration goes before
+    the table."""
     by: int
     providers: int
     models: int
@@ -68,8 +63,7 @@ class SandboxChosen(_Message, topic="daemon.state", type="sandbox"):
     catalog = """The sandbox of the workers is known
     The daemon has tried whether the workers can be held to their effects. When they cannot, this is a
     warning, and shell commands count as 'change': they are asked for, or refused.
-
-    To see what holds: lactl doctor. The units: systemd-analyze security lightagent-observe@ops.service"""
+    > To see what holds: lactl doctor. The units: systemd-analyze security lightagent-observe@ops.service"""
     backend: Text
     enforced: bool
 
@@ -84,8 +78,7 @@ class CommandsMissing(_Message, topic="daemon.state", type="commands_missing"):
     priority = NOTICE
     catalog = """Programs are not installed that skills use
     Some reports will say less than they could. The message names the programs.
-
-    Which packages have them: lactl doctor"""
+    > Which packages have them: lactl doctor"""
     commands: list[Text]
 
 
@@ -96,9 +89,8 @@ class Panicked(Reported, topic="daemon.state", type="panic"):
     catalog = """Emergency stop: all turns and workers were ended
     Somebody said 'lactl panic', or the daemon got SIGUSR1. Every turn and every call ended, the workers were
     killed, approvals that waited are void. Nothing new runs, also after a restart, until that is taken back.
-
-    What ran: lactl history. What changed in files: lactl undo --list. When all is well again: lactl panic
-    --off"""
+    > What ran: lactl history. What changed in files: lactl undo --list. When all is well again: lactl
+    panic --off"""
     by: int | None
     """The uid; null when it was a signal."""
     message: Text
@@ -111,8 +103,8 @@ class PanicEnded(Reported, topic="daemon.state", type="panic_ended"):
 
     priority = WARNING
     catalog = """The emergency stop was taken back
-    The user with uid @CALLER_UID@ allowed turns and workers again. Turns that were ended stay ended; prompt
-    again."""
+    The user with uid @CALLER_UID@ allowed turns and workers again. Turns that were ended stay ended;
+    prompt again."""
     by: int
 
 
@@ -124,8 +116,7 @@ class CircuitOpened(Reported, topic="daemon.model", type="circuit_opened"):
     The endpoint that the message names failed several times in a row, in more than one turn. Until the time
     is over no request is made to it: turns go on with their fallback, or end with model_circuit_open. Then
     one call tries it again.
-
-    Look whether the endpoint runs and can be reached from here. Which ones are left alone: lactl status"""
+    > Look whether the endpoint runs and can be reached from here. Which ones are left alone: lactl status"""
     endpoint: Text
     failures: int
     open_s: float | int
@@ -138,8 +129,7 @@ class CircuitClosed(Reported, topic="daemon.model", type="circuit_closed"):
     catalog = """A model's endpoint answers again
     The endpoint that the message names had failed several times in a row and was left alone. It has answered
     now, and every call goes to it again.
-
-    Nothing is to be done."""
+    > Nothing is to be done."""
     endpoint: Text
     message: Text
 
@@ -149,8 +139,7 @@ class AgentStarted(Reported, topic="daemon.agent", type="started"):
 
     catalog = """The agent @AGENT@ runs
     It takes prompts, and goes on with turns that an earlier run of the daemon left.
-
-    Its definition: lactl agents show @AGENT@"""
+    > Its definition: lactl agents show @AGENT@"""
 
 
 class AgentStopped(Reported, topic="daemon.agent", type="stopped"):
@@ -159,8 +148,7 @@ class AgentStopped(Reported, topic="daemon.agent", type="stopped"):
     catalog = """The agent @AGENT@ does not run
     It was stopped, deleted, or the daemon stops. Turns that it had were cancelled, or wait for its next
     start.
-
-    To start it: lactl agents start @AGENT@"""
+    > To start it: lactl agents start @AGENT@"""
 
 
 class AgentFailed(Reported, topic="daemon.agent", type="failed"):
@@ -171,8 +159,7 @@ class AgentFailed(Reported, topic="daemon.agent", type="failed"):
     Something broke inside the daemon while it worked for this agent. The message says what, and the entries
     before have the traceback. The agent starts again by itself, after a pause that grows with each failure;
     other agents go on.
-
-    When it happens again, report it with the traceback and the output of lactl status --json. To end it:
+    > When it happens again, report it with the traceback and the output of lactl status --json. To end it:
     lactl agents stop @AGENT@"""
     message: Text
     pause_s: float | int
@@ -183,17 +170,16 @@ class AgentRestarted(Reported, topic="daemon.agent", type="restarted"):
 
     catalog = """The agent @AGENT@ runs again
     It had failed, and was started again by itself. Its sessions are there.
-
-    What had happened: journalctl -u lightagentd LIGHTAGENT_AGENT=@AGENT@"""
+    > What had happened: journalctl -u lightagentd LIGHTAGENT_AGENT=@AGENT@"""
 
 
 class SandboxExamining(Reported, topic="daemon.doctor", type="begun"):
     """An administrator has a sandbox tried; what is denied from here on may be the attempt."""
 
     catalog = """An examination of the sandboxes began
-    An administrator said 'lactl doctor'. Workers now try what their effect may not do: write files, reach the
-    network, read secrets, touch other processes. Entries of other programs about such attempts come from
-    here."""
+    An administrator said 'lactl doctor'. Workers now try what their effect may not do: write files, reach
+    the network, read secrets, touch other processes. Entries of other programs about such attempts come
+    from here."""
     effect: Text
     by: int
 
@@ -204,8 +190,7 @@ class SandboxExamined(Reported, topic="daemon.doctor", type="examined"):
     catalog = """A worker was examined
     The worker of the agent @AGENT@ for the effect '@EFFECT@' has tried to get out. When this is a warning,
     something was not held that is promised.
-
-    What: lactl doctor. Drop-ins that open the sandbox: systemctl cat 'lightagent-@EFFECT@@*'"""
+    > What: lactl doctor. Drop-ins that open the sandbox: systemctl cat 'lightagent-@EFFECT@@*'"""
     effect: Text
     by: int
     not_held: list[Text]

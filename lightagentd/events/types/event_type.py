@@ -6,8 +6,9 @@ A subclass declares all three, and so registers itself:
         catalog = …
         title: Text
 
-`catalog` is what `journalctl -x` explains (https://systemd.io/CATALOG/): its first line is the subject, and
-`@AGENT@` stands for the field LIGHTAGENT_AGENT of the entry. `make generate` writes the file of all of them.
+`catalog` is what `journalctl -x` explains (https://systemd.io/CATALOG/): its first line is the subject, `> `
+begins a paragraph about what to do next, and `@AGENT@` stands for the field LIGHTAGENT_AGENT of the entry.
+`make generate` writes the file of all of them.
 
 A field with a default stands in the data only when it was given: events have no keys that say nothing. What
 comes from outside, or may be large, is of one of the types below, which are looked at and never copied.

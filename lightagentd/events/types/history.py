@@ -13,8 +13,7 @@ class CheckpointSigned(Reported, topic="daemon.checkpoint", type="signed"):
     Everything in the history up to one event is as the daemon stored it: number and hash of that event are in
     this entry, with the signature and the key that made it. Who changes or replaces the history later cannot
     make it fit to this.
-
-    To compare the two: lactl audit verify"""
+    > To compare the two: lactl audit verify"""
     seq: int
     """The number of the last event that it covers."""
     hash: str
@@ -38,8 +37,7 @@ class CheckpointKey(Reported, topic="daemon.checkpoint", type="key"):
     From this start on the history is signed with this key. Its public part is in this entry and is no secret:
     kept elsewhere, it lets an auditor find out whether somebody signed a forged history with a key of their
     own.
-
-    With that file: lactl audit verify --public-key FILE"""
+    > With that file: lactl audit verify --public-key FILE"""
     fingerprint: str
     """SHA-256 of the public key, in hexadecimal."""
     public_key: str
@@ -61,9 +59,8 @@ class CheckpointBroken(Reported, topic="daemon.checkpoint", type="broken"):
     The start found that the newest signed event is not there any more, or is another one: the history was cut
     off, altered, or replaced by an older copy while the daemon was stopped. The daemon goes on all the same,
     and its status says so.
-
-    What is wrong in detail: lactl audit verify. Who could write the file: root, and the user of the daemon;
-    the journal has the events that the history lacks."""
+    > What is wrong in detail: lactl audit verify. Who could write the file: root, and the user of the
+    daemon; the journal has the events that the history lacks."""
     message: str
     """What is wrong with it."""
     signed_seq: int
@@ -83,8 +80,7 @@ class HistoryPruned(Reported, topic="daemon.history", type="pruned"):
     Retention applied max_age_days or max_bytes of the section history in the configuration. The oldest events
     are gone for good, but for the messages of sessions that still exist. The event says which they were and
     what the hash of the last of them was, so that the rest of the history still verifies.
-
-    What is left: lactl audit verify"""
+    > What is left: lactl audit verify"""
     first_seq: int
     last_seq: int
     last_hash: str
@@ -100,8 +96,8 @@ class HistoryCompacted(Reported, topic="daemon.history", type="compacted"):
     """The file was written anew without its free pages."""
 
     catalog = """lightagentd wrote the file of its history anew
-    The file had many free pages, such as those of removed events. It was copied without them; the event says
-    how large it was before and is now. No event was changed."""
+    The file had many free pages, such as those of removed events. It was copied without them; the event
+    says how large it was before and is now. No event was changed."""
     bytes_before: int
     bytes_after: int
 
@@ -112,8 +108,7 @@ class HistoryMigrated(Reported, topic="daemon.history", type="migrated"):
     catalog = """The history of lightagentd has a newer layout
     A newer version of the daemon opened the history and brought it to its own layout. No event was changed.
     An older version cannot open it any more.
-
-    To go back to one: lactl history restore with a backup from before"""
+    > To go back to one: lactl history restore with a backup from before"""
     from_version: int
     to_version: int
 
@@ -126,8 +121,7 @@ class HistorySetAside(Reported, topic="daemon.history", type="set_aside"):
     The file of the history could not be read. It was moved to another name, which the event has, and was not
     changed; a new history begins there, with the next number. What the daemon knew of sessions and approvals
     is in the damaged file.
-
-    Look at the disk first: journalctl -k. A backup can take its place while the daemon is stopped: lactl
+    > Look at the disk first: journalctl -k. A backup can take its place while the daemon is stopped: lactl
     history restore"""
     message: str
     """What was wrong."""
@@ -144,8 +138,7 @@ class HistorySalvaged(Reported, topic="daemon.history", type="salvaged"):
     catalog = """What could be read of a damaged history is in a file
     The history had been damaged and moved away. Every event that could still be read of it was written to a
     file of JSON lines beside it; the event says how many they are and how many are missing.
-
-    Where the files are: lactl status"""
+    > Where the files are: lactl status"""
     message: str
     path: str
     """Where the damaged store lies."""
@@ -168,8 +161,7 @@ class HistoryInstalled(Reported, topic="daemon.history", type="installed"):
     The user whom the event names restored a backup or imported an export while the daemon was stopped. What
     was there before was kept under another name, which the event has, too; the numbers of the events may be
     lower than before.
-
-    Events that only the history before had are in the journal still."""
+    > Events that only the history before had are in the journal still."""
     how: str
     """`restore` of a backup or `import` of an export."""
     by: int
@@ -190,8 +182,7 @@ class HistoryInstallInterrupted(Reported, topic="daemon.history", type="install_
     catalog = """A restore of the history had been interrupted
     A restore or an import ended in the middle, such as by a power failure. This start found that, and
     finished it or cleared up what it had begun: the history is the old one or the new one, and whole.
-
-    Which of them it is: lactl history, lactl audit verify"""
+    > Which of them it is: lactl history, lactl audit verify"""
     message: str
 
 
@@ -203,8 +194,7 @@ class HistoryRecovered(Reported, topic="daemon.history", type="recovered"):
     The last run of the daemon ended by a crash, by SIGKILL or by a power failure. The newest events were
     verified. Turns that had been running are ended, calls whose outcome nobody knows are marked as such and
     were not run again, and what waited for an answer still waits; the event has the figures.
-
-    Calls of unknown outcome: lactl events --type interrupted"""
+    > Calls of unknown outcome: lactl events --type interrupted"""
     message: str
     tail_events: int
     """How many of the newest events were verified."""

@@ -22,9 +22,8 @@ class InputRequested(_Input, topic="input.requested", type="requested"):
     catalog = """@AGENT@ asks a person something
     The agent asked a question in the middle of a turn, with the tool human, and the turn waits for the
     answer. Its time stands still, and it goes on waiting when the daemon is started again.
-
-    To read the question and to answer: lactl inputs; then lactl answer with its id. The owner of the session
-    may answer, and administrators."""
+    > To read the question and to answer: lactl inputs; then lactl answer with its id. The owner of the
+    session may answer, and administrators."""
     question: Text
     choices: list[Text]
     expires_us: int
@@ -36,8 +35,7 @@ class InputAnswered(_Input, topic="input.answered", type="answered"):
     catalog = """A question of @AGENT@ was answered
     The user with uid @CALLER_UID@ answered, and the turn goes on. The first answer counts; the model reads it
     with the uid.
-
-    What the agent did with it: lactl trace show @TRACE_ID@"""
+    > What the agent did with it: lactl trace show @TRACE_ID@"""
     answer: Text
     answered_by: int
 
@@ -48,9 +46,9 @@ class InputExpired(_Input, topic="input.expired", type="expired"):
     priority = WARNING
     catalog = """Nobody answered a question of @AGENT@ in time
     The agent was told that there is no answer, and its turn goes on without one.
-
-    How long questions wait: input_timeout_s in lightagentd.toml(5), or less where the agent asked for less.
-    Prompts that run when nobody is there are better made with --unattended: then the agent cannot ask."""
+    > How long questions wait: input_timeout_s in lightagentd.toml(5), or less where the agent asked for
+    less. Prompts that run when nobody is there are better made with --unattended: then the agent cannot
+    ask."""
 
 
 class InputLapsed(_Input, topic="input.lapsed", type="lapsed"):
@@ -60,7 +58,6 @@ class InputLapsed(_Input, topic="input.lapsed", type="lapsed"):
     catalog = """A question of @AGENT@ has lapsed
     The turn that asked is over: it was cancelled, its agent was stopped, its session was deleted, or
     everything was stopped with lactl panic. Nobody needs to answer any more, and nobody can.
-
-    How the turn ended: lactl trace show @TRACE_ID@"""
+    > How the turn ended: lactl trace show @TRACE_ID@"""
     note: Text
     """Why."""

@@ -28,8 +28,7 @@ class MemoryRemembered(MemoryChanged, topic="memory.remembered", type="remembere
     From now on it stands in the system prompts of that user's agents, or of the one agent that the event
     names. They wrote it themselves, or an agent kept it from a conversation without text from outside. What
     it says is not in the journal.
-
-    What is remembered, for that user: lactl memory list"""
+    > What is remembered, for that user: lactl memory list"""
 
 
 class MemoryProposed(MemoryChanged, topic="memory.proposed", type="proposed"):
@@ -38,8 +37,7 @@ class MemoryProposed(MemoryChanged, topic="memory.proposed", type="proposed"):
     catalog = """The agent @AGENT@ wants something to be remembered
     It comes from the session @SESSION@, in which there is text from outside, or which nobody watched, or it
     is meant for all agents. So no agent reads it before the user with uid @CALLER_UID@ has promoted it.
-
-    That user can: lactl memory candidates"""
+    > That user can: lactl memory candidates"""
 
 
 class MemoryPromoted(MemoryChanged, topic="memory.promoted", type="promoted"):
@@ -48,8 +46,7 @@ class MemoryPromoted(MemoryChanged, topic="memory.promoted", type="promoted"):
     catalog = """The user with uid @CALLER_UID@ promoted a memory
     What an agent had proposed is kept now, because its user said so: it stands in the system prompts of their
     agents from the next turn on.
-
-    Taking it back, for that user: lactl memory forget ID"""
+    > Taking it back, for that user: lactl memory forget ID"""
 
 
 class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
@@ -58,8 +55,7 @@ class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
     catalog = """The user with uid @CALLER_UID@ turned a memory down
     What an agent had proposed is not kept. Its text is dropped, and only a fingerprint of it stays, so that
     the same is not proposed again.
-
-    What was turned down, for that user: lactl memory list --state=rejected"""
+    > What was turned down, for that user: lactl memory list --state=rejected"""
 
 
 class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten"):
@@ -68,8 +64,7 @@ class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten")
     catalog = """A memory of the user with uid @CALLER_UID@ is dropped
     The user forgot it, or an agent did that had kept or proposed it itself. It is in no system prompt from
     the next turn on. Conversations in which it was said keep what was said until their sessions are deleted.
-
-    What is left, for that user: lactl memory list"""
+    > What is left, for that user: lactl memory list"""
 
 
 class MemoryExpired(MemoryChanged, topic="memory.expired", type="expired"):
@@ -78,8 +73,7 @@ class MemoryExpired(MemoryChanged, topic="memory.expired", type="expired"):
     catalog = """A memory of the user with uid @CALLER_UID@ has expired
     It was to be remembered up to a certain time, which is over. It was in no system prompt from that time on,
     and is dropped now that somebody looked.
-
-    What is left, for that user: lactl memory list"""
+    > What is left, for that user: lactl memory list"""
 
 
 class _Profile(EventType):
@@ -93,8 +87,7 @@ class ProfileSet(_Profile, topic="memory.profile", type="set"):
     catalog = """The user with uid @CALLER_UID@ wrote their profile
     The profile says what a user wants every agent to know of them. It stands in the system prompts of their
     own sessions alone, from the next turn on. What it says is not in the journal.
-
-    The profile, for that user: lactl memory profile"""
+    > The profile, for that user: lactl memory profile"""
 
 
 class ProfileRemoved(_Profile, topic="memory.profile", type="removed"):
@@ -103,5 +96,4 @@ class ProfileRemoved(_Profile, topic="memory.profile", type="removed"):
     catalog = """The user with uid @CALLER_UID@ took their profile away
     What that user wanted every agent to know of them is dropped, and stands in no system prompt from the next
     turn on.
-
-    Writing a new one, for that user: lactl memory profile --edit"""
+    > Writing a new one, for that user: lactl memory profile --edit"""

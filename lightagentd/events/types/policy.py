@@ -10,8 +10,7 @@ class RulesLoaded(Reported, topic="policy.rules", type="loaded"):
 
     catalog = """Rules of policy were taken
     The rules below /etc/lightagentd/policy.d are in force. The history has the SHA-256 of each file.
-
-    What is in force: lactl policy list. What past calls would be decided otherwise: lactl policy replay"""
+    > What is in force: lactl policy list. What past calls would be decided otherwise: lactl policy replay"""
     folder: Text
     rules: int
     files: Objects
@@ -27,8 +26,7 @@ class RulesBroken(Reported, topic="policy.rules", type="broken"):
     catalog = """Rules of policy are broken; the old ones stay
     A file below /etc/lightagentd/policy.d could not be taken at a reload, so none of the new rules are in
     force, and those from before are. With such a file the daemon would not start.
-
-    What is wrong: lactl policy check. When it is mended: systemctl reload lightagentd"""
+    > What is wrong: lactl policy check. When it is mended: systemctl reload lightagentd"""
     message: Text
     sha256: Text
     """Of the rules that are in force."""
@@ -41,8 +39,7 @@ class BudgetUsedUp(Reported, topic="budget.exceeded", type="exceeded", source="a
     catalog = """A budget of @AGENT@ is used up
     A model call or a tool call in the turn @TRACE_ID@ was not made, because the budget that the message names
     is used up, and the turn ended. It was made for the user with uid @CALLER_UID@.
-
-    What is used, and the limits: lactl usage --budgets. They are set in [budgets] of the configuration."""
+    > What is used, and the limits: lactl usage --budgets. They are set in [budgets] of the configuration."""
     scope: Text
     name: Text
     """Whose budget in that scope: a trace, a session, a uid, a day."""

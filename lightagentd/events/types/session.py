@@ -43,16 +43,15 @@ class SessionPaused(_ByPerson, topic="session.paused", type="paused"):
     catalog = """A session with @AGENT@ was paused
     The user with uid @CALLER_UID@ paused the session @SESSION@. It takes no prompts and begins no turn; what
     runs goes on to its end, and what waits in its queue stays there.
-
-    To take it up again: lactl sessions resume @SESSION@"""
+    > To take it up again: lactl sessions resume @SESSION@"""
 
 
 class SessionResumed(_ByPerson, topic="session.resumed", type="resumed"):
     """The opposite of a pause."""
 
     catalog = """A session with @AGENT@ was taken up again
-    The user with uid @CALLER_UID@ took up the paused session @SESSION@ again. The prompts that waited in its
-    queue are worked off now."""
+    The user with uid @CALLER_UID@ took up the paused session @SESSION@ again. The prompts that waited in
+    its queue are worked off now."""
 
 
 class SessionForked(EventType, topic="session.forked", type="forked"):
@@ -61,8 +60,7 @@ class SessionForked(EventType, topic="session.forked", type="forked"):
     catalog = """A session with @AGENT@ was made from another one
     The user with uid @CALLER_UID@ began the session @SESSION@ with a copy of the conversation of another one,
     or of its first part. The history says which one that is.
-
-    To see it: lactl events --since @SEQ@"""
+    > To see it: lactl events --since @SEQ@"""
     title: Text
     forked_from: Text
     messages: int
@@ -73,8 +71,8 @@ class SessionImported(EventType, topic="session.imported", type="imported"):
     """A session began with a conversation from a file."""
 
     catalog = """A session with @AGENT@ was imported
-    The user with uid @CALLER_UID@ began the session @SESSION@ with a conversation out of a file. Nobody knows
-    who wrote it, so the session counts as one with text from outside in it."""
+    The user with uid @CALLER_UID@ began the session @SESSION@ with a conversation out of a file. Nobody
+    knows who wrote it, so the session counts as one with text from outside in it."""
     title: Text
     source: Text
     """The session that it was exported from, if the file says so."""
@@ -90,8 +88,7 @@ class SessionDeleted(_ByPerson, topic="session.deleted", type="deleted"):
     the configuration says of sessions that nobody used for long. What was said and done in it is gone out of
     the history; the headers of its events and their hashes stay, so the chain still verifies. How many events
     lost their data is in the history.
-
-    To see it: lactl events --since @SEQ@"""
+    > To see it: lactl events --since @SEQ@"""
     reason: str = ""
     """Why, when it was retention."""
     erased_events: int = 0
@@ -105,8 +102,7 @@ class SessionCompacted(EventType, topic="session.compacted", type="compacted", s
     The session @SESSION@ had nearly filled the model's window. From now on the model is sent a summary in
     place of its older messages. The history keeps those; the event says how many they are, how many tokens
     that saves, and who wrote the summary.
-
-    All of its messages: lactl sessions show @SESSION@"""
+    > All of its messages: lactl sessions show @SESSION@"""
     summary: Text
     from_seq: int
     """The first message that is still sent as it is."""
@@ -123,8 +119,7 @@ class TurnStarted(EventType, topic="session.turn", type="started", source="agent
 
     catalog = """A turn of @AGENT@ began
     The prompt was taken out of the queue of the session @SESSION@, and the model is asked.
-
-    How it goes on: lactl events --follow --session @SESSION@"""
+    > How it goes on: lactl events --follow --session @SESSION@"""
 
 
 class TurnDone(EventType, topic="session.turn", type="done", source="agent"):
@@ -132,8 +127,7 @@ class TurnDone(EventType, topic="session.turn", type="done", source="agent"):
 
     catalog = """A turn of @AGENT@ ended with an answer
     The turn @TRACE_ID@ in the session @SESSION@ is complete.
-
-    What was done: lactl trace show @TRACE_ID@"""
+    > What was done: lactl trace show @TRACE_ID@"""
     steps: int
     duration_ms: int
     prompt_tokens: int = 0

@@ -28,9 +28,8 @@ class CallEnded(AboutCall, topic=f"tool.{ANY}", type=INVOCATION, source="worker"
     catalog = """@TOOL@.@ACTION@ ended with: @RESULT@
     The call that the agent @AGENT@ made with the effect '@EFFECT@' took @DURATION_MS@ ms. The result is 'ok'
     or the code of an error, which 'lactl help exit-codes' explains. The output is in the history alone.
-
-    The whole turn: lactl trace show @TRACE_ID@. What a call changed in files can be taken back: lactl undo
-    --list"""
+    > The whole turn: lactl trace show @TRACE_ID@. What a call changed in files can be taken back: lactl
+    undo --list"""
     call_id: Text
     tool: Text
     action: Text
@@ -84,8 +83,7 @@ class WatchStarted(EventType, topic=WATCHES, type="watch_started", source=FROM_T
     catalog = """@AGENT@ watches a file or folder
     Changes there are recorded from now on, also when nobody asks for them, as events of the topic
     tool.inotify.event. The watch outlasts restarts of the daemon and of its worker.
-
-    To see it: lactl events --since @SEQ@. It ends with a call of inotify.stop or with its session."""
+    > To see it: lactl events --since @SEQ@. It ends with a call of inotify.stop or with its session."""
     model_config = ConfigDict(extra="allow")
 
     watch: Text
@@ -110,8 +108,7 @@ class WatchStopped(EventType, topic=WATCHES, type="watch_stopped", source=FROM_T
     catalog = """A watch of @AGENT@ ended
     Nobody is told of changes there any more. The history says why: it was stopped, its session is gone, what
     it watched is gone, or the agent may not watch it any more.
-
-    To see it: lactl events --since @SEQ@"""
+    > To see it: lactl events --since @SEQ@"""
     path: Text
     reason: Text
     watch: Text
@@ -126,8 +123,7 @@ class WatchGap(EventType, topic=WATCHES, type="gap", source=FROM_TOOL):
     catalog = """A watch of @AGENT@ could not see for a while
     The worker that held the watch had ended, or the daemon did not run. The watch was made again, and what is
     different now was looked for; what came and went in between is not known.
-
-    From when to when: lactl events --since @SEQ@. When this happens often, look for why workers end:
+    > From when to when: lactl events --since @SEQ@. When this happens often, look for why workers end:
     journalctl -u 'lightagent-observe@*'"""
     path: Text
     why: Text
@@ -145,8 +141,7 @@ class FilesChanged(EventType, topic=CHANGES, type="fs_event", source=FROM_TOOL):
 
     catalog = """Files changed in what @AGENT@ watches
     One entry stands for many changes when they come fast. Paths are in the history alone.
-
-    To see them: lactl events --since @SEQ@ --topic tool.inotify.event"""
+    > To see them: lactl events --since @SEQ@ --topic tool.inotify.event"""
     model_config = ConfigDict(extra="allow")
 
     watch: Text
@@ -167,9 +162,8 @@ class ChangesLost(EventType, topic=CHANGES, type="overflow", source=FROM_TOOL):
     Changes came faster than the kernel's queue, the worker's buffer or the history took them. The event says
     where and, as far as that is known, how many. After an overflow of the kernel's queue the folder is
     compared with what was known, and differences follow as events.
-
-    Watch a smaller folder, or leave out what changes all the time (exclude=). The kernel's queue is as long
-    as the sysctl fs.inotify.max_queued_events says."""
+    > Watch a smaller folder, or leave out what changes all the time (exclude=). The kernel's queue is as
+    long as the sysctl fs.inotify.max_queued_events says."""
     model_config = ConfigDict(extra="allow")
 
     watch: Text = ""

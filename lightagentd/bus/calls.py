@@ -1,4 +1,4 @@
-"""Method calls that peers make to us: who is let in, by the header alone; then decoding, and the answer.
+"""Serves method calls of peers: admits them by the header alone, then decodes and answers them.
 
 A `Calls` belongs to one `Bus` and owns the tasks that answer. It asks its `Door` about each call before the
 body is read: the door may refuse, or say that the body is of no use, which is thrown away then. Who answers

@@ -1,4 +1,4 @@
-"""The one place that touches dbus-next (with `bus_*`), for the control plane and for the tools.
+"""Connects to a D-Bus daemon, for the control plane and for the tools.
 
 Taken from dbus-next are its messages, signatures and marshalling. Its unmarshalling is not used, since a peer
 could have it hold the event loop for half a minute, nor is its connection: that of 0.2.3 loses messages when

@@ -1,4 +1,4 @@
-"""What the errors of D-Bus peers are called here: one table, used by `bus/connection.py`."""
+"""Maps the errors of D-Bus peers to ours, for `bus/connection.py`."""
 
 from __future__ import annotations
 

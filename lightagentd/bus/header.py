@@ -1,4 +1,4 @@
-"""The header of a D-Bus message, taken off the stream before its body: by it is decided what that may cost.
+"""Reads the header of a D-Bus message before its body, to decide what the body may cost.
 
 Any user of the machine can send any message to any name on the system bus, so nothing here costs more than a
 few steps for each field, and a body that nobody wants is thrown away as it comes, without being held.

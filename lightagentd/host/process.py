@@ -1,4 +1,4 @@
-"""The one module that starts processes.
+"""Starts processes. No other module does.
 
 A process gets an argv list (never a shell string), an environment built up from nothing, no standard
 input unless bytes are given, and a session of its own. Its output is capped while it is read: the head

@@ -1,4 +1,4 @@
-"""What the service manager and the daemon say to each other: sd_notify(3) and sd_listen_fds(3).
+"""Talks to the service manager: sd_notify(3) and sd_listen_fds(3).
 
 `feeding_watchdog`, `extending` and `keep_status` run on the daemon's event loop, so a loop that hangs is
 silent: after `WatchdogSec=` the service manager then ends the process with SIGABRT, and faulthandler

@@ -1,4 +1,4 @@
-"""Circuit breakers: an endpoint that fails again and again is left alone for a while.
+"""Circuit breakers: pause an endpoint that fails repeatedly.
 
 One `Circuit` stands for one endpoint (scheme, host and port), whatever agents and models use it; `Circuits`
 has them all, and belongs to the registry. A closed circuit lets every call through. It opens when `FAILURES`

@@ -1,4 +1,4 @@
-"""One exchange with a model as it lies in a file: what was asked, what came of it and when, without secrets.
+"""The file format of one exchange with a model: request, answer and times, without secrets.
 
 A file is one JSON object: `began` (UTC) and `duration_ms`; on whose behalf (`agent`, `session`, `request_id`
 and `trace_id`); `model`; `request` with `system`, `messages` and `functions`; `parts`, each with `at_ms`

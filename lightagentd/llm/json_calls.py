@@ -1,4 +1,4 @@
-"""Tool calls written as text, for models without native ones (DESIGN section 6).
+"""Recognizes tool calls that a model writes as text because it has no native ones.
 
 Content that is exactly one JSON object `{"tool", "action", "args"}`, bare or in one code fence, is a call.
 Anything else is text, however much it looks like a call.

@@ -1,4 +1,4 @@
-"""What the turn loop and a model client say to each other.
+"""The interface between the turn loop and a model client.
 
 A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text and
 reasoning as they arrive, whole tool calls, and one `Finish` with the usage at the end. It raises ModelError,
@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 Role = Literal["user", "assistant", "tool"]
 
 ASSUMED_WINDOW = 128_000
-"""The window, in tokens, of a model of which none is known."""
+"""The window, in tokens, of a model whose window is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""When a model call that failed is made again, and how long to wait before that.
+"""Decides whether a failed model call is retried, and how long to wait before.
 
 Nothing here waits or calls: whoever makes the calls has a `Backoff` for each and asks it after each failure.
 Waits are "full jitter": a random time up to a limit that doubles, so that many agents do not come back to an

@@ -1,4 +1,4 @@
-"""Functions for models that take none: described in the system prompt, called as JSON in the answer's text.
+"""Offers functions to models without native ones: described in the system prompt, called as JSON in the text.
 
 A function `TOOL_ACTION` is called by an answer that is nothing but `{"tool", "action", "args"}`; earlier
 calls and their results become text of the same form. It works with every dialect: only the request changes.

@@ -1,4 +1,4 @@
-"""Chat completions, as OpenAI and most other servers speak them: what is sent (answers: `chat_decoder`).
+"""Encodes requests for chat completions, the protocol of OpenAI and most servers (answers: `chat_decoder`).
 
 The API reference is "Create chat completion" with `stream: true`. Where servers differ, a request begins with
 what the most of them take, and does without what this one refuses: see `ChatCompletions.concedes`.

@@ -1,4 +1,4 @@
-"""What a protocol of model servers has to say: where a request goes, what it holds, and what an answer means.
+"""The interface of a dialect: it names the URL, encodes the request and decodes the answer.
 
 A `Dialect` belongs to one client and knows nothing of HTTP. What an endpoint sends is untrusted: a `Decoder`
 raises ModelError for whatever does not have the shape of an answer, and nothing else.

@@ -1,4 +1,4 @@
-"""The Messages API, as Anthropic and some other servers speak it: what is sent (answers: `messages_decoder`).
+"""Encodes requests for the Messages API of Anthropic and some other servers (answers: `messages_decoder`).
 
 The API reference is "Create a Message" with `stream: true`, version 2023-06-01, and the guides about tool
 use, prompt caching and extended thinking. Where models and servers differ, a request begins with what most of

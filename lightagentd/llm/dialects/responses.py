@@ -1,4 +1,4 @@
-"""The Responses API, as OpenAI and some other servers speak it: what is sent (answers: `responses_decoder`).
+"""Encodes requests for the Responses API of OpenAI and some other servers (answers: `responses_decoder`).
 
 The API reference is "Create a model response" with `stream: true`. Nothing is stored at the endpoint: each
 request has the whole conversation, and what the model thought comes back as it was, in cipher.

@@ -1,4 +1,4 @@
-"""Reasoning that a local server leaves in the text: `<think>…</think>` at the very beginning of the answer.
+"""Separates reasoning that a local server leaves in the text: `<think>…</think>` at the start of an answer.
 
 Only there: a tag further on is what the model says, about such tags for instance.
 """

@@ -1,4 +1,4 @@
-"""The body of one response, read until a deadline. Who makes a `Body` closes it, and with it the response.
+"""Reads the body of one response until a deadline. The maker of a `Body` closes it and its response.
 
 The deadline is looked at between chunks, and set on the reading only once it is nearer than the timeout
 between chunks: a timer for each chunk would cost as much as its decoding.

@@ -1,4 +1,4 @@
-"""Takes the compression off an answer that came compressed although the request asked for none.
+"""Decompresses answers that are compressed although the request asked for none.
 
 httpx does that without a bound: a few kilobytes, compressed twice, would fill the memory.
 """

@@ -1,4 +1,4 @@
-"""One model server as one agent reaches it: keep-alive connections of the agent's own.
+"""Connects one agent to one model server, over keep-alive connections of the agent's own.
 
 It uses httpx one level below its client, since a model call wants neither redirects (the key would go along)
 nor cookies: one `httpx.AsyncHTTPTransport` each, all with the same TLS context. A shared pool of connections

@@ -1,4 +1,4 @@
-"""What an endpoint's refusal means: the error with its code, and what to do about it.
+"""Maps refusals of an endpoint to errors with a code and a suggestion.
 
 `refusal` is for a response that is no answer, `stream_error` for an error within one. Both read the shapes of
 all dialects, and those of the gateways and web frameworks before them. The codes are those of the references

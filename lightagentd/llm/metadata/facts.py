@@ -1,4 +1,4 @@
-"""What is known of a model, and from where: the configuration, the refreshed table, or the shipped one.
+"""Looks up facts about a model in the configuration, the refreshed table and the shipped table.
 
 The first of the three that says something counts, `[models.known]` and `[models.prices]` field by field. The
 shipped table is `models.json` beside this module (`SNAPSHOT`), the refreshed one is what `lactl models

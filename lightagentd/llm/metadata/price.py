@@ -1,4 +1,4 @@
-"""What a model takes, and what a call of it cost."""
+"""The prices of a model, and the cost of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of models, in the JSON shape of https://models.dev/api.json, read with distrust.
+"""Reads and checks the table of models, in the JSON shape of https://models.dev/api.json.
 
 `{provider: {name, models: {id: {name, attachment, reasoning, tool_call, knowledge, release_date, status,
 modalities: {output}, cost: {input, output, cache_read, cache_write, context_over_200k}, limit: {context,

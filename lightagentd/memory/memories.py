@@ -1,6 +1,6 @@
-"""The rules of memory: who may keep what, and what of it an agent gets to read.
+"""Enforces the rules of memory: who may keep what, and what an agent may read.
 
-A memory has one owner, and is for one of his agents or for all. It is kept, and then stands in the system
+A memory has one owner, and is for one of their agents or for all. It is kept, and then stands in the system
 prompts of those agents; or it is a candidate, which no agent reads until its owner promotes it. Candidates
 are what agents want to keep from a conversation with text from outside in it, from a turn that nobody
 watched, or for other agents than themselves: a log that says "remember that …" gets no further than that.
@@ -80,7 +80,7 @@ class Memories:
         self._history = history
         self._store: Backing = OwnStore(settings.store, history) if settings.store else HistoryStore(history)
         self._changing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By owner: what he has is looked at and changed by one at a time."""
+        """By owner: their memories are read and changed by one task at a time."""
 
     @property
     def problem(self) -> str:
@@ -125,7 +125,7 @@ class Memories:
         return await self._without_expired(found)
 
     async def of_prompt(self, owner: int, agent: str) -> Sequence[Entry]:
-        """What an agent's prompt has for an owner: his own words first, then the surest, then the newest."""
+        """The memories in an agent's prompt: the owner's own words, then the surest, then the newest."""
         if not self._settings.prompt_chars:
             return []
         found = [entry for entry in await self._all(owner) if entry.state == "kept" and entry.is_for(agent)]
@@ -162,7 +162,7 @@ class Memories:
             if same is not None:
                 return await self._again(same, wanted)
             self._check_room(wanted, have)
-            if not wanted.by_agent:  # what he turned down once, and wants now
+            if not wanted.by_agent:  # the owner turned it down once, and wants it now
                 await self._forget_rejected(wanted, have)
             entry = _new(wanted)
             kind = kinds.MemoryProposed if wanted.candidate else kinds.MemoryRemembered

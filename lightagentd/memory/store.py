@@ -1,4 +1,4 @@
-"""What a store of memories has to be able to do.
+"""The interface of a store of memories.
 
 `Store` is for authors: a class of an administrator's own, named in the configuration as `module:Class`
 

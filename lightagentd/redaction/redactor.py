@@ -1,4 +1,4 @@
-"""The redactor: removes credentials that are known, and what looks like a secret, from texts and JSON
+"""Removes known credentials, and what looks like a secret, from texts and JSON
 values.
 
 The daemon has one, which the history owns. Nearly every event has nothing to remove, so `suspects` looks at
@@ -234,7 +234,7 @@ _HINT_PARTS = (
     ),
 )
 _SIGNS = (b":AA", b"Q~", b"1//0", b":::", b'"d"', b'"p"', b'"q"', b'"d\\', b'"p\\', b'"q\\')
-"""What no word is, of which one stands in a secret."""
+"""Sequences that occur in secrets and in no word."""
 _HASH = re.compile(rb"\$(?:1|2|5|6|7|y|gy|md5|apr1|sha1|argon2|scrypt|pbkdf2)")
 BLANKS = " \t\n\r\f\v"
 _WORDS = re.compile(rf"[^{BLANKS}]+")

@@ -1,4 +1,4 @@
-"""Takes secrets out of text that comes in pieces, such as a model's words or a command's output as it runs.
+"""Removes secrets from text that arrives in pieces, such as a model's answer or a command's output.
 
 What it gives, put together, is what `Redactor.text` makes of the whole. Held back are the unfinished word,
 a line from the word on that has a hint in it, and a private key until its end: ordinary text flows word by

@@ -1,4 +1,4 @@
-"""The keys that encrypt the files of the key store.
+"""Finds or makes the key that encrypts the files of the key store.
 
 Where systemd gives the credential `lightagent-keys.wrap` (systemd-creds(1); it may be sealed with the TPM),
 the files can be read only with that. Else a random secret in the file `master.key` beside them does it, mode

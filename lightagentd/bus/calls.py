@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a call is answered with; with `error`, a D-Bus error name, `args` is its text."""
+    """The answer to a call. With `error`, a D-Bus error name, `args` is its text."""
 
     signature: str = ""
     args: Sequence[Any] = ()
@@ -84,7 +84,7 @@ class Entrance:
 
 
 class Door:
-    """Who is let in. This one lets in everybody."""
+    """Decides which callers are admitted. This one admits everybody."""
 
     def enter(self, call: Call, body_bytes: int) -> Entrance:
         """`call` is the header: it has no arguments yet. Raises LightagentError to refuse; never waits."""

@@ -175,7 +175,7 @@ class Bus:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits for the socket now."""
+        """The bytes that wait for the socket."""
         return self._writer.transport.get_write_buffer_size()
 
     async def call(

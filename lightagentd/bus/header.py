@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What stands before a body; a field that is not there is empty."""
+    """The header of a message. A missing field is empty."""
 
     order: str
     """`<` or `>`, as the module struct has it."""

@@ -110,7 +110,7 @@ def notify_stopping(drain_timeout_s: float) -> None:
 
 
 def status_line(agents: int, problems: list[str]) -> str:
-    """What `systemctl status` shows: the work, and the first of what is wrong."""
+    """The line that `systemctl status` shows: the work, and the first problem."""
     line = f"serving {agents} agent{'' if agents == 1 else 's'}"
     if problems:
         more = f" (and {len(problems) - 1} more: lactl status)" if len(problems) > 1 else ""

@@ -73,7 +73,7 @@ class Exchange:
         return at.strftime("%Y%m%dT%H%M%S.%fZ")
 
     def to_dict(self, redactor: Redactor) -> dict[str, Any]:
-        """What is written, without secrets. Takes time that grows with the texts: not for the event loop."""
+        """The content of the file, without secrets. Long texts take long: not for the event loop."""
         at = datetime.datetime.fromtimestamp(self.began_us / 1_000_000, datetime.UTC)
         whole = {
             "version": VERSION,
@@ -99,7 +99,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a file says of an exchange."""
+    """An exchange as a file holds it."""
 
     model: str
     began: str

@@ -61,7 +61,7 @@ class WrittenCalls:
         self._holding = True
 
     def feed(self, part: Part) -> Iterator[Part]:
-        """What a part of the answer becomes."""
+        """Pass on a part of the answer, or hold it back."""
         if self._holding:
             if isinstance(part, TextDelta):
                 self._held.append(part.text)

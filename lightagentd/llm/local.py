@@ -37,7 +37,7 @@ class LocalServer:
 
     @property
     def model_strings(self) -> list[str]:
-        """What to write as a model to use it."""
+        """The model string that selects it."""
         return [f"{self.name}/{model}" for model in self.models]
 
 

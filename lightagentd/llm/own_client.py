@@ -159,7 +159,7 @@ class OwnClient:
 
 
 class _End:
-    """What stands for the end of a stream."""
+    """Marks the end of a stream."""
 
 
 _END = _End()
@@ -227,7 +227,7 @@ def _usage(usage: object) -> Usage | None:
 
 
 def _checked_usage(request: Request) -> Any:
-    """What the client tells of usage meanwhile, checked, too; it gets to see the ValueError."""
+    """Check the usage that the client reports, too; a ValueError goes to the client."""
     told = request.on_usage
     if told is None:
         return None

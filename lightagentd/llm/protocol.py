@@ -42,9 +42,9 @@ class Reasoning:
     """The model string of the client that gave it."""
     text: str = ""
     signature: str = ""
-    """What the endpoint signed the text with."""
+    """The endpoint's signature of the text."""
     data: str = ""
-    """What the endpoint gives instead of text: nobody else can read it."""
+    """Encrypted text, which only the endpoint can read."""
     id: str = ""
 
     def to_dict(self) -> dict[str, str]:
@@ -189,7 +189,7 @@ class ModelClient(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """How one model is reached: what configuration, metadata and the agent's definition add up to."""
+    """The settings of one model, merged from the configuration, the metadata and the agent's definition."""
 
     provider: str
     model: str

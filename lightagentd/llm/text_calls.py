@@ -122,7 +122,7 @@ def _arguments(schema: dict[str, Any]) -> str:
 
 
 def _kind(what: dict[str, Any], root: dict[str, Any], depth: int = 0) -> str:
-    """What a value may be. What is nested deeper is written as its schema."""
+    """Describe the type of a value. Deeper nested types are written as their schema."""
     reference = what.get("$ref")
     if isinstance(reference, str):
         defined = root.get("$defs", {}).get(reference.rpartition("/")[2])

@@ -165,5 +165,5 @@ def arguments_object(arguments: str) -> dict[str, Any] | None:
 
 
 def wrapped_arguments(arguments: str) -> dict[str, Any]:
-    """What stands in a conversation for arguments that are no object."""
+    """The object that replaces arguments that are not a JSON object."""
     return {"not_a_json_object": arguments}

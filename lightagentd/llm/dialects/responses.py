@@ -74,7 +74,7 @@ class Responses:
         return ResponsesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """What models refuse: to encrypt reasoning that they do not have; and reasoning that comes back."""
+        """Give up what a model refuses: encrypted reasoning, or reasoning that comes back."""
         said = message.replace(self._name, "")
         if self._encrypted and _ABOUT_CIPHER.search(said):
             self._encrypted = False

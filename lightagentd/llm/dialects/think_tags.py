@@ -21,7 +21,7 @@ class ThinkTags:
         """Whether all that comes is text, as it comes."""
         self._inside = False
         self._held = ""
-        """What may be a part of a tag."""
+        """Text that may be a part of a tag."""
         self._behind = False
         """Whether the place is behind the reasoning, where blanks are left out until the text begins."""
 
@@ -49,7 +49,7 @@ class ThinkTags:
         return _reasoning(thought[: len(thought) - keep])
 
     def finish(self) -> list[Part]:
-        """What was held back."""
+        """The text that was held back."""
         held, self._held = self._held, ""
         if self._inside:
             return _reasoning(held)

@@ -27,7 +27,7 @@ class TypedDecoder(ABC):
     """Puts the typed events of one answer together."""
 
     PROTOCOL = ""
-    """What the protocol is called."""
+    """The name of the protocol."""
 
     def __init__(self, model: str, on_usage: Callable[[Usage], None] | None = None) -> None:
         self._model = model

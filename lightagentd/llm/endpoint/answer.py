@@ -76,7 +76,7 @@ class Answer:
         return []
 
     def finish(self) -> list[str]:
-        """What is left at the end of the response. Raises ModelError."""
+        """The remaining events at the end of the response. Raises ModelError."""
         if self.feed == self._json:
             return [self._whole_json()]
         if self.feed == self._page:

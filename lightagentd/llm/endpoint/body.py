@@ -36,7 +36,7 @@ class Body:
         self._chunks: AsyncGenerator[bytes, None] | None = None
         self._pieces: AsyncIterator[bytes] | None = None
         self.received = 0
-        """How many bytes came, and what those with compression became; each chunk adds CHUNK_BYTES."""
+        """The number of bytes received, decompressed ones included; each chunk adds CHUNK_BYTES."""
 
     def hurry(self, seconds: float) -> None:
         """Have what is left come within so much time."""

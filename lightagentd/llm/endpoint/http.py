@@ -46,7 +46,7 @@ _AFTER_OVER_S = 2.0
 
 @dataclass(kw_only=True)
 class Head:
-    """What is known of an answer beside its events."""
+    """Facts about an answer beside its events."""
 
     content_type: str = ""
     over: bool = False

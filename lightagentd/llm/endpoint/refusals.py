@@ -102,7 +102,7 @@ _SENTENCES = ("message", "detail", "msg", "errors", "title")
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What an endpoint says of an error."""
+    """An error as an endpoint describes it."""
 
     message: str = ""
     codes: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ def _kind(status: int, said: Said) -> type[ModelError]:
 
 
 def error_said(value: object) -> Said | None:
-    """What a decoded body says of an error, or None if it is none in any of the known shapes."""
+    """The error in a decoded body, or None if the body has none of the known shapes of errors."""
     if isinstance(value, list) and value:
         return error_said(value[0])
     if not isinstance(value, dict):

@@ -62,7 +62,7 @@ class Entry:
 
     @cached_property
     def words(self) -> Counter[str]:
-        """What a search compares with: a tag counts as much as three words of the text."""
+        """The words for a search: a tag counts as much as three words of the text."""
         found = Counter(words(self.text))
         for tag in self.tags:
             found.update(dict.fromkeys(words(tag), 3))
@@ -169,5 +169,5 @@ def checked_confidence(value: float) -> float:
 
 
 def fingerprint(text: str) -> str:
-    """What a rejected text is known by: the same for other capitals, spaces and punctuation."""
+    """The digest of a rejected text; capitals, spaces and punctuation do not change it."""
     return hashlib.sha256(" ".join(words(text)).encode("utf-8", "replace")).hexdigest()

@@ -132,7 +132,7 @@ class OwnStore:
             return await asyncio.wrap_future(running)
 
     def _sound(self, found: object, owner: int) -> Sequence[Entry]:
-        """What the store gave back, if it is entries of this owner. Raises Unavailable."""
+        """Check that the store returned entries of this owner. Raises Unavailable."""
         try:
             if not isinstance(found, list | tuple) or len(found) > MAX_ENTRIES:
                 raise ValueError("not a list, or one that is too long")

@@ -256,7 +256,7 @@ class Redactor:
         """Each form of a known value, and the value; the longest first."""
         self._in_json: tuple[bytes, ...] = ()
         self._first_words: tuple[str, ...] = ()
-        """How known values begin that have blanks in them."""
+        """The first words of known values that hold blanks."""
         self._clean: dict[tuple[bool, bytes], None] = {}
         """Digests of long texts that came out of here last; the oldest first."""
         for value in secrets:

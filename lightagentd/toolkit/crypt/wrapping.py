@@ -48,7 +48,7 @@ class WrappingKey:
         return nonce + AESGCM(self.secret).encrypt(nonce, plain, bound)
 
     def unseal(self, sealed: bytes, bound: bytes) -> bytes | None:
-        """What was sealed, or None when any bit of it or of `bound` has changed."""
+        """The sealed content, or None when any bit of it or of `bound` has changed."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -97,7 +97,7 @@ class Messages:
         return MessagesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Give up what a model refuses: the form of the thinking, blocks of it, so long an answer. Other servers
+        """Give up what a model refuses: a form of thinking, its blocks, a long answer. Other servers
         with the same protocol refuse caching, and a choice of no tool.
         """
         said = message.replace(self._name, "")

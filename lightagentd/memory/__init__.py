@@ -1,4 +1,4 @@
-"""What agents remember of and for each user, beyond one conversation.
+"""The memories of agents about each user, beyond one conversation.
 
 `memories.Memories` has the rules and belongs to the registry: who may keep what, what waits for a person,
 what is too much, what has expired. Below it lies a store: the history, or one of the administrator's own

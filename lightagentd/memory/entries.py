@@ -62,7 +62,7 @@ class Entry:
 
     @cached_property
     def words(self) -> Counter[str]:
-        """What a search compares with: a tag counts as much as three words of the text."""
+        """The words for a search: a tag counts as much as three words of the text."""
         found = Counter(words(self.text))
         for tag in self.tags:
             found.update(dict.fromkeys(words(tag), 3))
@@ -124,7 +124,7 @@ def is_id(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """The text in one line, without what nobody sees; runs of white space become one space.
+    """The text in one line, without invisible characters; runs of white space become one space.
 
     A text cannot so begin a line of its own, and reads to a person as it does to a model.
     """
@@ -169,5 +169,5 @@ def checked_confidence(value: float) -> float:
 
 
 def fingerprint(text: str) -> str:
-    """What a rejected text is known by: the same for other capitals, spaces and punctuation."""
+    """The digest of a rejected text; capitals, spaces and punctuation do not change it."""
     return hashlib.sha256(" ".join(words(text)).encode("utf-8", "replace")).hexdigest()

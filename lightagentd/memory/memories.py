@@ -1,4 +1,4 @@
-"""The rules of memory: who may keep what, and what of it an agent gets to read.
+"""Enforces the rules of memory: who may keep what, and what an agent may read.
 
 A memory has one owner, and is for one of their agents or for all. It is kept, and then stands in the system
 prompts of those agents; or it is a candidate, which no agent reads until its owner promotes it. Candidates
@@ -84,7 +84,7 @@ class Memories:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the store, as a sentence; empty when nothing is."""
+        """The problem of the store as a sentence; empty when it works."""
         return self._store.problem
 
     async def start(self) -> None:
@@ -218,7 +218,7 @@ class Memories:
             return entry
 
     def _checked(self, wanted: Wanted) -> Wanted:
-        """What is wanted as it would be kept. Raises InvalidArgument."""
+        """The entry as it would be kept. Raises InvalidArgument."""
         text, tags = checked_text(wanted.text), checked_tags(wanted.tags)
         if any(self._history.redactor.text(one) != one for one in (wanted.text, text, " ".join(tags))):
             raise InvalidArgument(
@@ -289,7 +289,7 @@ class Memories:
         return await self._without_expired(await self._store.list(owner))
 
     async def _without_expired(self, found: Sequence[Entry]) -> Sequence[Entry]:
-        """What has not expired; what has is dropped, for which nobody has to hold the owner's lock."""
+        """The entries that have not expired. Expired ones are dropped, without the owner's lock."""
         now_us = _now_us()
         if not any(entry.is_expired(now_us) for entry in found):
             return found

@@ -191,7 +191,7 @@ class Daemon:
     async def close(self) -> None:
         """Stop at once what runs, and let go of everything. May be called after a failed start."""
         self.draining = True
-        self.pool.leave()
+        self.pool.source.leave()
         if self._server is not None:
             self._server.stop_listening()
         await self.upkeep.close()
@@ -220,7 +220,7 @@ class Daemon:
     async def drain(self) -> None:
         """Take no new work and let running turns end, for as long as the configuration says."""
         self.draining = True
-        self.pool.leave()
+        self.pool.source.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.daemon.drain_timeout_s):
                 await self.registry.drain()

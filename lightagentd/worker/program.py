@@ -42,33 +42,13 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host import libc
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
-from lightagentd.worker.calls import (
-    METADATA_LIMIT_CHARS,
-    OUTPUT_LIMIT_CHARS,
-    CallContext,
-    check_args,
-    describe,
-    result_event,
-    run_action,
-)
+from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, serves
 from lightagentd.worker.proof import prove
 from lightagentd.worker.removal import remove
-
-__all__ = [
-    "METADATA_LIMIT_CHARS",
-    "OUTPUT_LIMIT_CHARS",
-    "CallContext",
-    "Worker",
-    "WorkerInterface",
-    "check_args",
-    "describe",
-    "main",
-    "serve",
-]
 
 _log = logging.getLogger(__name__)
 

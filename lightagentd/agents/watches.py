@@ -102,9 +102,9 @@ class WatchRecord:
         return Change(state="watches", key=self.watch, value=asdict(self))
 
     def event(self, kind: type[Kind], data: Mapping[str, Any]) -> NewEvent:
-        """An event about this watch, whatever the watcher says whose it is.
+        """An event about this watch; what the watcher says about its owner does not count.
 
-        Raises ValueError for data that are not those of the kind.
+        Raises ValueError for data that the kind does not have.
         """
         own = {"watch": self.watch, "session": self.session, "owner": self.owner}
         return kind.model_validate({**data, **own}).event(context=self.context())
@@ -329,7 +329,7 @@ class Follower:
                     self._unstored += 1
                     _log.error("an event of the watcher of %s was not stored: %s", self._agent, err)
                 except (ValueError, TypeError, KeyError) as err:
-                    _log.error("the watcher of %s sent what is not an event: %s", self._agent, err)
+                    _log.error("the watcher of %s sent an invalid event: %s", self._agent, err)
         raise WorkerUnavailable(f"The watcher of {self._agent} ended.")
 
     async def _make_again(self) -> None:
@@ -370,7 +370,7 @@ class Follower:
     # What the watcher says
 
     async def _heard(self, event: dict[str, Any]) -> None:
-        """Store one published event. Raises StorageError; ValueError and the like for what is none."""
+        """Store one published event. Raises StorageError; ValueError and the like for anything else."""
         history = self._watches.history
         context = EventContext(agent=self._agent)
         if self._unstored:

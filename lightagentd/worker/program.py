@@ -56,7 +56,7 @@ _PUBLISHED_LIMIT = 4096
 """Events outside of calls that may wait for the daemon."""
 PREVIEW_LIMIT_S = 10.0
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
-"""How often and how fast it is looked after processes that were killed: they take a moment to go."""
+"""How often and how fast killed processes are checked for: they take a moment to go."""
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):

@@ -41,9 +41,9 @@ STARTED = (Effect.OBSERVE, Effect.REACH)
 """The effects whose units the daemon may start. It may stop and kill the workers of all three."""
 JOB_TIMEOUT_S = 15.0
 KILL_TIMEOUT_S, KILL_PAUSE_S = 5.0, 0.02
-"""How long and how often it is looked after a unit that was killed: a process may be stuck in the kernel."""
+"""How long and how often a killed unit is checked: a process may be stuck in the kernel."""
 LEAVING_S = 3.0
-"""How long it is waited for a worker when the daemon is being stopped: systemd starts no other one then."""
+"""How long to wait for a worker while the daemon is being stopped: systemd starts no other one then."""
 RUNNING = ["active", "reloading", "activating", "deactivating"]
 """The states of a unit that has processes or is about to (org.freedesktop.systemd1(5))."""
 

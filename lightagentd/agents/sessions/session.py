@@ -398,7 +398,7 @@ def result_event(call_id: str, name: str, text: str) -> NewEvent:
 
 
 def session_not_found(session_id: str) -> SessionNotFound:
-    """What whoever asks for a session that is not there gets, or that he may not know of."""
+    """The error for a session that does not exist, or that the caller may not know of."""
     return SessionNotFound(
         f"There is no session {session_id[:60]!r}.", suggestion="Run: lactl sessions list", field="session"
     )
@@ -411,9 +411,9 @@ def title_from(text: str) -> str:
 
 
 def check_room(session: Session, text: str, waiting_of: Callable[[int], int], max_bytes: int) -> None:
-    """Prompts that wait are in memory, so they may not be too large in all; one may wait in any case.
+    """Waiting prompts are kept in memory, so their total size is limited; one may always wait.
 
-    `waiting_of` says how much waits of an owner. Raises QueueFull.
+    `waiting_of` gives the bytes that wait for an owner. Raises QueueFull.
     """
     size_bytes = len(text.encode("utf-8", "replace"))
     owner = session.record.owner

@@ -35,7 +35,7 @@ from tests.declared import undeclared
 from tests.distribution import order, pytest_xdist_make_scheduler  # noqa: F401 - pytest calls the latter
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
-from tests.prepared import Forked, can_fork, prepared
+from tests.prepared import Forked, prepared
 from tests.prepared import close as close_prepared
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -181,7 +181,7 @@ class DaemonProcess:
     """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
 
     forks = False
-    """Whether a daemon may be forked (tests/prepared.py). A bench measures real starts."""
+    """Whether a daemon without variables of its own is forked (tests/prepared.py), as in all tests."""
 
     def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
         """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
@@ -222,7 +222,7 @@ class DaemonProcess:
             f"--runtime-dir={self.paths.runtime}",
         ]
         with self.log.open("ab") as log:
-            if self.forks and not self._prefix and can_fork(self._env):
+            if self.forks and not self._prefix and not self._env:
                 self._process = prepared().fork(folders, self.env, self.cwd, log.fileno())
                 return
             self._process = subprocess.Popen(

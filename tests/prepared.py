@@ -1,9 +1,10 @@
 """Daemons for tests, as processes that a prepared one forks: it has imported the daemon's modules once.
 
-Importing them is half of what the start of a daemon takes, and tests start some hundred. What is forked is a
-process as any other, with standard streams, environment, working folder and signals of its own; only that it
-is a grandchild, so its end is told through a socket. `serve` is the prepared process, one for each process
-that runs tests, and `Forked` is what a test holds of a daemon, with the methods of `subprocess.Popen`.
+Importing them is half of what the start of a daemon takes, and tests start some hundred. A forked daemon is a
+process as any other, with standard streams, working folder and signals of its own. It differs in two things:
+it is a grandchild, so its end is told through a socket, and /proc shows the environment and the arguments of
+the prepared process. `serve` is that process, one for each process that runs tests. `Forked` is what a test
+holds of a daemon, with the methods of `subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from typing import Any, NoReturn
 
 from tests.left import keep
 
-_OWN = ("LD_", "PYTHON")
-"""Variables of the loader and the interpreter work at the start of a program alone."""
 _REQUEST_BYTES = 1 << 16
 
 
@@ -104,11 +103,6 @@ def close() -> None:
     """End the prepared process, if there is one."""
     while _made:
         _made.pop().close()
-
-
-def can_fork(env: Mapping[str, str]) -> bool:
-    """Whether a daemon with this environment may be forked, or must be a program of its own."""
-    return not any(name.startswith(_OWN) for name in env)
 
 
 def serve(requests: socket.socket) -> None:

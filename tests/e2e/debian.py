@@ -4,7 +4,7 @@ A root takes half a minute or more to make, so it is cached below `$LIGHTAGENT_T
 checkout, under the hash of all that went into it. Nothing ever writes to a finished one, and it can be
 removed at any time while no test runs. Making it is safe against a second test run and against being killed.
 
-    python -m tests.e2e.debian            print the folder of BUILDER, for packaging/checkout/deb.sh and rpm.sh
+    python -m tests.e2e.debian            print the folder of BUILDER, for packaging/checkout/*.sh
     python -m tests.e2e.debian machine    print the folder of MACHINE
 """
 

@@ -30,6 +30,12 @@ from tests.talker import talker
 ME = Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())
 
 
+@pytest.fixture(autouse=True)
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemons of these tests are programs of their own, from their start to their end."""
+    monkeypatch.setattr(DaemonProcess, "forks", False)
+
+
 @pytest.fixture
 async def model() -> AsyncIterator[ScriptedModel]:
     async with ScriptedModel([say("the answer")]) as running:

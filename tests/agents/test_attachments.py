@@ -91,8 +91,8 @@ class TestContent:
 
 class TestInTheDaemon:
     async def prompt(self, daemon: Scripted, text: str, *attachments: Attachment) -> list[Any]:
-        events = daemon.daemon.service.prompt(
-            ME, agent="test", text=text, session="", new=False, correlation_id="", attachments=attachments
+        events = daemon.daemon.service.conversations.prompt(
+            ME, agent="test", text=text, attachments=list(attachments)
         )
         return [event async for event in events]
 

@@ -12,7 +12,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.agents.sessions import imports
 from lightagentd.client.aio import AsyncClient
-from lightagentd.control.operations import session_care
+from lightagentd.control.operations import sessions as session_operations
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, check_conversation
@@ -258,7 +258,7 @@ async def test_an_export_that_no_answer_can_hold_is_refused(
     test: Scripted, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await talked(client)
-    monkeypatch.setattr(session_care, "MAX_MESSAGE_BYTES", 300)
+    monkeypatch.setattr(session_operations, "MAX_MESSAGE_BYTES", 300)
     with pytest.raises(errors.MessageTooLarge, match="MiB"):
         await export(client, session)
 

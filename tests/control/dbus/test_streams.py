@@ -121,8 +121,8 @@ async def test_what_fails_at_once_is_the_answer_and_what_fails_later_the_end(
         assert "10-x.toml" in end[1]
 
         async def broken(*_: object, **__: object) -> AsyncIterator[None]:
-            for _ in range(1):
-                raise RuntimeError("secret detail")
+            for word in ("secret detail",):
+                raise RuntimeError(word)
             yield
 
         monkeypatch.setattr(daemon.service.events, "subscribe", broken)

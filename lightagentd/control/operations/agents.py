@@ -13,6 +13,7 @@ from lightagentd.agents.definition import AgentFrontMatter
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -121,21 +122,20 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         path = str(definitions.paths.get(name, ""))
         definition = definitions.agents.get(name)
         if definition is None:
-            blank = AgentFrontMatter()
+            front = AgentFrontMatter()
             problem, state, running = definitions.broken.get(name, ""), "broken", None
         else:
-            blank, running = definition.front, self._registry.agents.get(name)
+            front, running = definition.front, self._registry.agents.get(name)
             problem, state = (running.problem, running.state) if running else ("", "stopped")
-        return api.Agent(
+        return shown(
+            api.Agent,
+            front,
             name=name,
-            description=blank.description,
-            role=blank.role,
-            model=blank.model or self._now.config.models.default,
-            fallback=blank.fallback,
-            tools=blank.tools if blank.tools is not None else sorted(self._registry.toolbox.tools),
-            skills=blank.skills if blank.skills is not None else sorted(self._registry.skills.skills),
-            effects=[effect.value for effect in blank.effects],
-            max_steps=blank.limits.max_steps or self._now.config.limits.max_steps,
+            model=front.model or self._now.config.models.default,
+            tools=front.tools if front.tools is not None else sorted(self._registry.toolbox.tools),
+            skills=front.skills if front.skills is not None else sorted(self._registry.skills.skills),
+            effects=[effect.value for effect in front.effects],
+            max_steps=front.limits.max_steps or self._now.config.limits.max_steps,
             origin=path,
             state=state,
             restarts=running.restarts if running else 0,

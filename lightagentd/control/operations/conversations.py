@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.sessions.attachments import compose
 from lightagentd.agents.sessions.session import Session, check_prompt, session_not_found
 from lightagentd.agents.stream import REQUESTS, Watcher
+from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.access import Access, check_limit, is_last_event
@@ -27,12 +28,11 @@ from lightagentd.errors import (
     from_dict,
 )
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.quoted import Prompt, sent
+from lightagentd.quoted import sent
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime
 
-_T = TypeVar("_T")
 MAX_TIMEOUT_S = 86_400.0
 
 
@@ -97,44 +97,31 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         check_prompt(composed.text, self._now.config.limits.max_prompt_bytes)
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
-        begun = self._begin_turn(
-            caller, agent, composed, session, correlation_id, new=new, unattended=unattended, outside=outside
-        )
-        name, watcher = await _whole(begun)
+
+        async def begin() -> tuple[str, Watcher]:
+            """The agent's name, and the turn's events."""
+            running, found = await self._session_for(
+                caller, agent, session, new=new, becomes_current=not unattended
+            )
+            owner = found.record.owner
+            chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
+            before = running.current_of(owner) if chosen else None
+            turn = await running.prompt(
+                found,
+                composed,
+                correlation_id,
+                unattended=unattended,
+                outside=outside,
+                becomes_current=chosen,
+            )
+            watcher = turn.stream.watch()
+            tell_of_former(before)
+            return running.name, watcher
+
+        name, watcher = await uninterrupted(begin())
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, name)
-
-    async def _begin_turn(
-        self,
-        caller: Caller,
-        agent: str,
-        prompt: Prompt,
-        session: str,
-        correlation_id: str,
-        *,
-        new: bool,
-        unattended: bool,
-        outside: bool,
-    ) -> tuple[str, Watcher]:
-        """The agent's name, and the turn's events."""
-        running, found = await self._session_for(
-            caller, agent, session, new=new, becomes_current=not unattended
-        )
-        owner = found.record.owner
-        chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
-        before = running.current_of(owner) if chosen else None
-        turn = await running.prompt(
-            found,
-            prompt,
-            correlation_id,
-            unattended=unattended,
-            outside=outside,
-            becomes_current=chosen,
-        )
-        watcher = turn.stream.watch()
-        tell_of_former(before)
-        return running.name, watcher
 
     @method("Ask", returns="answer", interface="org.lightagent1.Manager")
     async def ask(
@@ -267,13 +254,3 @@ async def _until_at_rest(session: Session, caller: Caller) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _whole(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run what must not be left half done: a caller who is cancelled in it ends only after it."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -26,6 +26,7 @@ from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import PolicyCall, plan_gate
+from lightagentd.policy.decide import Explanation
 from lightagentd.policy.replay import Judged, Replay
 from lightagentd.policy.rulefiles import load_texts
 from lightagentd.policy.rules import LoadedRule
@@ -109,18 +110,7 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
                 plan=gate,
             )
         )
-        ruling, decided = explained.ruling, explained.decided
-        return api.PolicyExplanation(
-            decision=ruling.decision.value,
-            rule=decided.name if decided else ruling.rule,
-            origin=decided.origin if decided else "",
-            reason=ruling.reason,
-            effect=explained.effect.value,
-            message=ruling.error.message if ruling.error else "",
-            suggestion=ruling.error.suggestion if ruling.error else "",
-            matched=[_rule(rule) for rule in explained.matched],
-            notes=list(explained.notes),
-        )
+        return _explanation(explained)
 
     @stream("Replay", returns="replay", is_last=lambda replay: replay.change is None)
     async def replay(
@@ -173,6 +163,21 @@ def _too_slow(event: Event) -> LimitExceeded:
     return LimitExceeded(
         f"These rules take more than {_JUDGING_CPU_S:g} s for the call of event {event.seq}.",
         suggestion="Write regular expressions in which only one part can match any text.",
+    )
+
+
+def _explanation(explained: Explanation) -> api.PolicyExplanation:
+    ruling, decided = explained.ruling, explained.decided
+    return shown(
+        api.PolicyExplanation,
+        explained,
+        decision=ruling.decision.value,
+        rule=decided.name if decided else ruling.rule,
+        origin=decided.origin if decided else "",
+        reason=ruling.reason,
+        message=ruling.error.message if ruling.error else "",
+        suggestion=ruling.error.suggestion if ruling.error else "",
+        matched=[_rule(rule) for rule in explained.matched],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -16,6 +16,15 @@ def shown(kind: type[_T], record: object, **different: Any) -> _T:
     """
     names = {one.name for one in fields(kind)} - different.keys()  # type: ignore[arg-type]
     return kind(**{name: _plain(getattr(record, name)) for name in names}, **different)
+
+
+def as_json(value: Any) -> Any:
+    """What an operation gives, as JSON has it."""
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {name: as_json(item) for name, item in value.items()}
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _plain(value: Any) -> Any:

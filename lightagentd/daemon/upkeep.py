@@ -149,7 +149,7 @@ class Upkeep:
         sessions = [
             session.id
             for agent, session in self._idle(self._idle_limit_us())
-            if await self._delete(agent, session, self._idle_reason(session))
+            if await self._delete(agent, session, _idle_reason(session))
         ]
         removed = await self._sweep()
         if (bounds := self._age_bounds()) is not None:
@@ -184,10 +184,6 @@ class Upkeep:
         days = self._settings.session_max_idle_days
         return time.time_ns() // 1000 - round(days * _DAY_US) if days else 0
 
-    def _idle_reason(self, session: Session) -> str:
-        days = (time.time_ns() // 1000 - session.record.updated_us) // _DAY_US
-        return f"Nobody used it for {days} days."
-
     async def _live(self) -> int:
         return await asyncio.to_thread(self._history.environment.live_bytes)
 
@@ -216,9 +212,9 @@ class Upkeep:
 
     async def _sweep(self) -> int:
         """Remove what was kept for sessions and turns that are gone. Gives the count."""
-        environment, history, removed = self._history.environment, self._history, 0
+        environment, removed = self._history.environment, 0
         deletion = await asyncio.to_thread(retention.last_deletion, environment)
-        for part in retention.parts(await asyncio.to_thread(history.state, "prunings")):
+        for part in retention.parts(await asyncio.to_thread(self._history.state, "prunings")):
             if not part.others and deletion == self._last_deletion:
                 continue
             removed += await self._sweep_part(part)
@@ -299,6 +295,11 @@ class Upkeep:
     async def _compact(self) -> api.Compacted:
         done = await compacting.compact(self._history, _copy)
         return api.Compacted(bytes_before=done.bytes_before, bytes_after=done.bytes_after)
+
+
+def _idle_reason(session: Session) -> str:
+    days = (time.time_ns() // 1000 - session.record.updated_us) // _DAY_US
+    return f"Nobody used it for {days} days."
 
 
 async def _copy(source: Path, target: Path) -> None:

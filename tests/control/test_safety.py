@@ -277,7 +277,7 @@ async def test_a_daemon_that_starts_during_a_stop_runs_nothing(paths: Paths) -> 
             status = await daemon.service.manager.status(ME)
             assert (status.state, status.panic and status.panic.reason) == ("panicked", "enough")
             assert [one.id for one in await daemon.service.sessions.listed(ME, "")] == [session.id]
-            assert len(await daemon.service.conversations.messages(ME, session.id, 10)) == 2
+            assert len(await daemon.service.sessions.messages(ME, session.id, 10)) == 2
             again = rig.agent.sessions[session.id]
             with pytest.raises(errors.Panicked):
                 await rig.agent.prompt(again, "hi")

@@ -175,14 +175,14 @@ async def test_a_session_that_was_created_has_its_title_and_no_turns(daemon: Dae
     made = await daemon.service.sessions.create(ME, "talker", "t" * 300)
     assert (made.title, made.turns, made.state) == ("t" * 200, 0, "idle")
     assert await daemon.service.sessions.get(ME, made.id) == made
-    assert await daemon.service.conversations.messages(ME, made.id, 100) == []
+    assert await daemon.service.sessions.messages(ME, made.id, 100) == []
     assert await daemon.service.conversations.cancel(ME, made.id) == 0
 
 
 async def test_messages_gives_the_newest_oldest_first(daemon: Daemon) -> None:
     for text in ("one", "two"):
         session = (await ask(daemon, text)).session
-    shown = await daemon.service.conversations.messages(ME, session, 3)
+    shown = await daemon.service.sessions.messages(ME, session, 3)
     assert [message.content for message in shown] == ["the answer", "two", "the answer"]
 
 
@@ -196,7 +196,7 @@ async def test_a_number_out_of_range_is_refused_before_anything_is_stored(daemon
     refused: list[tuple[Coroutine[Any, Any, Any], str]] = []
     for limit in (0, -1, 1001, 1 << 62):
         refused += [
-            (service.conversations.messages(ME, session, limit), "limit"),
+            (service.sessions.messages(ME, session, limit), "limit"),
             (service.history.query(ME, Filter(), limit), "limit"),
         ]
     refused += [(ask(daemon, timeout_s=time), "timeout_s") for time in (0.0, -1.0, float("nan"), 1e9)]
@@ -232,7 +232,7 @@ async def test_an_answer_that_is_late_leaves_the_turn_running(daemon: Daemon, mo
         await ask(daemon, timeout_s=0.05)
     await until_idle(daemon)
     session = (await daemon.service.sessions.listed(ME, "talker"))[0]
-    shown = await daemon.service.conversations.messages(ME, session.id, 10)
+    shown = await daemon.service.sessions.messages(ME, session.id, 10)
     assert [message.content for message in shown] == ["hello", "slow answer"]
 
 

@@ -143,7 +143,7 @@ async def test_answers_about_the_hidden_agent_are_refused(daemon: Daemon) -> Non
         service.agents.get(ME, HIDDEN),
         service.sessions.listed(ME, HIDDEN),
         service.sessions.get(ME, session.id),
-        service.conversations.messages(ME, session.id, 10),
+        service.sessions.messages(ME, session.id, 10),
         service.approvals.get(ME, approval.id),
         service.approvals.deny(ME, approval.id, ""),
         service.undo.listed(ME, HIDDEN),

@@ -362,7 +362,7 @@ async def test_200_sessions_at_once_have_no_error_and_keep_their_order(
             texts = [f"{number}.{step}" for step in range(2)]
             answers = await asyncio.gather(*(prompt(session, text) for text in texts))
             assert answers == [f"re: {text}" for text in texts]
-            shown = [message.content for message in await service.conversations.messages(ME, session, 10)]
+            shown = [message.content for message in await service.sessions.messages(ME, session, 10)]
             assert shown == [said for text in texts for said in (text, f"re: {text}")]
 
         await asyncio.gather(*(one(number) for number in range(200)))

@@ -53,7 +53,7 @@ class Access:
         """
         caller = await self.admit(caller, operation)
         agent, found = self.session(caller, session)
-        return await self.admit(caller, operation, agent=agent.name), agent, found
+        return await self.admit(caller, operation, agent=found.record.agent), agent, found
 
     def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
         """For a caller who was admitted. Raises SessionNotFound."""

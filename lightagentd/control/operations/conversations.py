@@ -16,7 +16,7 @@ from lightagentd.agents.stream import REQUESTS, Watcher
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.access import Access, check_limit, is_last_event
+from lightagentd.control.operations.access import Access, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.operations.sessions import Sessions, session_info, tell_of_former
 from lightagentd.errors import (
@@ -27,7 +27,6 @@ from lightagentd.errors import (
     TimedOut,
     from_dict,
 )
-from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.quoted import sent
 
 if TYPE_CHECKING:
@@ -43,28 +42,6 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._history = runtime.registry, runtime.history
         self._sessions = sessions
-
-    @method("Messages", returns="messages")
-    async def messages(self, caller: Caller, session: str, limit: int = 100) -> list[api.Message]:
-        """The newest messages of a conversation, oldest of them first; 100 unless limit says otherwise."""
-        await self._access.admit_to(caller, Operation.INSPECT, session)
-        check_limit(limit)
-        found = await asyncio.to_thread(
-            self._history.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
-        )
-        return [
-            api.Message(
-                seq=event.seq,
-                time_us=event.time_us,
-                role=event.data["role"],
-                content=event.data["content"],
-                name=event.data.get("name", ""),
-                tool_call_id=event.data.get("tool_call_id", ""),
-                tool_calls=event.data.get("tool_calls", []),
-            )
-            for event in found
-            if event.data is not None
-        ]
 
     @stream("Prompt", returns="event", is_last=is_last_event)
     async def prompt(

@@ -21,7 +21,7 @@ from lightagentd.agents.sessions.session import Session, check_title, new_record
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
@@ -73,6 +73,28 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         """One session."""
         caller, _, found = await self._access.admit_to(caller, Operation.INSPECT, session)
         return session_info(found)
+
+    @method("Messages", returns="messages")
+    async def messages(self, caller: Caller, session: str, limit: int = 100) -> list[api.Message]:
+        """The newest messages of a conversation, oldest of them first; 100 unless limit says otherwise."""
+        await self._access.admit_to(caller, Operation.INSPECT, session)
+        check_limit(limit)
+        found = await asyncio.to_thread(
+            self._history.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
+        )
+        return [
+            api.Message(
+                seq=event.seq,
+                time_us=event.time_us,
+                role=event.data["role"],
+                content=event.data["content"],
+                name=event.data.get("name", ""),
+                tool_call_id=event.data.get("tool_call_id", ""),
+                tool_calls=event.data.get("tool_calls", []),
+            )
+            for event in found
+            if event.data is not None
+        ]
 
     @method("Switch", returns="session")
     async def switch(self, caller: Caller, session: str) -> api.Session:

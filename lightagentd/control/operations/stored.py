@@ -12,9 +12,9 @@ import asyncio
 import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
@@ -22,17 +22,21 @@ from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.session import Session, SessionRecord, session_not_found
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.access import Access
-from lightagentd.control.operations.conversations import Conversations
 from lightagentd.control.operations.declared import Operations, methods_of
 from lightagentd.control.operations.events import Events, stored
 from lightagentd.control.operations.history import History
 from lightagentd.control.operations.sessions import Sessions, session_info
+from lightagentd.control.presentation import as_json
 from lightagentd.errors import InvalidArgument, MethodNotFound
 from lightagentd.events.backup.backup import head_of, open_stored
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory
 from lightagentd.redaction.redactor import Redactor
+
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Now
+    from lightagentd.daemon.upkeep import Upkeep
 
 _PREFIX = "org.lightagent1."
 _NEEDS_DAEMON = "Leave --stored out: only the running daemon knows that."
@@ -50,16 +54,11 @@ class _StoredAccess(Access):
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
         return None
 
-    async def admit_to(
-        self,
-        caller: Caller,
-        operation: Operation,  # noqa: ARG002
-        session: str,
-    ) -> tuple[Caller, Agent, Session]:
+    def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:  # noqa: ARG002
         found = next((one for one in self.sessions() if one.id == session), None)
         if found is None:
             raise session_not_found(session)
-        return caller, cast(Agent, None), found  # the operations that are answered here use no agent
+        return cast(Agent, None), found  # the operations that are answered here use no agent
 
     def sessions(self) -> list[Session]:
         """All that are stored."""
@@ -97,16 +96,6 @@ class _StoredEvents(Events):
                 if event.seq <= head:
                     yield {"event": stored(event), "missed": None}
             position = part.next_seq
-
-
-class _StoredHistory(History):
-    def __init__(self, access: _StoredAccess, history: WritingHistory) -> None:
-        self._access, self._history = access, history
-
-
-class _StoredConversations(Conversations):
-    def __init__(self, access: _StoredAccess, history: WritingHistory) -> None:
-        self._access, self._history = access, history
 
 
 class _StoredSessions(Sessions):
@@ -163,9 +152,8 @@ def _replies(
     access = _StoredAccess(history)
     of: dict[type[Operations], Operations] = {
         Events: _StoredEvents(history),
-        History: _StoredHistory(access, history),
+        History: History(access, history, cast("Upkeep", None), cast("Now", None)),  # which no query needs
         Sessions: _StoredSessions(access, history),
-        Conversations: _StoredConversations(access, history),
     }
     [declared] = [
         one
@@ -175,18 +163,9 @@ def _replies(
     ]
     called = declared.call(of[declared.operations], caller, parameters)
     if not declared.mark.streams:
-        yield {declared.mark.returns: _plain(asyncio.run(called))}
+        yield {declared.mark.returns: as_json(asyncio.run(called))}
         return
     with asyncio.Runner() as runner:
         while (item := runner.run(anext(called, None))) is not None:
-            yield _plain(item)
+            yield as_json(item)
     yield declared.mark.end
-
-
-def _plain(value: Any) -> Any:
-    """A reply as JSON has it."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -129,7 +129,7 @@ def _method(declared: Declared) -> Method:
         optional={one.name: signature_of(one.annotation) for one in declared.parameters if not one.required},
         results={"stream": "o"} if mark.streams else results,
         streaming=mark.streams,
-        begins_at_once=result is api.TurnEvent,
+        begins_at_once=result == api.TurnEvent,
         members={one.name: found for one in declared.parameters if (found := members_of(one.annotation))},
         invoke=invoke,
     )

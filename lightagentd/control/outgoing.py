@@ -16,7 +16,7 @@ from lightagentd.events.model import dump_json
 from lightagentd.redaction import Redactor
 
 _WHOLE = ("org.lightagent1.Approvals", "org.lightagent1.Events", "org.lightagent1.History")
-"""Whoever decides on a call sees all of it: what looks like a secret could be the part that he would not
+"""Whoever decides on a call sees all of it: what looks like a secret could be the part that they would not
 allow. The history has no secrets, and is long.
 """
 

@@ -231,7 +231,7 @@ class Objects:
     @contextmanager
     def _telling(self, caller: Caller, *, must: bool) -> Iterator[Telling]:
         """A block in which an answer is made, and from which on the caller is told what changes; not when the
-        block fails. Without room for one more there is no watcher; or LimitExceeded, if he `must` be told.
+        block fails. Without room for one more there is no watcher; or LimitExceeded, if they `must` be told.
         """
         watcher, is_new = self.watchers.get(caller.bus_name), False
         try:

@@ -136,7 +136,7 @@ class Authority:
         self, caller: Caller, operation: Operation, agents: Iterable[str]
     ) -> Mapping[str, bool | None]:
         """For each agent, and for the empty name that stands for none, whether the caller may do this; None
-        when they may once they have authenticated. All are asked about at the same time, nobody for a password.
+        when they may once they have authenticated. All are asked about at once, nobody for a password.
         """
         names = set(agents)
         if caller.is_administrator:

@@ -25,7 +25,7 @@ class Sight:
         self._authority, self._caller, self._agent = authority, caller, agent
         self._seen: dict[str, bool] = {}
         self._authenticated: bool | None = None
-        """Whether they had to authenticate at the start: then they may also see later what would need that."""
+        """Whether they had to authenticate at the start: then they may see later what would need that."""
         self._until_s = 0.0
 
     async def sees(self, event: Event) -> bool:

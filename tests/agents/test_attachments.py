@@ -137,7 +137,7 @@ class TestAQuestionWithAFenceOfItsOwn:
         async with scripted(paths, []) as test:
             events = [
                 event
-                async for event in test.daemon.service.prompt(
+                async for event in test.daemon.service.conversations.prompt(
                     ME,
                     agent="book",
                     text=text,
@@ -162,7 +162,7 @@ class TestAQuestionWithAFenceOfItsOwn:
             session = await test.session()
             await watch(await test.agent.prompt(session, prompt))
             await session.enqueue(prompt, correlation_id="", max_queue=9)
-            fork = (await test.daemon.service.fork_session(ME, session.id, "", None)).id
+            fork = (await test.daemon.service.sessions.fork(ME, session.id, "", None)).id
         async with scripted(paths, [say("again")]) as test:
             session = test.agent.sessions[session.id]
             await until(lambda: session.at_rest)

@@ -50,7 +50,7 @@ async def daemon(paths: Paths) -> AsyncIterator[Daemon]:
 
 async def explain(daemon: Daemon, name: str, caller: Caller = ME, **changes: Any) -> api.PolicyExplanation:
     tool, _, action = name.partition(".")
-    given: dict[str, Any] = {"agent": "doer", "args": {}, "trigger": "person", "tainted": False, "uid": None}
+    given: dict[str, Any] = {"agent": "doer", "args": {}}
     return await daemon.service.policy.explain(caller, tool=tool, action=action, **given | changes)
 
 
@@ -86,7 +86,7 @@ async def test_explain_looks_at_taint_trigger_and_caller(daemon: Daemon) -> None
     assert (tainted.decision, tainted.rule, tainted.origin) == ("ask", "tainted-reach", "")
     assert "example.org" in tainted.message
     limited = {"path": "/srv/x"}
-    assert (await explain(daemon, "file.read", args=limited, uid=0)).rule == "reads"
+    assert (await explain(daemon, "file.read", args=limited, caller_=0)).rule == "reads"
 
 
 async def test_explain_looks_at_plan_mode(daemon: Daemon) -> None:

@@ -46,10 +46,7 @@ from lightagentd.events.types.event_type import Kind
 from lightagentd.events.types.history import HistoryInstallInterrupted
 from lightagentd.host import state_lock
 from lightagentd.host.paths import Paths
-from lightagentd.host.systemd import (
-    extending,
-    notify,
-)
+from lightagentd.host.systemd import extending, notify
 from lightagentd.llm.environment import own_environment
 from lightagentd.llm.in_force import InForce, in_force
 from lightagentd.policy.panic import Panic

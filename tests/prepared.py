@@ -107,7 +107,7 @@ def close() -> None:
 
 def serve(requests: socket.socket) -> None:
     """Fork a daemon for each request, and tell of its end, until the other side is closed."""
-    import lightagentd.daemon.daemon as daemon
+    from lightagentd.daemon import serving
 
     running: dict[int, socket.socket] = {}
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -129,7 +129,7 @@ def serve(requests: socket.socket) -> None:
             output, told = descriptors
             pid = os.fork()
             if pid == 0:
-                _become(daemon.main, json.loads(data), output)
+                _become(serving.main, json.loads(data), output)
             os.close(output)
             running[pid] = socket.socket(fileno=told)
             running[pid].send(str(pid).encode())

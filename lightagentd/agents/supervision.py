@@ -18,7 +18,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import LightagentError
 from lightagentd.events.context import own_task, within
 from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
@@ -176,7 +176,7 @@ class Supervision:
             except Exception as err:  # noqa: BLE001 - whatever it is, the agent is tried again
                 self.fail(err)
 
-    async def _tell(self, kind: Kind) -> None:
+    async def _tell(self, kind: EventType) -> None:
         with within(agent=self._agent.name):
             await self._shared.history.append(kind.event())
 

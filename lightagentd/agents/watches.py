@@ -34,7 +34,7 @@ from lightagentd.errors import (
 from lightagentd.events.context import EventContext, current_context, new_id, own_task, using
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.store.states import checked, decoding
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.events.types.tool import (
     CHANGES,
     EMITTED_TOPIC,
@@ -63,7 +63,7 @@ AGAIN_TIMEOUT_S = 120.0
 _CALLS_KNOWN = 256
 _OF_CALL = ("agent", "session", "owner", "caller", "trace_id", "request_id", "correlation_id")
 """What a watch keeps of the context of the call that made it."""
-CHANGES_KINDS: Mapping[str, type[Kind]] = {"fs_event": FilesChanged, "overflow": ChangesLost}
+CHANGES_KINDS: Mapping[str, type[EventType]] = {"fs_event": FilesChanged, "overflow": ChangesLost}
 """What a watcher says of a watch that stands, by type."""
 
 
@@ -101,7 +101,7 @@ class WatchRecord:
     def change(self) -> Change:
         return Change(state="watches", key=self.watch, value=asdict(self))
 
-    def event(self, kind: type[Kind], data: Mapping[str, Any]) -> NewEvent:
+    def event(self, kind: type[EventType], data: Mapping[str, Any]) -> NewEvent:
         """An event about this watch; what the watcher says about its owner does not count.
 
         Raises ValueError for data that the kind does not have.

@@ -55,3 +55,15 @@ async def open_bus_socket(
         f"No D-Bus daemon answers at {address}: {failed}",
         suggestion="Start it with: systemctl start dbus.socket",
     ) from failed
+
+
+def bus_of(setting: str) -> str:
+    """The bus that `[daemon] bus` names: `system`, `session`, an address, or empty for none."""
+    if setting == "auto":
+        return "system" if is_system_service() else "session"
+    return "" if setting == "off" else setting
+
+
+def is_system_service() -> bool:
+    """Whether this process serves the machine, and not one ordinary user."""
+    return os.geteuid() == 0 or bool(os.environ.get("STATE_DIRECTORY"))

@@ -13,23 +13,12 @@ import grp
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Protocol
 
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.host.peer import PeerProcess
+from lightagentd.policy.operation import Operation
 from lightagentd.varlink.interaction import INTERACTION as INTERACTION
-
-
-class Operation(StrEnum):
-    """What polkit calls an action, without the prefix `org.lightagent1.`."""
-
-    INSPECT = "inspect"
-    PROMPT = "prompt"
-    APPROVE = "approve"
-    MANAGE_AGENTS = "manage-agents"
-    ADMINISTER = "administer"
-
 
 FOR_GROUP = frozenset({Operation.INSPECT, Operation.PROMPT})
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,18 +23,6 @@ RETRY_S, RETRY_MAX_S = 0.25, 15.0
 
 OnConnect = Callable[[Bus], Awaitable[None]]
 """Called with each new connection before anybody else gets it; what it raises ends the connection."""
-
-
-def bus_of(setting: str) -> str:
-    """The bus that `[daemon] bus` names: `system`, `session`, an address, or empty for none."""
-    if setting == "auto":
-        return "system" if is_system_service() else "session"
-    return "" if setting == "off" else setting
-
-
-def is_system_service() -> bool:
-    """Whether this process serves the machine, and not one ordinary user."""
-    return os.geteuid() == 0 or bool(os.environ.get("STATE_DIRECTORY"))
 
 
 class BusLink:

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from lightagentd.agents.definition import NAME
 from lightagentd.bus.connection import CALL_TIMEOUT_S, Bus, Variant
 from lightagentd.bus.errors import Masked, NoSuchName
-from lightagentd.control.authz import INTERACTION, Caller, Operation
+from lightagentd.control.authz import INTERACTION, Caller
 from lightagentd.control.bus_link import BusLink
 from lightagentd.errors import (
     AuthorizationRequired,
@@ -33,6 +33,7 @@ from lightagentd.errors import (
     PermissionDenied,
     Unavailable,
 )
+from lightagentd.policy.operation import Operation
 
 _T = TypeVar("_T")
 

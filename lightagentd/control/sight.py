@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from lightagentd.control.authz import Authority, Caller, Operation, is_yes
+from lightagentd.control.authz import Authority, Caller, is_yes
 from lightagentd.errors import PermissionDenied
 from lightagentd.events.model import Event
+from lightagentd.policy.operation import Operation
 
 RIGHTS_S = 1.0
 """How long rights are taken for what they were."""

@@ -19,9 +19,10 @@ from asyncvarlink import VarlinkInterface
 from lightagentd import __version__, api
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
+from lightagentd.bus.address import bus_of, is_system_service
 from lightagentd.config import configuration
 from lightagentd.control.authz import Authority, Caller, GroupRule
-from lightagentd.control.bus_link import BusLink, bus_of, is_system_service
+from lightagentd.control.bus_link import BusLink
 from lightagentd.control.dbus.plane import DBusPlane
 from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import varlink_cleaner
@@ -43,7 +44,7 @@ from lightagentd.events.journal.sink import JournaldSink
 from lightagentd.events.model import Event
 from lightagentd.events.subscriptions import Subscriptions
 from lightagentd.events.types import daemon as kinds
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.events.types.history import HistoryInstallInterrupted
 from lightagentd.host import state_lock
 from lightagentd.host.paths import Paths
@@ -331,5 +332,5 @@ class Daemon:
             names = ", ".join(missing)
             await self._tell(kinds.CommandsMissing(message=f"not installed: {names}", commands=missing))
 
-    async def _tell(self, kind: Kind) -> None:
+    async def _tell(self, kind: EventType) -> None:
         await self.history.append(kind.event())

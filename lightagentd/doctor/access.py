@@ -13,15 +13,15 @@ from pathlib import Path
 
 from lightagentd import errors
 from lightagentd.api import Finding
+from lightagentd.bus.address import bus_of
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.config import configuration
-from lightagentd.control.authz import Operation
-from lightagentd.control.bus_link import bus_of
 from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from lightagentd.host.systemd import BOOTED
+from lightagentd.policy.operation import Operation
 
 NAME = "org.lightagent1"
 POLKIT = "org.freedesktop.PolicyKit1"

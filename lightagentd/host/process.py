@@ -22,10 +22,12 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import ToolError
-from lightagentd.worker.busdoor import BusDoor
+
+if TYPE_CHECKING:
+    from lightagentd.worker.busdoor import BusDoor
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OUTPUT_LIMIT_BYTES = 64 * 1024

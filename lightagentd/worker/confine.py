@@ -11,9 +11,9 @@ import resource
 from functools import partial
 
 from lightagentd.host import process
+from lightagentd.host.rlimit import lower
 from lightagentd.worker import cgroups, landlock, seccomp
 from lightagentd.worker.busdoor import BusDoor
-from lightagentd.worker.keeper import lower
 
 COMMAND_NICE = 10
 """The commands stand back behind the daemon and the workers that must end them."""

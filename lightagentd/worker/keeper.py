@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightagentd.host import libc
+from lightagentd.host.rlimit import lower
 from lightagentd.worker import landlock
 from lightagentd.worker.leftovers import Ends, end_all, reap
 
@@ -76,13 +77,6 @@ def main() -> None:
     if options.confined:
         _confine(rules, options.limit_processes * 3 // 4, bus=options.bus)
     _work(rest, ends)
-
-
-def lower(limit: int, value: int) -> None:
-    """Set a resource limit for good, unless it is lower already."""
-    _, hard = resource.getrlimit(limit)
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (bound, bound))
 
 
 def _watch(lifeline: int) -> None:

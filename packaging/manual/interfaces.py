@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lightagentd import api, errors
-from lightagentd.control.authz import Operation
 from lightagentd.control.dbus import methods as dbus_methods
 from lightagentd.control.dbus import properties as dbus_properties
 from lightagentd.control.dbus import views as dbus_views
 from lightagentd.control.dbus.object_methods import methods_of
 from lightagentd.control.varlink.interfaces import INTERFACES
+from lightagentd.policy.operation import Operation
 from manual.commands import see_also
 from manual.roff import Page, Stamp, bold, escaped, italic
 

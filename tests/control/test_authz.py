@@ -15,10 +15,11 @@ from typing import Any, Self
 
 import pytest
 
-from lightagentd.control.authz import Authority, Caller, GroupRule, Operation
+from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import PermissionDenied
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from tests.conftest import REPOSITORY
 from tests.other_user import OUTSIDERS_GID
 from tests.raw_varlink import Raw, code

@@ -13,12 +13,13 @@ import pytest
 
 from lightagentd import api
 from lightagentd.api import TurnEvent
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import LISTED_CHARS
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument, PermissionDenied
 from lightagentd.events.history import Change
 from lightagentd.events.journal.entry import journal_fields
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from lightagentd.policy.questions.inputs import ANSWER_MAX_BYTES, Input
 from tests.agents.questions import QUESTION, ask, kinds, question
 from tests.agents.scripted import ME, Scripted, scripted, until, watch

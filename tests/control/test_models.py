@@ -11,10 +11,11 @@ import pytest
 
 from lightagentd import api, errors
 from lightagentd.client.aio import AsyncClient
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths
 from lightagentd.llm import local
+from lightagentd.policy.operation import Operation
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
 from tests.scripted_model import DONE, Answer, Fault, Stream, call, chunk, say

@@ -13,13 +13,14 @@ import pytest
 
 from lightagentd.bus.connection import Bus, Call, Reply, connect
 from lightagentd.control import polkit as polkit_module
-from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
+from lightagentd.control.authz import INTERACTION, Authority, Caller
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.polkit import CHECKS_EACH, DIALOGS, DIALOGS_EACH, Polkit
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, LimitExceeded, PermissionDenied
 from lightagentd.host.paths import Paths
 from lightagentd.host.peer import Peer
+from lightagentd.policy.operation import Operation
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY
 from tests.control.dbus.on_the_bus import open_bus

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from lightagentd import errors
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.queries import Filter
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from tests.conftest import write
 from tests.scripted_model import ScriptedModel, Stream, chunk, say
 from tests.talker import talker

@@ -11,7 +11,7 @@ from contextlib import aclosing
 import pytest
 
 from lightagentd.control import sight
-from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
+from lightagentd.control.authz import INTERACTION, Authority, Caller
 from lightagentd.control.dbus import watchers
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
@@ -19,6 +19,7 @@ from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
 from lightagentd.events.types.tool import CallEnded, emitted
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import until
 from tests.conftest import write

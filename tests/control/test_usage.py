@@ -11,9 +11,10 @@ import pytest
 from lightagentd import api
 from lightagentd.agents.model_calls.metering.ledger import today
 from lightagentd.client.aio import AsyncClient
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied, SessionNotFound
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import DaemonProcess
 from tests.scripted_model import say

@@ -278,7 +278,7 @@ async def test_status_is_told_when_it_changes_and_only_then(manager: socket.sock
 _DAEMON_THAT_HANGS = """
 import asyncio, sys, time
 from pathlib import Path
-from lightagentd.daemon import daemon
+from lightagentd.daemon import serving as daemon
 serve = daemon.serve
 
 def hang_here():

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from lightagentd import api, errors
 from lightagentd.cli.main import lactl
 from lightagentd.config.configuration import Config
-from lightagentd.control.authz import Operation
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.views import KINDS
 from lightagentd.control.varlink.interfaces import INTERFACES
+from lightagentd.policy.operation import Operation
 from tests.conftest import REPOSITORY
 
 from .conftest import generate

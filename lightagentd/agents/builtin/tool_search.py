@@ -13,7 +13,8 @@ from pydantic import Field
 
 from lightagentd.agents.builtin.running import BuiltinContext, builtin_action
 from lightagentd.agents.definition import SEARCH
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_calls.described import ActionInfo
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_choice.choice import SEARCH_FUNCTION, Offers, index_of
 from lightagentd.tool import Args, Result, Tool
 

@@ -16,7 +16,7 @@ from lightagentd.errors import ConfigError
 from lightagentd.events.history import History
 from lightagentd.events.model import EventContext
 from lightagentd.events.types.daemon import CircuitClosed, CircuitOpened
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.llm.circuit import CircuitState
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
@@ -115,7 +115,7 @@ def store_circuit(history: History, circuit: CircuitState) -> None:
     """Store that an endpoint is left alone, or answers again; the event belongs to no turn."""
     if circuit.state == "closed":
         message = f"The model endpoint {circuit.endpoint} answers again."
-        told: Kind = CircuitClosed(endpoint=circuit.endpoint, message=message)
+        told: EventType = CircuitClosed(endpoint=circuit.endpoint, message=message)
     else:
         message = (
             f"The model endpoint {circuit.endpoint} is left alone for {circuit.open_s:.0f} s: it failed"

@@ -47,7 +47,7 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter
 from lightagentd.events.types import plan as kinds
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
@@ -360,7 +360,7 @@ def _turns_of_tasks(session: Session) -> list[Turn]:
     return [turn for turn in turns if turn.task_id]
 
 
-def _event(session: Session, kind: Kind, turn: Turn | None = None) -> NewEvent:
+def _event(session: Session, kind: EventType, turn: Turn | None = None) -> NewEvent:
     with session.context(turn):
         return kind.event()
 
@@ -373,7 +373,7 @@ def _completed(session: Session, plan: Plan) -> NewEvent:
     return _event(session, kinds.PlanCompleted(done=plan.count("done"), skipped=plan.count("skipped")))
 
 
-def _proposed(plan: Plan, by: int | None) -> Kind:
+def _proposed(plan: Plan, by: int | None) -> EventType:
     tasks = [{"id": task.id, "text": task.text, "check": task.check} for task in plan.tasks]
     person = {} if by is None else {"by": by}
     return kinds.PlanReady(title=plan.title, tasks=tasks, **person)

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.api import turn_events
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.protocol import ToolCall

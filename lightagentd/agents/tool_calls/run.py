@@ -26,6 +26,7 @@ from lightagentd.agents.tool_calls.calls import (
     taken_up,
     whole,
 )
+from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -35,7 +36,7 @@ from lightagentd.agents.tool_calls.results import (
     error_text,
     message_event,
 )
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
 from lightagentd.api import turn_events
 from lightagentd.config.configuration import Limits

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, ToolInfo
+from lightagentd.agents.tool_calls.described import ActionInfo, ToolInfo
 from lightagentd.agents.tool_choice.synonyms import MEANT
 from lightagentd.agents.tool_choice.words import (
     asked,

@@ -14,13 +14,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
+from lightagentd.control.authz import INTERACTION, Authority, Caller
 from lightagentd.control.dbus.changes import Change
 from lightagentd.control.dbus.properties import INTERFACE as PROPERTIES
 from lightagentd.control.dbus.properties import values
 from lightagentd.control.dbus.types import ROOT
 from lightagentd.control.dbus.views import APPROVAL, MANAGER, Key, View, Views
 from lightagentd.errors import LightagentError, LimitExceeded, NotFound, PermissionDenied, TimedOut
+from lightagentd.policy.operation import Operation
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
 FOR_UID, IN_ALL = 16, 128

@@ -14,11 +14,12 @@ from lightagentd.agents.agent import Agent
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.api.turn_events import ApprovalRequested
-from lightagentd.control.authz import Authority, Caller, Operation
+from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.sight import Sight
 from lightagentd.errors import InvalidArgument, ShuttingDown
 from lightagentd.events.context import act_for
 from lightagentd.events.history import History
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Now

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentFrontMatter
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime

@@ -11,11 +11,12 @@ import json
 from dataclasses import replace
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, leave_out_long, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
+from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
 from lightagentd.policy.questions import approvals as store

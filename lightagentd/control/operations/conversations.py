@@ -15,7 +15,7 @@ from lightagentd.agents.sessions.session import Session, check_prompt, session_n
 from lightagentd.agents.stream import REQUESTS, Watcher
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.operations.sessions import Sessions, session_info, tell_of_former
@@ -27,6 +27,7 @@ from lightagentd.errors import (
     TimedOut,
     from_dict,
 )
+from lightagentd.policy.operation import Operation
 from lightagentd.quoted import sent
 
 if TYPE_CHECKING:

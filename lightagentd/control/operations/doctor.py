@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.doctor import Running, look
@@ -23,6 +23,7 @@ from lightagentd.doctor.history import of_running
 from lightagentd.doctor.sandbox import SandboxDoctor
 from lightagentd.events.model import within
 from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
+from lightagentd.policy.operation import Operation
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:

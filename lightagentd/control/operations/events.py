@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, stream
 from lightagentd.control.presentation import shown
@@ -16,6 +16,7 @@ from lightagentd.events.feed import Feed, Missed
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
 from lightagentd.events.model import Event
+from lightagentd.policy.operation import Operation
 
 
 class Events(Operations, interface="org.lightagent1.Events"):

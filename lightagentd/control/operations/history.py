@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.operations.events import stored
@@ -22,6 +22,7 @@ from lightagentd.events.queries import check_bytes
 from lightagentd.events.store.layout import BATCH_BYTES
 from lightagentd.events.store.search import LAST_SEQ
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Now

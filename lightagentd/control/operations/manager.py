@@ -8,10 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from lightagentd import __version__, api
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime

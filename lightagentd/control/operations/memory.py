@@ -10,13 +10,14 @@ import json
 
 from lightagentd import api
 from lightagentd.agents.registry import Registry
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import LimitExceeded
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.memory.memories import Wanted
+from lightagentd.policy.operation import Operation
 
 _EXPORT_CHARS = MAX_MESSAGE_BYTES // 4
 """How long an export may be: a character may take four bytes, and more when it is quoted."""

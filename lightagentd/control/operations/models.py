@@ -17,7 +17,7 @@ from lightagentd import api
 from lightagentd.agents.model_calls.metering.ledger import Whose
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.trial import Seen, try_model
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
@@ -31,6 +31,7 @@ from lightagentd.llm.metadata.facts import CONFIGURATION, Facts
 from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import ModelClient
 from lightagentd.llm.providers import RUNBOOK, known_provider, provider_at
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.agents.definition import AgentDefinition

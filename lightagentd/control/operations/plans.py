@@ -7,9 +7,10 @@ from typing import Any
 from lightagentd import api
 from lightagentd.agents.planning import plans
 from lightagentd.agents.planning.plan import shown
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
+from lightagentd.policy.operation import Operation
 
 
 class Plans(Operations, interface="org.lightagent1.Plans"):

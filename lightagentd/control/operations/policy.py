@@ -16,7 +16,7 @@ from lightagentd import api
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.tool_calls.calls import parse_call
 from lightagentd.agents.tool_calls.origin import host_of
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.presentation import shown
@@ -27,6 +27,7 @@ from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import PolicyCall, plan_gate
 from lightagentd.policy.decide import Explanation
+from lightagentd.policy.operation import Operation
 from lightagentd.policy.replay import Judged, Replay
 from lightagentd.policy.rulefiles import load_texts
 from lightagentd.policy.rules import LoadedRule

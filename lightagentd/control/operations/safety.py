@@ -11,12 +11,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from lightagentd import api
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.types.daemon import PanicEnded, Panicked
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime

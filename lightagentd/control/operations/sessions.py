@@ -20,13 +20,14 @@ from lightagentd.agents.sessions import copying, imports, transcript
 from lightagentd.agents.sessions.session import Session, check_title, new_record, title_from
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from lightagentd import api
 from lightagentd.agents.registry import Registry
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import SkillNotFound
+from lightagentd.policy.operation import Operation
 from lightagentd.skills import Skill
 
 

@@ -20,7 +20,7 @@ from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.session import Session, SessionRecord, session_not_found
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, methods_of
 from lightagentd.control.operations.events import Events, stored
@@ -32,6 +32,7 @@ from lightagentd.events.backup.backup import head_of, open_stored
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory
+from lightagentd.policy.operation import Operation
 from lightagentd.redaction.redactor import Redactor
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.tool_calls.by_person import call_as_person
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox, ToolInfo
+from lightagentd.agents.tool_calls.described import ActionInfo, ToolInfo
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_choice.choice import (
     SEARCH_FUNCTION,
     Choice,
@@ -18,11 +19,12 @@ from lightagentd.agents.tool_choice.choice import (
     index_of,
     most_functions,
 )
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument, ToolNotFound
+from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.agents.tool_choice.index import Hit

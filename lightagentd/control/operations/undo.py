@@ -17,13 +17,14 @@ from typing import Any
 from lightagentd import api
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.tool_calls.by_person import call_as_person
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.events.history import History
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
+from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
 
 LISTED = 200

@@ -10,11 +10,12 @@ from lightagentd import api
 from lightagentd.agents.model_calls.metering.ledger import SCOPES, Row, Whose, today
 from lightagentd.agents.model_calls.metering.meter import used_of
 from lightagentd.agents.registry import Registry
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import MAX_LIMIT, Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied
+from lightagentd.policy.operation import Operation
 
 _LARGEST_FIRST = ("agent", "owner")
 """The scopes whose rows have no order in time that means something."""

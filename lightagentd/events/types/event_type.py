@@ -131,9 +131,6 @@ class EventType(BaseModel):
         return cls.catalog
 
 
-Kind = EventType  # until the agents, the daemon and the approvals say EventType
-
-
 class Reported(EventType):
     """An event that says in its `message`, if it has one, what happened."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightagentd.events.model import NewEvent, within
 from lightagentd.events.types import approval as kinds
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.policy.questions.approval import Approval, State
 
 _ENDED: dict[State, type[kinds.ApprovalChanged]] = {
@@ -54,7 +54,7 @@ def changed(approval: Approval) -> NewEvent:
     return _about(approval, kind)
 
 
-def _about(approval: Approval, kind: Kind) -> NewEvent:
+def _about(approval: Approval, kind: EventType) -> NewEvent:
     who: dict[str, Any] = {
         "agent": approval.agent,
         "session": approval.session,

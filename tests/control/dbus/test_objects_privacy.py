@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.authz import Caller
 from lightagentd.control.dbus import watchers as dbus_watchers
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from tests.agents.asking import FRONT, PROBE, add
 from tests.agents.scripted import until
 from tests.conftest import write

@@ -28,8 +28,8 @@ from lightagentd.events.history import History
 from lightagentd.events.types.daemon import AgentFailed, AgentRestarted, AgentStarted, AgentStopped
 from lightagentd.events.types.event_type import Kind
 from lightagentd.policy.panic import Panic
-from lightagentd.policy.questions.approvals import Approvals, Suspended
-from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.policy.questions.asked import Asked
+from lightagentd.policy.questions.questions import Suspended
 from lightagentd.quoted import Prompt
 from lightagentd.redaction import off_loop
 
@@ -59,8 +59,7 @@ class Agent:
         name: str,
         make_parts: Callable[[], AgentParts],
         history: History,
-        approvals: Approvals,
-        inputs: Inputs,
+        asked: Asked,
         plans: Plans,
         panic: Panic | None = None,
         waiting_bytes: Callable[[int], int] | None = None,
@@ -79,8 +78,7 @@ class Agent:
         """Is told when this agent starts and stops."""
         self._make_parts = make_parts
         self._history = history
-        self._approvals = approvals
-        self._inputs = inputs
+        self._asked = asked
         self._plans = plans
         self._current: dict[int, Session] = {}
         """By owner: the session that was made the current one last; it may be deleted."""
@@ -143,7 +141,7 @@ class Agent:
 
     async def drain(self) -> None:
         """Wait until no turn runs, and begin none; what is queued stays stored. Turns that wait for an
-        approval have been told already to leave off (`Approvals.suspend`).
+        approval have been told already to leave off (`Asked.suspend`).
         """
         self._draining = True
         while self._runners:
@@ -231,9 +229,7 @@ class Agent:
         could not be stored.
         """
         why = self._panic.error()
-        await end_stored_turns(
-            self._history, self._approvals, self._inputs, why, agent=self.name, sessions=self.sessions
-        )
+        await end_stored_turns(self._history, self._asked, why, agent=self.name, sessions=self.sessions)
 
     def adopt(self, session: Session) -> Session:
         """Take a session that was just stored into memory."""

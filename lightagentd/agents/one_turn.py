@@ -13,7 +13,7 @@ from lightagentd.agents.turn import Turn, final_error
 from lightagentd.errors import LightagentError, TimedOut
 from lightagentd.events.types.agent import TurnFailed
 from lightagentd.events.types.session import TurnDone
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 
 
 async def take_steps(session: Session, turn: Turn, parts: AgentParts, plans: Plans) -> None:
@@ -56,11 +56,10 @@ async def end_turn(
         data: dict[str, Any] = {**failure.to_dict(), **stored}
         outcome = TurnFailed(**data).event()
     try:
-        events, changes = parts.dispatcher.approvals.lapse(turn.waits_for, "Its turn ended.")
-        inputs = parts.dispatcher.inputs.lapse(turn.waits_for, "Its turn ended.")
+        events, changes = parts.dispatcher.asked.lapse(turn.waits_for, "Its turn ended.")
         async with plans.ending(session, turn, failure) as planned:
-            events = [*events, *inputs[0], *planned[0]]
-            changes = [*changes, *inputs[1], *planned[1], *counted]
+            events = [*events, *planned[0]]
+            changes = [*changes, *planned[1], *counted]
             await session.end(turn, outcome, lapsed=(events, changes))
     except LightagentError as err:
         failure = err
@@ -76,11 +75,11 @@ def stays(turn: Turn, error: BaseException | None, parts: AgentParts, *, failed:
 
     `failed` says that its agent is, and will be started again.
     """
-    approvals, inputs = parts.dispatcher.approvals, parts.dispatcher.inputs
+    asked = parts.dispatcher.asked
     return (
         isinstance(error, Suspended | asyncio.CancelledError)
         and not turn.cancelled
         and turn.handed is None
-        and (approvals.is_open(turn.waits_for) or inputs.is_open(turn.waits_for))
-        and (approvals.suspended or failed)
+        and asked.is_open(turn.waits_for)
+        and (asked.suspended or failed)
     )

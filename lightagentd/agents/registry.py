@@ -67,8 +67,7 @@ from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
 from lightagentd.policy.in_force import Actions, retake_rules, take_rules
 from lightagentd.policy.panic import Panic
-from lightagentd.policy.questions.approvals import Approvals
-from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.policy.questions.asked import Asked
 from lightagentd.policy.rulefiles import POLICY_FOLDER
 from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Effect
@@ -92,12 +91,8 @@ class Registry:
             trusted_skill=lambda name: name in self.skills.skills and self.skills.skills[name].trusted(),
             disk_low=lambda: history.disk_low,
         )
-        self.approvals = Approvals(
-            history,
-            timeout_s=config.limits.approval_timeout_s,
-            key_file=paths.state / "approvals.key",
-        )
-        self.inputs = Inputs(history, timeout_s=config.limits.input_timeout_s)
+        self.asked = Asked(history, config.limits, key_file=paths.state / "approvals.key")
+        self.approvals, self.inputs = self.asked.approvals, self.asked.inputs
         self.plans = Plans(history)
         self.metadata = Metadata(config.models, paths.state / "models.json")
         self.model_clients = ModelClients(config.models, self.metadata, history.redactor, self._catalog_of)
@@ -130,8 +125,7 @@ class Registry:
         """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d, and
         for a memory store that cannot be used.
         """
-        await self.approvals.load()
-        await self.inputs.load()
+        await self.asked.load()
         await self.memories.start()
         self.ledger.load()
         self.watches.start()
@@ -173,8 +167,7 @@ class Registry:
 
     async def close(self) -> None:
         """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
-        self.approvals.suspend()
-        self.inputs.suspend()
+        self.asked.suspend()
         await self.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
@@ -194,12 +187,11 @@ class Registry:
                 raise failure
         for name in agents_with_turns(self.history) - self.agents.keys():  # removed, or its files are broken
             why = self.panic.error()
-            await end_stored_turns(self.history, self.approvals, self.inputs, why, agent=name, sessions={})
+            await end_stored_turns(self.history, self.asked, why, agent=name, sessions={})
 
     async def drain(self) -> None:
         """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
-        self.approvals.suspend()
-        self.inputs.suspend()
+        self.asked.suspend()
         await asyncio.gather(*(agent.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:
@@ -395,8 +387,7 @@ class Registry:
                 name,
                 self._parts_of(name),
                 self.history,
-                self.approvals,
-                self.inputs,
+                self.asked,
                 self.plans,
                 self.panic,
                 self.waiting_bytes,
@@ -448,11 +439,10 @@ class Registry:
                 dispatcher=Dispatcher(
                     history=self.history,
                     policy=self.policy,
-                    approvals=self.approvals,
+                    asked=self.asked,
                     pool=self.pool,
                     limits=self.config.limits,
                     builtins=self.builtins,
-                    inputs=self.inputs,
                 ),
                 history=self.history,
                 limits=self.config.limits,

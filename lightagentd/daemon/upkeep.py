@@ -276,9 +276,7 @@ class Upkeep:
         if session.deleted or not session.at_rest or session.queue:
             return False
         registry = self._daemon.registry
-        deletion = Deletion(
-            self._daemon.history, registry.approvals, registry.inputs, registry.watches, registry.ledger
-        )
+        deletion = Deletion(self._daemon.history, registry.asked, registry.watches, registry.ledger)
         try:
             await deletion.delete(agent, session, by=os.getuid(), reason=why)
         except SessionNotFound:  # its owner was faster

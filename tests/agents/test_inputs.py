@@ -14,7 +14,7 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.inputs import KEPT
+from lightagentd.policy.questions.questions import KEPT
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER
@@ -265,7 +265,7 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
             await test.daemon.service.delete_session(CALLER, session.id, confirmed=True)
             assert (await events)[-1]["code"] == "cancelled"
         inputs = test.daemon.registry.inputs
-        assert inputs.all() == inputs.open_ones() == inputs.unsettled(session.id) == []
+        assert (inputs.all(), inputs.open_ones(), inputs.of_session(session.id)) == ([], [], [])
         with pytest.raises(InputNotFound):
             inputs.get(asked.id)
         assert kinds(test) == ["requested", "lapsed"]
@@ -284,7 +284,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
             assert inputs.get(asked.id).state == "lapsed"
             with pytest.raises(InputClosed, match="has lapsed"):
                 await inputs.answer(asked.id, "too late", uid=ME)
-            assert inputs.unsettled(session.id) == []
+            assert inputs.of_session(session.id) == []
             await test.daemon.history.append(*lapsed, changes=changes)
             await events
         assert kinds(test) == ["requested", "lapsed"]

@@ -123,7 +123,7 @@ async def answer_to(inputs: Inputs, input_id: str, ctx: BuiltinContext) -> Resul
         "input_answered",
         input=found.id,
         call_id=found.call_id,
-        state=found.state,
+        state=found.state.value,
         answer=found.answer,
         answered_by=found.answered_by,
     )
@@ -132,7 +132,7 @@ async def answer_to(inputs: Inputs, input_id: str, ctx: BuiltinContext) -> Resul
 
 def _result(found: Input) -> Result:
     """What the model reads."""
-    metadata: dict[str, Any] = {"input": found.id, "state": found.state}
+    metadata: dict[str, Any] = {"input": found.id, "state": found.state.value}
     if found.state == "answered":
         metadata["answered_by"] = found.answered_by
         return Result(

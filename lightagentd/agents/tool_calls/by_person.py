@@ -17,7 +17,7 @@ from lightagentd.api import TurnEvent
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 
 _log = logging.getLogger(__name__)
 

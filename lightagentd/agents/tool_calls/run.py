@@ -56,10 +56,11 @@ from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
-from lightagentd.policy.questions.approval import Approval, State
-from lightagentd.policy.questions.approvals import Approvals, Suspended
-from lightagentd.policy.questions.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
-from lightagentd.policy.questions.inputs import not_found as no_such_input
+from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.asked import Asked, is_input
+from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
+from lightagentd.policy.questions.question import State
+from lightagentd.policy.questions.questions import Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
@@ -79,11 +80,10 @@ class Dispatcher:
 
     history: History
     policy: Policy
-    approvals: Approvals
+    asked: Asked
     pool: Pool
     limits: Limits
     builtins: Builtins
-    inputs: Inputs
 
     async def run(
         self,
@@ -106,10 +106,10 @@ class Dispatcher:
         StorageError, Suspended, and CancelledError after the cancelled call's result went to `results`.
         """
         await results.settle()
-        if waits_for.startswith(INPUT_PREFIX):
+        if is_input(waits_for):
             return await self._resume(call, waits_for, origin, toolbox, stream, results, remark)
         approval = waits_for
-        asked = self.approvals.find(approval) if approval else None
+        asked = self.asked.approvals.find(approval) if approval else None
         what: dict[str, Any] = {
             "call_id": asked.call_id if asked else new_id("call"),
             "function": call.name,
@@ -118,7 +118,7 @@ class Dispatcher:
         granted: Approval | None = None
         try:
             if approval:
-                ready = taken_up(call, self.approvals.get(approval), toolbox, what)
+                ready = taken_up(call, self.asked.approvals.get(approval), toolbox, what)
                 granted = await self._answer(approval, origin, stream)
                 ruling = self._decide(ready, origin)
             else:
@@ -158,7 +158,7 @@ class Dispatcher:
         if granted is None:
             await self._store(before, intent)
         else:
-            await self.approvals.use(
+            await self.asked.approvals.use(
                 granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
             )
 
@@ -177,10 +177,10 @@ class Dispatcher:
         Its arguments are not looked at again: all that counts of them is in the stored question.
         """
         try:
-            asked = self.inputs.get(waits_for)
+            asked = self.asked.inputs.get(waits_for)
             action = toolbox.by_function(call.name)
             if (action.tool, action.name) != (TOOL, ACTION):
-                raise no_such_input(waits_for)
+                raise Input.not_found(waits_for)
         except LightagentError as err:  # a record was damaged, so that nobody can answer
             what: dict[str, Any] = {"call_id": new_id("call")}
             return await self._refuse(call, what, err, origin, stream, Before(), waits_for, remark)
@@ -260,7 +260,7 @@ class Dispatcher:
                 suggestion="Say what you would have done.",
             )
         preview, expected = await self._preview(ready, origin)
-        return self.approvals.new(
+        return self.asked.approvals.new(
             ready.bound(origin),
             owner=origin.owner,
             trace_id=current_context().trace_id,
@@ -280,7 +280,9 @@ class Dispatcher:
             origin.turn.waits_for = asked.id
             waits = (origin.turn.change("waiting", asked.id),)
         events, changes = before.take()
-        await self.approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
+        await self.asked.approvals.request(
+            asked, *events, changes=(*changes, *waits), granted_by=origin.approver
+        )
 
     async def _preview(self, ready: Ready, origin: Origin) -> tuple[str, dict[str, Any]]:
         """What the call would do, and what that rests on. Where a tool cannot say, the arguments must do."""
@@ -294,19 +296,19 @@ class Dispatcher:
 
     async def _answer(self, approval_id: str, origin: Origin, stream: TurnStream) -> Approval:
         """Wait for the answer. Raises what `Approvals.wait` raises."""
-        asked = self.approvals.get(approval_id)
+        asked = self.asked.approvals.get(approval_id)
         waited = asked.state is State.WAITING
         if waited:
             stream.event("approval_requested", **requested(asked))
         try:
             with origin.waiting(approval_id):
-                return await self.approvals.wait(approval_id)
+                return await self.asked.approvals.wait(approval_id)
         finally:
-            if waited and (now := self.approvals.find(approval_id)) and now.state is not State.WAITING:
+            if waited and (now := self.asked.approvals.find(approval_id)) and now.state is not State.WAITING:
                 stream.event("approval_answered", **answered(now))
 
     def _abandon(self, approval: str) -> None:
-        events, changes = self.approvals.lapse(approval, "Its caller went away.")
+        events, changes = self.asked.approvals.lapse(approval, "Its caller went away.")
         if events:
             self.history.append(*events, changes=changes)
 
@@ -347,7 +349,7 @@ class Dispatcher:
             if action.place is Place.DAEMON:
                 inside = BuiltinContext(call_id=ready.call_id, origin=origin, stream=stream)
                 if waits_for:
-                    found = await answer_to(self.inputs, waits_for, inside)
+                    found = await answer_to(self.asked.inputs, waits_for, inside)
                 else:
                     found = await self.builtins.run(action.tool, action.name, ready.args, inside)
                 output, metadata = found.output, found.metadata
@@ -362,7 +364,7 @@ class Dispatcher:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
-            if origin.turn is not None and self.inputs.is_open(origin.turn.waits_for):
+            if origin.turn is not None and self.asked.inputs.is_open(origin.turn.waits_for):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(call, action, stopped.code, error_text(stopped), {}, started)
@@ -385,9 +387,9 @@ class Dispatcher:
 
     def _taken(self, origin: Origin) -> tuple[list[NewEvent], list[Change]]:
         """What goes with a call's result when it asked a person: the turn waits for nobody any more."""
-        if origin.turn is None or not self.inputs.is_open(origin.turn.waits_for):
+        if origin.turn is None or not self.asked.inputs.is_open(origin.turn.waits_for):
             return [], []
-        lapsed, changes = self.inputs.taken(origin.turn.waits_for)
+        lapsed, changes = self.asked.inputs.taken(origin.turn.waits_for)
         return lapsed, [*changes, *origin.running()]
 
     async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
@@ -477,7 +479,7 @@ class Dispatcher:
         outcome = Outcome(call=call, result=err.code, text=text, function=name)
         message = self._readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
-        lapsed, changes = self.approvals.lapse(approval, err.message) if approval else ([], [])
+        lapsed, changes = self.asked.approvals.lapse(approval, err.message) if approval else ([], [])
         running = origin.running() if approval else ()
         told = () if origin.is_check else (message_event(outcome.message()),)
         await self._store(before, *lapsed, refused, *told, changes=(*changes, *running))

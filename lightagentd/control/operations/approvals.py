@@ -17,6 +17,7 @@ from lightagentd.control.operations.checks import Operations
 from lightagentd.errors import InvalidArgument
 from lightagentd.policy.questions import approval as policy
 from lightagentd.policy.questions.approvals import Approvals, not_found
+from lightagentd.policy.questions.question import State
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry
@@ -126,5 +127,5 @@ def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
         answered_us=approval.answered_us,
         note=approval.note,
         volatile=approval.volatile,
-        may_answer=approval.state is policy.State.WAITING and may_approve,
+        may_answer=approval.state is State.WAITING and may_approve,
     )

@@ -7,7 +7,7 @@ administrators. To others the question does not exist.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightagentd import api
@@ -78,4 +78,4 @@ def _sees(caller: Caller, found: Input) -> bool:
 
 
 def _info(found: Input) -> api.Input:
-    return api.Input(**{**asdict(found), "choices": [*found.choices]})
+    return api.Input(**found.to_dict())

@@ -137,9 +137,7 @@ class SessionCareOperations(SessionOperations):
                 field="confirmed",
             )
         registry = self._registry
-        deletion = Deletion(
-            self._history, registry.approvals, registry.inputs, registry.watches, registry.ledger
-        )
+        deletion = Deletion(self._history, registry.asked, registry.watches, registry.ledger)
         await deletion.delete(agent, found, by=caller.uid)
 
     async def export_session(self, caller: Caller, session: str, kind: str) -> api.Export:

@@ -26,11 +26,12 @@ from lightagentd.policy.questions.approval import (
     HIDDEN,
     Approval,
     Bound,
-    State,
     hide,
     working_directory,
 )
-from lightagentd.policy.questions.approvals import KEPT, OPEN_OF_OWNER, Approvals, Suspended
+from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.policy.questions.question import State
+from lightagentd.policy.questions.questions import KEPT, OPEN_OF_OWNER, Suspended
 
 KEY = b"k" * 32
 BOUND = Bound(
@@ -210,9 +211,9 @@ async def test_the_key_is_for_the_daemon_alone_and_stays(history: History, paths
 async def test_a_question_can_be_answered_while_it_is_stored(history: History, paths: Paths) -> None:
     approvals = await loaded(history, paths)
     asking = asyncio.create_task(ask(approvals, history))
-    while not approvals._open:
+    while not approvals._pending:
         await asyncio.sleep(0)
-    (approval,) = approvals._open.values()
+    (approval,) = approvals._pending.values()
     assert approval.id in approvals._storing
     assert (approvals.all(), approvals.waiting) == ([], 0), "a crash could still make it nothing"
     answers = await asyncio.gather(
@@ -252,13 +253,13 @@ async def test_time_is_up_for_who_waits_answers_or_uses(history: History, paths:
     with pytest.raises(ApprovalDenied, match="time"):
         await approvals.wait(waited.id)
     late = await ask(approvals, history)
-    approvals._open[late.id] = replace(late, expires_us=1)
+    approvals._pending[late.id] = replace(late, expires_us=1)
     with pytest.raises(ApprovalClosed, match="expired"):
         await approvals.answer(late.id, grant=True, uid=0)
     slow = await loaded(history, paths)
     granted = await ask(slow, history)
     await slow.answer(granted.id, grant=True, uid=0)
-    slow._open[granted.id] = replace(slow.get(granted.id), expires_us=1)
+    slow._pending[granted.id] = replace(slow.get(granted.id), expires_us=1)
     with pytest.raises(ApprovalDenied, match="time"):
         await slow.use(granted.id, BOUND, "call_1", INTENT)
     assert events(history).count("expired") == 3
@@ -321,8 +322,23 @@ async def test_a_question_that_expired_while_nothing_ran_is_denied_at_the_start(
 async def test_a_broken_record_is_dropped_and_keeps_nobody_from_starting(
     history: History, paths: Paths
 ) -> None:
-    for key, value in (("apr_00", {}), ("apr_01", {"state": "granted", "hidden": []})):
-        await history.append(changes=[Change(state="approvals", key=key, value=value)])
+    row = (await ask(await loaded(history, paths), history)).to_dict()
+    broken: list[dict[str, Any]] = [
+        {},
+        {"state": "granted", "hidden": []},
+        {**row, "state": "answered"},  # as an input can be, and no approval
+        {**row, "owner": True},
+        {**row, "args": []},
+        {**row, "hidden": [7]},
+        {**row, "more": 1},
+        row,  # under a key that is not its own
+    ]
+    changes = [Change(state="approvals", key=row["id"], value=None)]
+    changes += [
+        Change(state="approvals", key=f"apr_{number:016x}", value=value)
+        for number, value in enumerate(broken)
+    ]
+    await history.append(changes=changes)
     approvals = await loaded(history, paths)
     assert approvals.all() == []
     assert history.state("approvals") == {}
@@ -408,7 +424,7 @@ async def test_an_answer_that_cannot_be_stored_is_none(
     await history.close()
     with pytest.raises(StorageError):
         await approvals.use(approval.id, BOUND, "call_1", INTENT)
-    assert approvals._open[approval.id].state is State.GRANTED, "a use that could not be stored was none"
+    assert approvals._pending[approval.id].state is State.GRANTED, "a use that could not be stored was none"
 
 
 # Bounds
@@ -447,7 +463,7 @@ async def test_a_question_that_nobody_waits_for_is_listed_as_expired_and_stored_
 async def test_closed_approvals_do_not_pile_up_while_the_daemon_runs(
     history: History, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.policy.questions.approvals.KEPT", 3)
+    monkeypatch.setattr("lightagentd.policy.questions.questions.KEPT", 3)
     approvals = await loaded(history, paths)
     ids = []
     for n in range(6):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,15 @@ class AgentParts:
     dispatcher: Dispatcher
     history: History
     limits: Limits
-    toolbox: Callable[[], Toolbox]
     prompts: SystemPrompts
     ledger: Ledger
     offers: Offers
     last_resort: Sequence[ModelClient] = ()
     circuits: Circuits = field(default_factory=Circuits)
+
+    def toolbox(self) -> Toolbox:
+        """The tools as they are now."""
+        return self.dispatcher.toolbox()
 
     @property
     def max_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""The turn: from a prompt to its final answer, step by step (DESIGN section 6).
+"""The turn: from a prompt to its final answer, step by step.
 
 A step is one model call and the tool calls that it asked for. What a step did is stored before the next
 one begins. `Turn.steps()` is the loop itself. The agent runs it, in a task of the turn's own; where a caller
@@ -25,6 +25,7 @@ from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
+from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import Cancelled, LightagentError, StepLimit
@@ -335,16 +336,9 @@ class Turn:
                 if not waits_for:
                     self._repeats.check(call)
                     await self._make_room(parts, before)
-                outcome = await parts.dispatcher.run(
-                    call,
-                    origin=origin,
-                    toolbox=parts.toolbox(),
-                    stream=self.stream,
-                    results=self._results,
-                    before=before,
-                    waits_for=waits_for,
-                    remark=partial(self._repeats.remark, cut=cut and call is calls[-1]),
-                )
+                remark = partial(self._repeats.remark, cut=cut and call is calls[-1])
+                run = ToolRun(call, parts.dispatcher, origin, self._results, before=before, remark=remark)
+                outcome = await run.run(waits_for)
                 waits_for = ""
                 outcomes.append(outcome)
                 session.messages.append(outcome.message())

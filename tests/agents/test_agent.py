@@ -27,8 +27,10 @@ def explode() -> Toolbox:
 
 def sabotage(test: Scripted) -> None:
     """Have the agent's next turn fail in a way that nobody expects."""
-    assert test.agent.parts is not None
-    test.agent.parts = dataclasses.replace(test.agent.parts, toolbox=explode)
+    parts = test.agent.parts
+    assert parts is not None
+    dispatcher = dataclasses.replace(parts.dispatcher, toolbox=explode)
+    test.agent.parts = dataclasses.replace(parts, dispatcher=dispatcher)
 
 
 @pytest.fixture

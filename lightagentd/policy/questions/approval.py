@@ -143,6 +143,31 @@ class Approval(Question):
             **call,
         )
 
+    def request_shown(self) -> dict[str, Any]:
+        return {
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "action": self.action,
+            "effect": self.effect,
+            "args": self.shown,
+            "cwd": self.cwd,
+            "preview": self.preview,
+            "rule": self.rule,
+            "reason": self.reason,
+            "expires_us": self.expires_us,
+            "volatile": self.volatile,
+        }
+
+    def answer_shown(self) -> dict[str, Any]:
+        return {
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "action": self.action,
+            "state": self.state.value,
+            "answered_by": self.answered_by,
+            "note": self.note,
+        }
+
     def refusal(self) -> ApprovalClosed:
         words = {
             State.GRANTED: f"was granted already by uid {self.answered_by}",

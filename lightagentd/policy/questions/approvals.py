@@ -18,7 +18,6 @@ from typing import Any
 from lightagentd.errors import (
     ApprovalDenied,
     ApprovalMismatch,
-    ApprovalNotFound,
     ApprovalRequired,
     LimitExceeded,
     NotFound,
@@ -124,13 +123,6 @@ class Approvals(Questions[Approval]):
         note = self._history.redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
         return await self._change(approval, _answered(approval, state, uid, note))
-
-    def find(self, approval_id: str) -> Approval | None:
-        """As `get`; None for one that does not exist."""
-        try:
-            return self.get(approval_id)
-        except ApprovalNotFound:
-            return None
 
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()

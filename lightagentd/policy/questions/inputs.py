@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lightagentd.errors import Cancelled, InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import History, NewEvent
@@ -56,6 +56,22 @@ class Input(Question):
             return InputLapsed(**about_it, note=why)
         assert self.answered_by is not None
         return InputAnswered(**about_it, answer=self.answer, answered_by=self.answered_by)
+
+    def request_shown(self) -> dict[str, Any]:
+        return {
+            "call_id": self.call_id,
+            "question": self.question,
+            "choices": [*self.choices],
+            "expires_us": self.expires_us,
+        }
+
+    def answer_shown(self) -> dict[str, Any]:
+        return {
+            "call_id": self.call_id,
+            "state": self.state.value,
+            "answer": self.answer,
+            "answered_by": self.answered_by,
+        }
 
     def refusal(self) -> InputClosed:
         words = {

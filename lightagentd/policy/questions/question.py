@@ -98,6 +98,14 @@ class Question:
         """The event of its newest change; the argument says why it lapsed."""
         raise NotImplementedError
 
+    def request_shown(self) -> dict[str, Any]:
+        """What a watcher of the turn, who may decide, has to see of it."""
+        raise NotImplementedError
+
+    def answer_shown(self) -> dict[str, Any]:
+        """What a watcher of the turn sees of how it ended."""
+        raise NotImplementedError
+
     def refusal(self) -> LightagentError:
         """What somebody gets who answers it although it does not wait any more."""
         raise NotImplementedError

@@ -187,6 +187,13 @@ class Questions(Generic[T]):
         """As it is to be shown. Raises the kind's NotFound."""
         return self._any(question_id).now()
 
+    def find(self, question_id: str) -> T | None:
+        """As `get`; None for one that does not exist."""
+        try:
+            return self.get(question_id)
+        except self._kind.NOT_FOUND:
+            return None
+
     def is_open(self, question_id: str) -> bool:
         """Whether its call still needs it: a turn that waits for it stays stored until then."""
         found = self._pending.get(question_id)

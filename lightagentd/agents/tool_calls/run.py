@@ -113,7 +113,7 @@ class ToolRun:
         self._before = before or Before()
         self._remark = remark
         self._ready: Ready
-        """What runs; there as soon as the call names an action and its arguments are checked."""
+        """Exactly what runs. It is missing until the call named an action."""
         self._what: dict[str, Any] = {
             "call_id": new_id("call"),
             "function": call.name,
@@ -139,12 +139,6 @@ class ToolRun:
             else:
                 await self._permit()
                 await self._intend()
-                self._stream.event(
-                    "tool_call",
-                    call_id=self._ready.call_id,
-                    decision=self._what["decision"],
-                    **self._ready.what,
-                )
         except StorageError:
             raise
         except LightagentError as err:
@@ -153,6 +147,9 @@ class ToolRun:
             if self._origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
                 self._abandon()
             raise
+        if not is_input(waits_for):
+            ready, decision = self._ready, self._what["decision"]
+            self._stream.event("tool_call", call_id=ready.call_id, decision=decision, **ready.what)
         return await self._execute()
 
     # Check, decide, ask

@@ -326,15 +326,17 @@ class ToolRun:
     async def _refuse(self, err: LightagentError) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
         dispatcher, origin, what = self._dispatcher, self._origin, self._what
-        text, name = dispatcher.readable(error_text(err)), self._readable_name()
+        text, name = (
+            dispatcher.readable(error_text(err)),
+            dispatcher.history.redactor.text(self._call.name)[:100],
+        )
         text += self._remark(self._call, err.code, text, {})
         outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
         message = dispatcher.readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
         lapsed, changes = dispatcher.asked.approvals.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
-        told = self._told(outcome)
-        await self._append(*lapsed, refused, *told, changes=(*changes, *running))
+        await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         self._stream.event(
             "tool_result",
             call_id=what["call_id"],
@@ -346,9 +348,6 @@ class ToolRun:
             duration_ms=0,
         )
         return outcome
-
-    def _readable_name(self) -> str:
-        return self._dispatcher.history.redactor.text(self._call.name)[:100]
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
         """The result as a message; the check of a plan's task is no part of the conversation."""

@@ -94,15 +94,7 @@ class Approval(Question):
 
     @property
     def bound(self) -> Bound:
-        return Bound(
-            agent=self.agent,
-            session=self.session,
-            tool=self.tool,
-            action=self.action,
-            effect=self.effect,
-            args=self.args,
-            cwd=self.cwd,
-        )
+        return Bound(**self._fields(*Bound.__dataclass_fields__))
 
     @property
     def name(self) -> str:
@@ -121,52 +113,22 @@ class Approval(Question):
         return replace(self, state=state, note=why)
 
     def event(self, _why: str) -> Kind:
-        call: dict[str, Any] = {
-            "approval": self.id,
-            "call_id": self.call_id,
-            "tool": self.tool,
-            "action": self.action,
-            "effect": self.effect,
-            **({"note": self.note} if self.note else {}),
-        }
+        call = {"approval": self.id, **self._fields("call_id", "tool", "action", "effect")}
+        call |= {"note": self.note} if self.note else {}
         if self.state is not State.WAITING:
             by: dict[str, Any] = {} if self.answered_by is None else {"answered_by": self.answered_by}
             return _ENDED[self.state](**call, **by)
-        return kinds.ApprovalRequested(
-            args=self.shown,
-            cwd=self.cwd,
-            digest=self.digest,
-            rule=self.rule,
-            reason=self.reason,
-            expires_us=self.expires_us,
-            volatile=self.volatile,
-            **call,
-        )
+        asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
+        return kinds.ApprovalRequested(args=self.shown, **call, **asked)
 
     def request_shown(self) -> dict[str, Any]:
-        return {
-            "call_id": self.call_id,
-            "tool": self.tool,
-            "action": self.action,
-            "effect": self.effect,
-            "args": self.shown,
-            "cwd": self.cwd,
-            "preview": self.preview,
-            "rule": self.rule,
-            "reason": self.reason,
-            "expires_us": self.expires_us,
-            "volatile": self.volatile,
-        }
+        call = self._fields("call_id", "tool", "action", "effect", "cwd")
+        why = self._fields("preview", "rule", "reason", "expires_us", "volatile")
+        return {**call, "args": self.shown, **why}
 
     def answer_shown(self) -> dict[str, Any]:
-        return {
-            "call_id": self.call_id,
-            "tool": self.tool,
-            "action": self.action,
-            "state": self.state.value,
-            "answered_by": self.answered_by,
-            "note": self.note,
-        }
+        answer = self._fields("call_id", "tool", "action", "answered_by", "note")
+        return {**answer, "state": self.state.value}
 
     def refusal(self) -> ApprovalClosed:
         words = {

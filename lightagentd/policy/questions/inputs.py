@@ -46,10 +46,7 @@ class Input(Question):
     def event(self, why: str) -> Kind:
         about_it = {"input": self.id, "call_id": self.call_id}
         if self.state is State.WAITING:
-            choices = [*self.choices]
-            return InputRequested(
-                **about_it, question=self.question, choices=choices, expires_us=self.expires_us
-            )
+            return InputRequested(input=self.id, **self.request_shown())
         if self.state is State.EXPIRED:
             return InputExpired(**about_it)
         if self.state is State.LAPSED:
@@ -58,20 +55,10 @@ class Input(Question):
         return InputAnswered(**about_it, answer=self.answer, answered_by=self.answered_by)
 
     def request_shown(self) -> dict[str, Any]:
-        return {
-            "call_id": self.call_id,
-            "question": self.question,
-            "choices": [*self.choices],
-            "expires_us": self.expires_us,
-        }
+        return {**self._fields("call_id", "question", "expires_us"), "choices": [*self.choices]}
 
     def answer_shown(self) -> dict[str, Any]:
-        return {
-            "call_id": self.call_id,
-            "state": self.state.value,
-            "answer": self.answer,
-            "answered_by": self.answered_by,
-        }
+        return {**self._fields("call_id", "answer", "answered_by"), "state": self.state.value}
 
     def refusal(self) -> InputClosed:
         words = {

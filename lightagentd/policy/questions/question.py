@@ -110,6 +110,9 @@ class Question:
         """What somebody gets who answers it although it does not wait any more."""
         raise NotImplementedError
 
+    def _fields(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
     def to_dict(self) -> dict[str, Any]:
         """As it is stored."""
         stored = {name: [*held] if isinstance(held, tuple) else held for name, held in asdict(self).items()}

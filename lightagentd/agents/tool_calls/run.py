@@ -326,10 +326,8 @@ class ToolRun:
     async def _refuse(self, err: LightagentError) -> Outcome:
         """A call that does not run: stored as such, and told to the model with what to do next."""
         dispatcher, origin, what = self._dispatcher, self._origin, self._what
-        text, name = (
-            dispatcher.readable(error_text(err)),
-            dispatcher.history.redactor.text(self._call.name)[:100],
-        )
+        text = dispatcher.readable(error_text(err))
+        name = dispatcher.history.redactor.text(self._call.name)[:100]
         text += self._remark(self._call, err.code, text, {})
         outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
         message = dispatcher.readable(err.message)

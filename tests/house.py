@@ -50,7 +50,9 @@ def tracked(*patterns: str) -> list[Path]:
         capture_output=True,
         check=True,
     ).stdout.decode()
-    return sorted({REPOSITORY / name for name in listed.split("\0") if name and (REPOSITORY / name).is_file()})
+    return sorted(
+        {REPOSITORY / name for name in listed.split("\0") if name and (REPOSITORY / name).is_file()}
+    )
 
 
 def modules() -> dict[str, Module]:
@@ -159,7 +161,10 @@ def figures() -> list[tuple[str, str]]:
         ("import circles at run time", f"{len(circles(loaded))}"),
         ("import circles with types", f"{len(circles(with_types))} (the largest of {circle} files)"),
         (f"classes with over {METHODS} methods", f"{len(large_classes(found, METHODS))}"),
-        (f"functions with over {PARAMETERS} parameters", f"{sum(parameters(f) > PARAMETERS for f in functions)}"),
+        (
+            f"functions with over {PARAMETERS} parameters",
+            f"{sum(parameters(f) > PARAMETERS for f in functions)}",
+        ),
         ("lines of tests", f"{sum(path.read_text().count(chr(10)) for path in tracked('tests/*.py')):,}"),
         ("test functions", f"{tests():,}"),
     ]

@@ -22,6 +22,7 @@ from lightagentd.agents.sessions.session import Session, SessionRecord, check_ro
 from lightagentd.agents.turn import Step, Turn
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.agents.watches import Watches
+from lightagentd.api import turn_events
 from lightagentd.errors import AgentNotRunning, LightagentError
 from lightagentd.events.context import own_task, within
 from lightagentd.events.history import History
@@ -315,7 +316,7 @@ class Agent:
                 self._release_queues()
         if turn in session.queue:
             ahead = session.queue.index(turn) + (session.running is not None)
-            turn.stream.event("queued", position=ahead)
+            turn.stream.emit(turn_events.Queued(position=ahead))
         return turn
 
     async def _start(self) -> None:

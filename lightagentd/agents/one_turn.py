@@ -10,6 +10,7 @@ from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn, final_error
+from lightagentd.api import turn_events
 from lightagentd.errors import LightagentError, TimedOut
 from lightagentd.events.types.agent import TurnFailed
 from lightagentd.events.types.session import TurnDone
@@ -24,7 +25,7 @@ async def take_steps(session: Session, turn: Turn, parts: AgentParts, plans: Pla
     if turn.taken_up is None:
         await session.begin(turn)
     left_s = parts.turn_timeout_s if turn.taken_up is None else turn.taken_up.left_s
-    turn.stream.event("started", model=parts.clients[0].name)
+    turn.stream.emit(turn_events.Started(model=parts.clients[0].name))
     try:
         async with (
             asyncio.timeout(left_s) as timer,

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
-from lightagentd.api import LAST_EVENTS, TurnEvent
+from lightagentd.api import LAST_EVENTS, TurnEvent, turn_events
 from lightagentd.errors import LimitExceeded
 from lightagentd.events.model import dump_json
 from lightagentd.redaction import Redactor, Stream
@@ -23,7 +23,12 @@ from lightagentd.redaction import Redactor, Stream
 COALESCE_S = 0.02
 _PAUSE_S = 0.25
 """After so long without a piece, a short word that is not finished is shown (see `redaction.stream`)."""
-_TOLD_AGAIN = ("queued", "started", "approval_requested", "input_requested", *LAST_EVENTS)
+_ASKED = turn_events.ApprovalRequested.type
+_TEXT = turn_events.TextDelta.type
+_OUTPUT = turn_events.ToolOutput.type
+REQUESTS = (_ASKED, turn_events.InputRequested.type)
+"""The types of event with which a turn waits for a person."""
+_TOLD_AGAIN = (turn_events.Queued.type, turn_events.Started.type, *REQUESTS, *LAST_EVENTS)
 """The types of event that a watcher still hears of who comes right after them."""
 _MAX_WAITING = 1000
 _MAX_OUTPUT_CHARS = 4 << 20
@@ -58,11 +63,11 @@ class Watcher:
         if self._ended:
             return
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and event["type"] == "text_delta" and last["type"] == "text_delta":
+        if last is not None and event["type"] == _TEXT and last["type"] == _TEXT:
             last["text"] += event["text"]
             self._chars += len(event["text"])
-        elif event["type"] != "tool_output" or self._has_room(event):
-            self._waiting.append(cast(TurnEvent, dict(event)))
+        elif event["type"] != _OUTPUT or self._has_room(event):
+            self._waiting.append(dict(event))
             self._chars += _chars_of(event)
         if self._most_chars and self._chars > self._most_chars:
             self._too_slow = True
@@ -86,7 +91,7 @@ class Watcher:
                 while self._waiting:
                     event = self._waiting.popleft()
                     self._chars -= _chars_of(event)
-                    if event["type"] == "tool_output":
+                    if event["type"] == _OUTPUT:
                         self._output_chars -= len(event["text"])
                     yield event
                     if event["type"] in LAST_EVENTS and not of_session:
@@ -117,11 +122,12 @@ def _chars_in(value: Any) -> int:
     return len(value) if isinstance(value, str) else _VALUE_CHARS
 
 
-def _without_secrets(redactor: Redactor, event_type: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _without_secrets(redactor: Redactor, event: turn_events.Event) -> dict[str, Any]:
     """The fields of an event as they may go out. Who is to decide on a call sees all of it: what looks like a
-    secret could be the part that he would not allow.
+    secret could be the part that they would not allow.
     """
-    if event_type == "approval_requested" or not redactor.suspects(dump_json(fields)):
+    fields = event.fields()
+    if event.type == _ASKED or not redactor.suspects(dump_json(fields)):
         return fields
     return cast(dict[str, Any], redactor.value(fields))
 
@@ -159,14 +165,11 @@ class SessionStream:
         if watcher in self.watchers:
             self.watchers.remove(watcher)
 
-    def event(self, event_type: str, *, trace_id: str = "", **fields: Any) -> None:
-        """Something that is about the session, or about a turn that is not running."""
-        cleaned = _without_secrets(self.redactor, event_type, fields)
-        event = cast(
-            TurnEvent, {"type": event_type, "session": self.session, "trace_id": trace_id, **cleaned}
-        )
+    def emit(self, event: turn_events.Event, *, trace_id: str = "") -> None:
+        """Tell of something that is about the session, or about a turn that is not running."""
+        cleaned = _without_secrets(self.redactor, event)
         for watcher in self.watchers:
-            watcher.put(event)
+            watcher.put({"type": event.type, "session": self.session, "trace_id": trace_id, **cleaned})
         self.ring()
 
     def end(self) -> None:
@@ -273,7 +276,8 @@ class TurnStream:
     def _put_output(self, call_id: str, stream: str, text: str) -> None:
         if text:
             self.flush()
-            self._send({"type": "tool_output", "call_id": call_id, "stream": stream, "text": text})
+            piece = turn_events.ToolOutput(call_id=call_id, stream=stream, text=text)
+            self._send(piece.type, piece.fields())
 
     def flush(self) -> None:
         self._clean()
@@ -283,17 +287,17 @@ class TurnStream:
         if self._text:
             text = "".join(self._text)
             self._text.clear()
-            self._send({"type": "text_delta", "text": text})
+            self._send(_TEXT, turn_events.TextDelta(text=text).fields())
 
-    def event(self, event_type: str, **fields: Any) -> None:
-        """Any other event, after the text that came before it."""
-        if event_type in LAST_EVENTS:
+    def emit(self, event: turn_events.Event) -> None:
+        """Tell of anything else, after the text that came before it."""
+        if event.type in LAST_EVENTS:
             self.end_text()
         self.flush()
-        self._send({"type": event_type, **_without_secrets(self._also.redactor, event_type, fields)})
+        self._send(event.type, _without_secrets(self._also.redactor, event))
 
-    def _send(self, fields: dict[str, Any]) -> None:
-        event = cast(TurnEvent, {"session": self._session, "trace_id": self._trace_id, **fields})
+    def _send(self, event_type: str, fields: dict[str, Any]) -> None:
+        event = {"type": event_type, "session": self._session, "trace_id": self._trace_id, **fields}
         self._latest = event
         for watcher in (*self._watchers, *self._also.watchers):
             watcher.put(event)

@@ -28,6 +28,7 @@ from lightagentd.agents.tool_calls.results import Before, Outcome, Results, mess
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError, StepLimit
 from lightagentd.events.history import Change
 from lightagentd.events.model import current_context, new_id, within
@@ -205,9 +206,9 @@ class Turn:
         """Tell everybody that the turn is over; nothing follows."""
         self.failure = failure
         if failure is None:
-            self.stream.event("done", text=self.answer, **figures)
+            self.stream.emit(turn_events.Done(text=self.answer, **figures))
         else:
-            self.stream.event("error", **{"suggestion": "", **failure.to_dict()}, **figures)
+            self.stream.emit(turn_events.Failed.of(failure, **figures))
         if self.handed is not None:
             self.handed.put_nowait(None)
         self.over.set()

@@ -8,8 +8,16 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Group, Settings, agent_argument, files
-from lightagentd.cli.output import fields, print_json, say, table
-from lightagentd.cli.terminal import is_terminal
+from lightagentd.cli.output import Columns, fields, listing, print_json, told
+
+_COLUMNS: Columns = {
+    "NAME": "name",
+    "STATE": "state",
+    "MODEL": "model",
+    "SESSIONS": "sessions",
+    "ORIGIN": "origin",
+    "DESCRIPTION": lambda agent: agent["problem"] or agent["description"],
+}
 
 
 @click.group("agents", cls=Group)
@@ -24,25 +32,8 @@ def list_agents(settings: Settings) -> None:
 
     The columns: name, state, model, sessions, origin, and the description or what is wrong.
     """
-    agents = settings.call("Agents.List")
-    if settings.json:
-        print_json(agents)
-        return
-    table(
-        ("NAME", "STATE", "MODEL", "SESSIONS", "ORIGIN", "DESCRIPTION"),
-        (
-            (
-                agent["name"],
-                agent["state"],
-                agent["model"],
-                agent["sessions"],
-                agent["origin"],
-                agent["problem"] or agent["description"],
-            )
-            for agent in agents
-        ),
-        empty='There are no agents. Make one with: lactl agents create NAME --description "…"',
-    )
+    none = 'There are no agents. Make one with: lactl agents create NAME --description "…"'
+    listing(settings, settings.call("Agents.List"), _COLUMNS, empty=none)
 
 
 @command.command("show")
@@ -90,10 +81,7 @@ def delete(settings: Settings, agent: str) -> None:
     That is for agents that were made with 'create'; their history stays.
     """
     settings.call("Agents.Delete", name=agent)
-    if settings.json:
-        print_json({"deleted": agent})
-    elif is_terminal():
-        say(f"The agent {agent} is deleted.")
+    told(settings, {"deleted": agent}, f"The agent {agent} is deleted.")
 
 
 @command.command("start")
@@ -131,11 +119,4 @@ def _print(settings: Settings, agent: dict[str, Any]) -> None:
 
 
 def _print_state(settings: Settings, agent: dict[str, Any]) -> None:
-    if settings.json:
-        print_json(agent)
-    else:
-        say(
-            f"{agent['name']}\t{agent['state']}"
-            if not is_terminal()
-            else f"{agent['name']}: {agent['state']}"
-        )
+    told(settings, agent, f"{agent['name']}: {agent['state']}", agent["name"], agent["state"])

@@ -1,4 +1,4 @@
-"""`lactl approvals`: the questions about calls that need a person's yes."""
+"""`lactl approvals`, `approve` and `deny`: the questions about calls that need a person's yes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Listing, Settings, lists
-from lightagentd.cli.output import dump, print_json, say, table
-from lightagentd.cli.question import how_to_answer, show_question, visible
-from lightagentd.cli.short_id import only_id
+from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
+from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
+from lightagentd.cli.question import how_to_answer, question_lines, visible
+from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.errors import ApprovalNotFound, LightagentError
+from lightagentd.errors import ApprovalNotFound
 
-_ID_CHARS = len("apr_") + 16
+_IDS = Ids(
+    prefix="apr_",
+    noun="approval",
+    nouns="approvals",
+    missing=ApprovalNotFound,
+    method="Approvals.List",
+    hint="lactl approvals",
+)
+approval_ids = names_of(_IDS.method, "id")
 
 
 @click.group("approvals", cls=Listing)
@@ -37,25 +45,7 @@ def list_approvals(settings: Settings, every: bool) -> None:
     The columns: id, state, agent, call, effect, the time until which it can be answered, arguments.
     """
     found = settings.call("Approvals.List", all=every or None)
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("ID", "STATE", "AGENT", "CALL", "EFFECT", "UNTIL", "ARGUMENTS"),
-        (
-            (
-                each["id"],
-                _short_state(each),
-                each["agent"],
-                f"{each['tool']}.{each['action']}",
-                each["effect"],
-                local(each["expires_us"]),
-                visible(dump(each["args"])),
-            )
-            for each in found
-        ),
-        empty="Nothing waits for an answer.",
-    )
+    listing(settings, found, _COLUMNS, empty="Nothing waits for an answer.")
 
 
 def _short_state(found: dict[str, Any]) -> str:
@@ -63,13 +53,15 @@ def _short_state(found: dict[str, Any]) -> str:
     return f"{found['state']} (in memory)" if memory else str(found["state"])
 
 
-def approval_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of the open questions, for the completion of a shell."""
-    try:
-        found = context.ensure_object(Settings).call("Approvals.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+_COLUMNS: Columns = {
+    "ID": "id",
+    "STATE": _short_state,
+    "AGENT": "agent",
+    "CALL": lambda each: f"{each['tool']}.{each['action']}",
+    "EFFECT": "effect",
+    "UNTIL": lambda each: local(each["expires_us"]),
+    "ARGUMENTS": lambda each: visible(dump(each["args"])),
+}
 
 
 @command.command("show")
@@ -80,14 +72,14 @@ def show(settings: Settings, approval: str) -> None:
 
     ID may be cut short as long as it is the only one that begins so. Control characters are shown as escapes.
     """
-    found = settings.call("Approvals.Get", approval=whole_id(settings, approval, every=True))
-    if settings.json:
-        print_json(found)
+    found = settings.call("Approvals.Get", approval=_IDS.whole_question(settings, approval, every=True))
+    if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    show_question(found)
+    for line in question_lines(found):
+        say(line)
     if found["state"] == "waiting" and is_terminal():
-        say(how_to_answer(found["id"]))
+        say(how_to_answer(found))
 
 
 def _state(found: dict[str, Any]) -> str:
@@ -99,27 +91,36 @@ def _state(found: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def whole_id(settings: Settings, approval: str, *, every: bool) -> str:
-    """The id that begins as a person wrote it. Raises ApprovalNotFound, InvalidArgument."""
-    if len(approval) >= _ID_CHARS:
-        return approval
-    found = settings.call("Approvals.List", all=every or None)
-    missing = ApprovalNotFound(
-        f"No approval {'' if every else 'that waits '}begins with {approval!r}.",
-        suggestion="Run: lactl approvals",
-        field="approval",
-    )
-    ids = [str(each["id"]) for each in found]
-    return only_id(ids, approval, prefix="apr_", noun="approval", missing=missing)
+@click.command("approve", cls=Command)
+@click.argument("approval", metavar="ID", shell_complete=approval_ids)
+@click.option("--note", metavar="TEXT", help="Kept with the answer.")
+@click.pass_obj
+def approve(settings: Settings, approval: str, note: str | None) -> None:
+    """Allow the call that ID asks about, once.
+
+    What runs is exactly what 'lactl approvals show ID' shows, or nothing.
+
+    ID may be cut short as long as it is the only one that begins so.
+    """
+    _answer(settings, "Approvals.Approve", approval, note)
 
 
-def answer(settings: Settings, method: str, approval: str, note: str | None) -> None:
+@click.command("deny", cls=Command)
+@click.argument("approval", metavar="ID", shell_complete=approval_ids)
+@click.option("--note", metavar="TEXT", help="The agent reads it, too.")
+@click.pass_obj
+def deny(settings: Settings, approval: str, note: str | None) -> None:
+    """Refuse the call that ID asks about; the agent goes on without it.
+
+    ID may be cut short as long as it is the only one that begins so.
+    """
+    _answer(settings, "Approvals.Deny", approval, note)
+
+
+def _answer(settings: Settings, method: str, approval: str, note: str | None) -> None:
     """Answer a question, and say what came of it."""
-    found = settings.call(method, approval=whole_id(settings, approval, every=False), note=note)
-    if settings.json:
-        print_json(found)
-    elif is_terminal():
-        word = "Allowed, once" if found["state"] == "granted" else "Refused"
-        say(f"{word}: {visible(found['tool'])}.{visible(found['action'])} for {visible(found['agent'])}.")
-    else:
-        say(f"{found['id']}\t{found['state']}")
+    whole = _IDS.whole_question(settings, approval, every=False)
+    found = settings.call(method, approval=whole, note=note)
+    word = "Allowed, once" if found["state"] == "granted" else "Refused"
+    call = f"{visible(found['tool'])}.{visible(found['action'])}"
+    told(settings, found, f"{word}: {call} for {visible(found['agent'])}.", found["id"], found["state"])

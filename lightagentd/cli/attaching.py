@@ -1,6 +1,6 @@
-"""Reads what is attached to a prompt, with the rights of whoever runs lactl; the daemon opens no file for it.
+"""Reads attachments with the rights of the user who runs lactl; the daemon opens no file for a prompt.
 
-The daemon has the last word on sizes (`limits.max_attachment_bytes`); what no daemon takes is not read.
+The daemon decides on sizes (`limits.max_attachment_bytes`); a file larger than any daemon takes is not read.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _too_large(path: str, size: int = 0) -> AttachmentTooLarge:
 
 def _cannot_open(path: str, err: OSError | ValueError) -> LightagentError:
     if not isinstance(err, OSError):  # a NUL byte in the name
-        return InvalidArgument(f"{path!r} is no path.", suggestion="Write another.", field="attachments")
+        return InvalidArgument(f"{path!r} is not a path.", suggestion="Write another.", field="attachments")
     if isinstance(err, FileNotFoundError | NotADirectoryError):
         return NotFound(f"There is no file {path}.", suggestion="Check the path.", field="attachments")
     hint = "Check that you may read it." if isinstance(err, PermissionError) else "Attach a file or a pipe."

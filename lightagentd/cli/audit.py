@@ -11,7 +11,7 @@ from lightagentd.cli import event_source
 from lightagentd.cli.audit_list import list_acts
 from lightagentd.cli.audit_verify import verify
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import fields, print_json, say, table
+from lightagentd.cli.output import as_json, fields, say, table
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import local
@@ -45,8 +45,7 @@ def key(settings: Settings) -> None:
         raise NotFound("The history names no key.", suggestion="Start the daemon: it makes one.")
     data = found[0]["data"]
     pem = public_pem(base64.b64decode(data["public_key"]))
-    if settings.json:
-        print_json({**data, "pem": pem, "seq": found[0]["seq"], "time": found[0]["time"]})
+    if as_json(settings, {**data, "pem": pem, "seq": found[0]["seq"], "time": found[0]["time"]}):
         return
     if is_terminal():
         fields([("fingerprint", data["fingerprint"]), ("since event", found[0]["seq"])])
@@ -67,8 +66,9 @@ def checkpoints(settings: Settings, limit: int) -> None:
     """
     found = event_source.newest(settings, {"topic": _TOPIC, "type": "signed"}, limit)
     rows = [_row(event) for event in found if event["data"]]
-    if settings.json:
-        print_json([{**event["data"], "event": event["seq"], "time": event["time"]} for event in found])
+    if as_json(
+        settings, [{**event["data"], "event": event["seq"], "time": event["time"]} for event in found]
+    ):
         return
     table(["EVENT", "TIME", "COVERS", "HASH", "KEY"], rows, empty="There is no checkpoint yet.")
 

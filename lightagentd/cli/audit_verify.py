@@ -1,4 +1,4 @@
-"""`lactl audit verify`: is the history what was stored, by its chain, its signatures, and the journal?
+"""`lactl audit verify`: checks the history against its chain, its signatures and the journal.
 
 Whoever may read the store has lactl read it itself, in a child with the rights of the store's owner
 (`events.store_audit`); others ask the daemon. The journal is read by journalctl(1), whose output the child
@@ -18,7 +18,7 @@ import click
 
 from lightagentd.cli.journal_output import JournalOutput
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import fields, print_json, warn
+from lightagentd.cli.output import as_json, fields, warn
 from lightagentd.cli.stored import state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
@@ -202,8 +202,7 @@ def _progress(settings: Settings, found: dict[str, Any] | None) -> None:
 
 
 def _show(settings: Settings, found: dict[str, Any]) -> None:
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     began = {
         "start": "from the first one on",

@@ -1,4 +1,4 @@
-"""Lets polkit ask for a password on the terminal: such a call is made again, with a text agent beside it.
+"""Lets polkit ask for a password on the terminal: it repeats such a call with a text agent beside it.
 
 polkit asks through an authentication agent. On a desktop there is one; on a terminal this module starts
 pkttyagent(1) for as long as the call waits for its answer. The owner of a client owns the agent with it.
@@ -18,7 +18,7 @@ from lightagentd.errors import AuthorizationRequired
 _T = TypeVar("_T")
 
 ASK_TIMEOUT_S = 330.0
-"""How long a call may take in which a person is asked: longer than the daemon gives him."""
+"""How long a call may take in which a person is asked: longer than the daemon waits for them."""
 REGISTER_TIMEOUT_S = 10.0
 _END_S = 5.0
 _REFUSED_S = 0.1
@@ -27,7 +27,7 @@ AGENT = "pkttyagent"
 
 
 class AskingClient(Client):
-    """A client that, where somebody sits at a terminal, has him asked and then makes the call once more."""
+    """A client that has the person at the terminal authenticate, and then makes the call once more."""
 
     def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
         def attempt() -> dict[str, Any]:

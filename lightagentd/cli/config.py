@@ -1,8 +1,8 @@
 """`lactl config`: the configuration files, read here and not by the daemon, so that it need not run.
 
-What the environment says of models is looked up here as well: for root in the file `environment` beside the
-configuration, which the daemon's unit reads, if it is there; else in the environment of lactl and, for a
-user's own daemon, in `.env`, as a daemon would that was started here.
+It also reads the variables about models: for root from the file `environment` beside the configuration, which
+the daemon's unit reads, if it exists; else from the environment of lactl and, for a user's own daemon, from
+`.env`, as a daemon started here would.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from lightagentd.errors import TimedOut
 
 
 class _Seconds(click.FloatRange):
-    """A number of seconds; `nan`, which is in every range, is none."""
+    """A number of seconds; `nan`, which every range contains, is invalid."""
 
     name = "number of seconds"
 

@@ -1,4 +1,4 @@
-"""Where the commands that list events get them from: pages of stored ones, and the stream that goes on."""
+"""Fetches events for the commands that list them: pages of stored ones, and the stream of new ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def oldest_first(settings: Settings, which: dict[str, Any], position: int = 1) -
 
 
 def head(settings: Settings) -> int:
-    """The number of the newest event that the caller may see; 0 when there is none."""
+    """The number of the newest event that the caller may see; 0 without one."""
     found = newest(settings, {}, 1)
     return int(found[-1]["seq"]) if found else 0
 

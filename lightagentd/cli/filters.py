@@ -1,4 +1,4 @@
-"""The options that say which events are meant; every command that lists events takes the same ones."""
+"""The options that select events; every command that lists events takes the same ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EFFECTS = ("observe", "reach", "change")
 _DECISIONS = ("allow", "ask", "deny")
 
 
-def _uid(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+def uid(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """The callback of an option that takes a user."""
     if value is None:
         return None
@@ -47,7 +47,7 @@ _OPTIONS = {
         "--decision", type=click.Choice(_DECISIONS), help="Only calls that were decided so."
     ),
     "caller": click.option(
-        "--caller", metavar="USER", callback=_uid, help="Only what this user (a name or a uid) caused."
+        "--caller", metavar="USER", callback=uid, help="Only what this user (a name or a uid) caused."
     ),
     "trace": click.option("--trace", metavar="TRACE", help="Only events of this turn."),
     "request": click.option(

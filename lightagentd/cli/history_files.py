@@ -94,7 +94,7 @@ def _examined(state: Path, fd: int, name: str) -> dict[str, Any]:
     owner, mine = owner_of(state), os.fstat(fd)
     reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if owner.uid != mine.st_uid:  # he may read it as long as he checks it, and never write it
+        if owner.uid != mine.st_uid:  # they may read it while they check it, and never write it
             os.fchown(fd, -1, owner.gid)
             os.fchmod(fd, 0o640)
         seen = f"/proc/self/fd/{reading}"
@@ -264,7 +264,7 @@ def _input(name: str) -> Iterator[int]:
         ) from err
     try:
         if name != "-" and not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise InvalidArgument(f"{name} is no file.", suggestion="Check the path.", field="file")
+            raise InvalidArgument(f"{name} is not a file.", suggestion="Check the path.", field="file")
         yield fd
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""`lactl inputs`: what agents ask people, and asking it on a terminal."""
+"""`lactl inputs` and `answer`: what agents ask people."""
 
 from __future__ import annotations
 
@@ -7,16 +7,34 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Listing, Settings, lists
-from lightagentd.cli.output import print_json, say, table, warn
-from lightagentd.cli.question import forget_what_was_typed, how_to_answer_input, input_lines, visible
-from lightagentd.cli.short_id import only_id
+from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
+from lightagentd.cli.output import Columns, as_json, listing, say, told
+from lightagentd.cli.question import how_to_answer, question_lines, visible
+from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.client.blocking import Client
-from lightagentd.errors import InputNotFound, InvalidArgument, LightagentError
+from lightagentd.errors import InputNotFound, InvalidArgument
 
-_ID_CHARS = len("inp_") + 16
+_MAX_BYTES = 16 << 10
+"""The longest answer that the daemon takes; more than that is not read."""
+_IDS = Ids(
+    prefix="inp_",
+    noun="input",
+    nouns="inputs",
+    missing=InputNotFound,
+    method="Inputs.List",
+    hint="lactl inputs",
+)
+_COLUMNS: Columns = {
+    "ID": "id",
+    "STATE": "state",
+    "AGENT": "agent",
+    "UNTIL": lambda each: local(each["expires_us"]),
+    "QUESTION": lambda each: visible(each["question"]),
+    "CHOICES": lambda each: " | ".join(visible(choice) for choice in each["choices"]),
+    "ANSWER": lambda each: visible(each["answer"]),
+}
+input_ids = names_of(_IDS.method, "id")
 
 
 @click.group("inputs", cls=Listing)
@@ -40,34 +58,7 @@ def list_inputs(settings: Settings, every: bool) -> None:
     The columns: id, state, agent, the time until which it can be answered, question, choices, answer.
     """
     found = settings.call("Inputs.List", all=every or None)
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("ID", "STATE", "AGENT", "UNTIL", "QUESTION", "CHOICES", "ANSWER"),
-        (
-            (
-                each["id"],
-                each["state"],
-                each["agent"],
-                local(each["expires_us"]),
-                visible(each["question"]),
-                " | ".join(visible(choice) for choice in each["choices"]),
-                visible(each["answer"]),
-            )
-            for each in found
-        ),
-        empty="No agent asks anything.",
-    )
-
-
-def input_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of the questions that wait, for the completion of a shell."""
-    try:
-        found = context.ensure_object(Settings).call("Inputs.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+    listing(settings, found, _COLUMNS, empty="No agent asks anything.")
 
 
 @command.command("show")
@@ -78,18 +69,17 @@ def show(settings: Settings, name: str) -> None:
 
     ID may be cut short as long as it is the only one that begins so.
     """
-    found = settings.call("Inputs.Get", input=whole_id(settings, name, every=True))
-    if settings.json:
-        print_json(found)
+    found = settings.call("Inputs.Get", input=_IDS.whole_question(settings, name, every=True))
+    if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    for line in input_lines(found):
+    for line in question_lines(found):
         say(line)
     if found["answer"]:
         for answer_line in visible(found["answer"]).split("\n"):
             say("> ", answer_line)
     elif found["state"] == "waiting" and is_terminal():
-        say(how_to_answer_input(found["id"]))
+        say(how_to_answer(found))
 
 
 def _state(found: dict[str, Any]) -> str:
@@ -98,42 +88,38 @@ def _state(found: dict[str, Any]) -> str:
     return f"{found['state']} by uid {found['answered_by']} at {local(found['answered_us'])}"
 
 
-def whole_id(settings: Settings, name: str, *, every: bool) -> str:
-    """The id that begins as a person wrote it. Raises InputNotFound, InvalidArgument."""
-    if len(name) >= _ID_CHARS:
-        return name
-    found = settings.call("Inputs.List", all=every or None)
-    missing = InputNotFound(
-        f"No input {'' if every else 'that waits '}begins with {name!r}.",
-        suggestion="Run: lactl inputs",
-        field="input",
-    )
-    ids = [str(each["id"]) for each in found]
-    return only_id(ids, name, prefix="inp_", noun="input", missing=missing)
+@click.command("answer", cls=Command)
+@click.argument("name", metavar="ID", shell_complete=input_ids)
+@click.argument("text", metavar="[TEXT]...", nargs=-1)
+@click.pass_obj
+def answer(settings: Settings, name: str, text: tuple[str, ...]) -> None:
+    """Answer the question ID of an agent, with TEXT or with what comes on standard input.
 
+    Several words are one answer. Without TEXT, and with '-', the answer is read from standard input, up to
+    16 KiB; one line feed at its end is no part of it. Where the question has choices the answer is one of
+    them, or its number. The first answer counts.
 
-def ask_input(settings: Settings, client: Client, event: dict[str, Any]) -> None:
-    """Ask for the answer to a question that is on the screen, unless the daemon says something before, such
-    as another's answer. What is none of the choices is asked for again.
+    ID may be cut short as long as it is the only one that begins so; 'lactl inputs' lists the questions.
     """
-    forget_what_was_typed()
-    while True:
-        say("Number or text: " if event["choices"] else "Answer: ", end="")
-        sys.stdout.flush()
-        if not client.quiet_until(sys.stdin.fileno()):
-            say()
-            return
-        answer = sys.stdin.readline()
-        if not answer:
-            say()
-            warn("The turn goes on waiting.", how_to_answer_input(event["input"]))
-            return
-        if not answer.strip():
-            continue
-        try:
-            settings.call("Inputs.Answer", input=event["input"], text=answer.removesuffix("\n"))
-        except LightagentError as err:
-            warn(err.message, err.suggestion)
-            if isinstance(err, InvalidArgument):
-                continue
-        return
+    said = " ".join(text)
+    if said in ("", "-"):
+        said = _standard_input()
+    whole = _IDS.whole_question(settings, name, every=False)
+    found = settings.call("Inputs.Answer", input=whole, text=said)
+    sentence = f"Answered {visible(found['agent'])}: {visible(found['answer'])}"
+    told(settings, found, sentence, found["id"], found["state"])
+
+
+def _standard_input() -> str:
+    """Raises InvalidArgument."""
+    if sys.stdin is None:
+        raise click.UsageError("There is no TEXT, and standard input is closed.")
+    data = sys.stdin.buffer.read(_MAX_BYTES + 2)
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as err:
+        if len(data) > _MAX_BYTES:
+            return data.decode(errors="replace")  # too long, whatever it is: the daemon says so
+        raise InvalidArgument(
+            "The answer on standard input is not UTF-8.", field="text", suggestion="Answer with text."
+        ) from err

@@ -1,4 +1,4 @@
-"""What journalctl(1) prints of the journal, for whoever compares it with the history."""
+"""Runs journalctl(1), whose output is compared with the history."""
 
 from __future__ import annotations
 

@@ -18,8 +18,14 @@ from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentErr
 
 INTERRUPTED_STATUS = 130
 
+_IN_ANOTHER = {
+    "cancel": "sessions:cancel_session",
+    "approve": "approvals:approve",
+    "deny": "approvals:deny",
+    "answer": "inputs:answer",
+}
 COMMANDS = {
-    name: f"lightagentd.cli.{name}"
+    name: _IN_ANOTHER.get(name, f"{name}:command")
     for name in (
         "prompt",
         "chat",
@@ -52,7 +58,7 @@ COMMANDS = {
         "help",
     )
 }
-"""Every command and the module that has it as `command`, in the order in which the help lists them."""
+"""Every command, and its module and name there, in the order in which the help lists them."""
 
 
 class Lactl(Group):
@@ -64,7 +70,8 @@ class Lactl(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name]).command
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(f"lightagentd.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,23 +1,41 @@
-"""`lactl memory`: what agents remember of and for whoever asks, and his profile."""
+"""`lactl memory`: what agents remember of and for whoever asks, and their profile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_names
-from lightagentd.cli.output import cell, print_json, say, table
+from lightagentd.cli.options import Group, Settings, agent_names, names_of
+from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, say
 from lightagentd.cli.question import visible
+from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.errors import InvalidArgument, LightagentError, MemoryNotFound
+from lightagentd.errors import InvalidArgument, MemoryNotFound
 
-_ID_CHARS = len("mem_") + 16
+_IDS = Ids(
+    prefix="mem_",
+    noun="memory",
+    nouns="memories",
+    missing=MemoryNotFound,
+    method="Memory.List",
+    hint="lactl memory list --state=all",
+)
 _MAX_LISTED = 1000
 _DAY_S = 86_400
+_COLUMNS: Columns = {
+    "ID": "id",
+    "STATE": "state",
+    "AGENT": "agent",
+    "SOURCE": "source",
+    "SURE": lambda each: f"{each['confidence']:g}",
+    "UPDATED": lambda each: local(each["updated_us"]),
+    "TAGS": "tags",
+    "TEXT": "text",
+}
 _agent = click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only for this agent.")
 
 
@@ -89,12 +107,7 @@ def candidates(settings: Settings, agent: str | None) -> None:
 @click.argument("text", nargs=-1, required=True)
 @click.pass_obj
 def add(
-    settings: Settings,
-    agent: str | None,
-    tags: tuple[str, ...],
-    confidence: float | None,
-    days: int | None,
-    text: tuple[str, ...],
+    settings: Settings, /, tags: tuple[str, ...], days: int | None, text: tuple[str, ...], **more: Any
 ) -> None:
     """Keep something for your agents to know.
 
@@ -104,9 +117,8 @@ def add(
     kept = settings.call(
         "Memory.Remember",
         text=" ".join(text),
-        agent=agent,
         tags=[*tags] or None,
-        confidence=confidence,
+        **more,
         expires_us=int((time.time() + days * _DAY_S) * 1e6) if days else None,
     )
     if settings.json:
@@ -115,17 +127,7 @@ def add(
         _tell(settings, [kept], "Kept")
 
 
-def memory_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of what is remembered, for the completion of a shell."""
-    settings = context.ensure_object(Settings)
-    settings.ask_password = False
-    try:
-        found = settings.call("Memory.List", timeout_s=1.0, state="all", limit=_MAX_LISTED)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
-
-
+memory_ids = names_of(_IDS.method, "id", state="all", limit=_MAX_LISTED)
 _ids = click.argument("memories", metavar="ID...", nargs=-1, required=True, shell_complete=memory_ids)
 
 
@@ -213,57 +215,20 @@ def _new_profile(settings: Settings, file: Any, *, edit: bool, clear: bool) -> s
         raise InvalidArgument(f"{file.name} is not UTF-8 text.", field="text") from err
 
 
-def _whole_ids(settings: Settings, memories: Iterable[str]) -> list[str]:
+def _whole_ids(settings: Settings, memories: Sequence[str]) -> list[str]:
     """The ids that begin as a person wrote them, each once. Raises MemoryNotFound, InvalidArgument."""
-    short = [each for each in memories if len(each) < _ID_CHARS]
-    listed = settings.call("Memory.List", state="all", limit=_MAX_LISTED) if short else []
-    known = [str(each["id"]) for each in listed]
-    return list(dict.fromkeys(_whole_id(each, known) if each in short else each for each in memories))
-
-
-def _whole_id(memory: str, known: Iterable[str]) -> str:
-    begin = memory.removeprefix("mem_")
-    ids = [each for each in known if each.removeprefix("mem_").startswith(begin)]
-    if not ids or not begin:
-        raise MemoryNotFound(
-            f"No memory begins with {memory!r}.",
-            suggestion="Run: lactl memory list --state=all",
-            field="memory",
-        )
-    if len(ids) > 1:
-        raise InvalidArgument(
-            f"{len(ids)} memories begin with {memory!r}.",
-            suggestion=f"Write more of the id: {', '.join(ids[:5])}",
-            field="memory",
-        )
-    return ids[0]
+    found: list[dict[str, Any]] = []
+    if any(_IDS.is_short(each) for each in memories):
+        found = settings.call(_IDS.method, state="all", limit=_MAX_LISTED)
+    return list(dict.fromkeys(_IDS.whole(each, found) for each in memories))
 
 
 def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Nothing is remembered.") -> None:
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("ID", "STATE", "AGENT", "SOURCE", "SURE", "UPDATED", "TAGS", "TEXT"),
-        (
-            (
-                each["id"],
-                each["state"],
-                each["agent"],
-                each["source"],
-                f"{each['confidence']:g}",
-                local(each["updated_us"]),
-                each["tags"],
-                each["text"],
-            )
-            for each in found
-        ),
-        empty=empty,
-    )
+    listing(settings, found, _COLUMNS, empty=empty)
 
 
 def _show_whole(found: dict[str, Any]) -> None:
-    """What a person is to decide on: nothing of it may be out of his sight."""
+    """What a person is to decide on: nothing of it may be out of their sight."""
     whose = f"for {cell(found['agent']) if found['agent'] else 'all agents'}"
     said = f"in {cell(found['session'])}, {local(found['updated_us'])}, confidence {found['confidence']:g}"
     tags = f", tags {cell(found['tags'])}" if found["tags"] else ""
@@ -272,8 +237,7 @@ def _show_whole(found: dict[str, Any]) -> None:
 
 
 def _tell(settings: Settings, changed: list[dict[str, Any]], word: str) -> None:
-    if settings.json:
-        print_json(changed)
+    if as_json(settings, changed):
         return
     for each in changed:
         say(f"{word}: {each['id']}" if is_terminal() else f"{each['id']}\t{each['state']}")

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_names
-from lightagentd.cli.output import fields, print_json, say, table, warn
+from lightagentd.cli.options import Group, Settings, agent_names, names_of
+from lightagentd.cli.output import Columns, as_json, fields, listing, say, table, warn
 from lightagentd.cli.table_source import DEFAULT_URL
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
-from lightagentd.errors import LightagentError, LimitExceeded
+from lightagentd.errors import LimitExceeded
 
 _TEST_TIMEOUT_S = 1000.0
 """Longer than a model may take for an answer, unless the configuration says otherwise."""
@@ -24,24 +24,8 @@ def command() -> None:
     """See, test and refresh the language models that agents can use."""
 
 
-def provider_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The names of providers, for the completion of a shell."""
-    return [name for name in _asked(context, "Models.Providers", "name") if name.startswith(incomplete)]
-
-
-def model_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The models that can be used, for the completion of a shell."""
-    found = _asked(context, "Models.List", "model", all=True)
-    return [name for name in found if name.startswith(incomplete)]
-
-
-def _asked(context: click.Context, method: str, field: str, **parameters: Any) -> list[str]:
-    settings = context.ensure_object(Settings)
-    settings.ask_password = False
-    try:
-        return [each[field] for each in settings.call(method, timeout_s=1.0, **parameters)]
-    except LightagentError:
-        return []
+provider_names = names_of("Models.Providers", "name")
+model_names = names_of("Models.List", "model", all=True)
 
 
 @command.command("list")
@@ -64,27 +48,9 @@ def list_models(settings: Settings, every: bool, provider: str | None) -> None:
     programs, 'lactl models providers' lists them.
     """
     found = settings.call("Models.List", provider=provider, all=every or None)
+    listing(settings, found, _COLUMNS, empty="No models are known.")
     if settings.json:
-        print_json(found)
         return
-    table(
-        ("MODEL", "STATE", "WINDOW", "TOOLS", "REASONS", "PROMPT", "ANSWER", "FROM", "AGENTS"),
-        (
-            (
-                each["model"],
-                each["state"],
-                _number(each.get("context_tokens")),
-                _yes(each.get("tools")),
-                _yes(each.get("reasoning")),
-                _price(each, "prompt"),
-                _price(each, "completion"),
-                each["facts_from"],
-                [*(["(default)"] if each["default"] else []), *each["agents"]],
-            )
-            for each in found
-        ),
-        empty="No models are known.",
-    )
     for each in _unique_problems(found):
         warn(*each)
     if is_terminal() and not provider:
@@ -100,25 +66,10 @@ def list_providers(settings: Settings) -> None:
     server that was found its models. One that was found is used by nobody until a model of it is named.
     """
     found = settings.call("Models.Providers")
+    none = "No provider is configured, and no server was found on this machine."
+    listing(settings, found, _PROVIDERS, empty=none)
     if settings.json:
-        print_json(found)
         return
-    table(
-        ("NAME", "STATE", "KIND", "URL", "KEY", "KNOWN", "MODELS"),
-        (
-            (
-                each["name"],
-                each["state"],
-                each["kind"],
-                each["base_url"],
-                each["key"],
-                each["known_models"],
-                each["models"],
-            )
-            for each in found
-        ),
-        empty="No provider is configured, and no server was found on this machine.",
-    )
     for each in _unique_problems(found):
         warn(*each)
     if is_terminal():
@@ -135,8 +86,7 @@ def show(settings: Settings, model: str) -> None:
     refresh' brought, and that before the one that came with the program.
     """
     found = settings.call("Models.Show", model=model)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     price = found.get("price") or {}
     state = found["state"]
@@ -183,8 +133,7 @@ def test(settings: Settings, agent: str | None, model: str | None) -> None:
     status is 0 when the model answered.
     """
     found = settings.call("Models.Test", timeout_s=_TEST_TIMEOUT_S, model=model, agent=agent)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     if is_terminal():
         whose = f" of the agent {found['agent']}" if found["agent"] else ""
@@ -218,8 +167,7 @@ def refresh(settings: Settings, source: str | None) -> None:
             suggestion="Leave out the providers that you do not use.",
         )
     found = settings.call("Models.Refresh", data=text)
-    if settings.json:
-        print_json({**found, "left_out": reading.left_out})
+    if as_json(settings, {**found, "left_out": reading.left_out}):
         return
     say(f"The table has {_count(found['models'], 'model')} of {_count(found['providers'], 'provider')} now.")
     for change in found["changes"]:
@@ -275,3 +223,25 @@ def _price(model: dict[str, Any], what: str) -> str:
 
 def _money(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
+
+
+_COLUMNS: Columns = {
+    "MODEL": "model",
+    "STATE": "state",
+    "WINDOW": lambda each: _number(each.get("context_tokens")),
+    "TOOLS": lambda each: _yes(each.get("tools")),
+    "REASONS": lambda each: _yes(each.get("reasoning")),
+    "PROMPT": lambda each: _price(each, "prompt"),
+    "ANSWER": lambda each: _price(each, "completion"),
+    "FROM": "facts_from",
+    "AGENTS": lambda each: [*(["(default)"] if each["default"] else []), *each["agents"]],
+}
+_PROVIDERS: Columns = {
+    "NAME": "name",
+    "STATE": "state",
+    "KIND": "kind",
+    "URL": "base_url",
+    "KEY": "key",
+    "KNOWN": "known_models",
+    "MODELS": "models",
+}

@@ -1,4 +1,4 @@
-"""What every command has, before or after its name: the common options, and the connection.
+"""The options that every command takes, before or after its name, and the connection to the daemon.
 
 The `Settings` of one run of lactl are made in `main.run` and handed down by click as the context's object.
 """
@@ -52,39 +52,23 @@ class Settings:
         return next(iter(reply.values()), None)
 
 
-def _set_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
-    if value:
-        context.ensure_object(Settings).json = True
+def setting(name: str, *, off: bool = False) -> dict[str, Any]:
+    """How an option fills a field of the `Settings`, and not a parameter of its command."""
 
+    def fill(context: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ARG001
+        if value:
+            setattr(context.ensure_object(Settings), name, False if off else value)
 
-def _set_socket(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
-    if value:
-        context.ensure_object(Settings).socket = value
-
-
-def _set_no_ask_password(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
-    if value:
-        context.ensure_object(Settings).ask_password = False
+    return {"expose_value": False, "callback": fill}
 
 
 def _common() -> list[click.Parameter]:
+    socket = "The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place."
+    never = "Fail instead of asking for a password on the terminal."
     return [
-        click.Option(["--json"], is_flag=True, expose_value=False, callback=_set_json, help="Print JSON."),
-        click.Option(
-            ["--socket"],
-            metavar="PATH",
-            shell_complete=files,
-            expose_value=False,
-            callback=_set_socket,
-            help="The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place.",
-        ),
-        click.Option(
-            ["--no-ask-password"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_no_ask_password,
-            help="Fail instead of asking for a password on the terminal.",
-        ),
+        click.Option(["--json"], is_flag=True, **setting("json"), help="Print JSON."),
+        click.Option(["--socket"], metavar="PATH", shell_complete=files, **setting("socket"), help=socket),
+        click.Option(["--no-ask-password"], is_flag=True, **setting("ask_password", off=True), help=never),
     ]
 
 
@@ -152,15 +136,25 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(incomplete, type="file")]
 
 
-def agent_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The names of agents, for the completion of a shell; none when the daemon does not answer at once."""
-    try:
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def names_of(method: str, field: str, **parameters: Any) -> Completion:
+    """What a shell completes: a field of all that a method lists; nothing when the daemon does not answer."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
         settings = context.ensure_object(Settings)
         settings.ask_password = False
-        agents = settings.call("Agents.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [agent["name"] for agent in agents if agent["name"].startswith(incomplete)]
+        try:
+            found = settings.call(method, timeout_s=1.0, **parameters)
+        except LightagentError:
+            return []
+        return [each[field] for each in found if each[field].startswith(incomplete)]
+
+    return names
+
+
+agent_names = names_of("Agents.List", "name")
 
 
 def agent_argument(function: Callable[..., Any]) -> Callable[..., Any]:

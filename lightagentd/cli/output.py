@@ -1,6 +1,6 @@
 """How commands print: aligned for people on a terminal, tab-separated for programs in a pipe, or JSON.
 
-In a pipe a table has no heading, a cell that is empty is `-`, and no cell holds a tab or a newline, so that
+In a pipe a table has no heading, an empty cell is `-`, and no cell holds a tab or a newline, so that
 `cut`, `awk` and `while read` work.
 """
 
@@ -10,11 +10,16 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.cli.terminal import BOLD, Styled, clean, columns, is_terminal, style
 
+if TYPE_CHECKING:
+    from lightagentd.cli.options import Settings
+
+Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
+"""A table: the heading of each column, and the field, or the function of an object, that fills it."""
 _TO_ESCAPE = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What JSON does not escape by itself, and a terminal or a decoder stumbles over."""
 
@@ -65,6 +70,33 @@ def cell(value: object) -> str:
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
     return " ".join(clean(str(value)).split()) or "-"
+
+
+def as_json(settings: Settings, found: Any) -> bool:
+    """Print a value if JSON is wanted; whether it was, so that nothing may follow."""
+    if settings.json:
+        print_json(found)
+    return settings.json
+
+
+def listing(
+    settings: Settings, found: Sequence[dict[str, Any]], columns: Columns, *, empty: str = ""
+) -> None:
+    """Print objects, as JSON or as a `table`."""
+    if as_json(settings, found):
+        return
+    rows = ([each[of] if isinstance(of, str) else of(each) for of in columns.values()] for each in found)
+    table(tuple(columns), rows, empty=empty)
+
+
+def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
+    """Say what a command did: on a terminal with a sentence, in a pipe with cells, or as JSON."""
+    if as_json(settings, found):
+        return
+    if is_terminal():
+        say(sentence)
+    elif cells:
+        say("\t".join(str(each) for each in cells))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import as_json, print_json, say, warn
 from lightagentd.cli.terminal import GREEN, RED, style
 from lightagentd.errors import LimitExceeded, TimedOut
 
@@ -45,8 +45,7 @@ def command(settings: Settings, off: bool, reason: str | None) -> None:
     except (LimitExceeded, TimedOut) as err:
         err.suggestion = f"Stop it with a signal, as root: {SIGNAL}"
         raise
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     turns, workers = found["turns"], found["workers"]
     say(

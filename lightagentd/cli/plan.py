@@ -7,18 +7,16 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.inputs import ask_input
 from lightagentd.cli.options import Group, Settings, files
 from lightagentd.cli.output import cell, fields, print_json, say, warn
 from lightagentd.cli.plan_file import read_plan
 from lightagentd.cli.question import (
+    REQUESTS,
     ask,
     how_to_answer,
-    how_to_answer_input,
-    input_lines,
-    may_ask,
-    may_type,
-    show_question,
+    is_about_call,
+    may_answer,
+    question_lines,
     visible,
 )
 from lightagentd.cli.session_name import session_argument, whole_session
@@ -207,21 +205,16 @@ class _Watch:
 
     def _other(self, client: Client, event: dict[str, Any]) -> None:
         kind = event["type"]
-        if kind == "approval_requested":
-            call, approval = f"{event['tool']}.{event['action']}", event["approval"]
-            if may_ask(event) and not self._settings.json:
-                show_question(event)
-                ask(self._settings, client, approval)
+        if kind in REQUESTS and may_answer(event) and not self._settings.json:
+            for line in question_lines(event):
+                say(line)
+            ask(self._settings, client, event)
+        elif kind in REQUESTS:
+            if is_about_call(event):
+                what = f"until somebody allows {visible(event['tool'])}.{visible(event['action'])}."
             else:
-                warn(f"The task waits until somebody allows {visible(call)}.", how_to_answer(approval))
-        elif kind == "input_requested":
-            if may_type() and not self._settings.json:
-                for line in input_lines(event):
-                    say(line)
-                ask_input(self._settings, client, event)
-            else:
-                question = cell(visible(event["question"]))
-                warn(f"The task waits for an answer: {question}", how_to_answer_input(event["input"]))
+                what = f"for an answer: {cell(visible(event['question']))}"
+            warn(f"The task waits {what}", how_to_answer(event))
         elif kind == "session" and (event.get("session_info") or {}).get("paused"):
             warn(
                 "The session is paused: the next task waits.",

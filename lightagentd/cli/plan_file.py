@@ -7,7 +7,7 @@
       check: systemctl is-active nginx
     - [ ] The second task
 
-Only the form is read here; whether it is a plan says the daemon.
+Only the form is checked here; the daemon checks the plan.
 """
 
 from __future__ import annotations

@@ -12,8 +12,20 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.filters import uid
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files
-from lightagentd.cli.output import dump, fields, print_json, print_json_line, say, table, warn
+from lightagentd.cli.output import (
+    Columns,
+    as_json,
+    dump,
+    fields,
+    listing,
+    print_json,
+    print_json_line,
+    say,
+    table,
+    warn,
+)
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
 from lightagentd.cli.tools import call_parameters
 from lightagentd.cli.when import FORMS, local, since_time
@@ -56,15 +68,15 @@ def list_rules(settings: Settings) -> None:
     The columns: name, decision, conditions, origin, reason. Where no rule matches a call, observe and reach
     are allowed and change is asked for.
     """
-    rules = settings.call("Policy.List")
-    if settings.json:
-        print_json(rules)
-        return
-    table(
-        ("NAME", "DECISION", "CONDITIONS", "ORIGIN", "REASON"),
-        ((one["name"], _decision(one), _conditions(one), one["origin"], one["reason"]) for one in rules),
-        empty="There are no rules: observe and reach are allowed, change is asked for.",
-    )
+    columns: Columns = {
+        "NAME": "name",
+        "DECISION": _decision,
+        "CONDITIONS": _conditions,
+        "ORIGIN": "origin",
+        "REASON": "reason",
+    }
+    none = "There are no rules: observe and reach are allowed, change is asked for."
+    listing(settings, settings.call("Policy.List"), columns, empty=none)
 
 
 @command.command("explain")
@@ -81,18 +93,12 @@ def list_rules(settings: Settings) -> None:
     type=click.Choice(["observe", "none"]),
     help="As while a plan is drafted, by an agent whose plan_tools are that.",
 )
-@click.option("--caller", metavar="USER", help="Whose session it is, a name or a uid; yours if not given.")
+@click.option(
+    "--caller", metavar="USER", callback=uid, help="Whose session it is, a name or a uid; yours if not given."
+)
 @click.pass_obj
 def explain(
-    settings: Settings,
-    agent: str,
-    action: str,
-    arguments: tuple[str, ...],
-    whole: str | None,
-    trigger: str | None,
-    tainted: bool,
-    caller: str | None,
-    plan: str | None,
+    settings: Settings, /, agent: str, action: str, arguments: tuple[str, ...], whole: str | None, **more: Any
 ) -> None:
     """Say what policy decides on a call, and by which rule.
 
@@ -102,17 +108,9 @@ def explain(
       lactl policy explain ops file.write path=/etc/hosts content=x
       lactl policy explain ops bash.exec command='df -h' --tainted
     """
-    parameters = {
-        "agent": agent,
-        **call_parameters(settings, action, arguments, whole),
-        "trigger": trigger,
-        "tainted": tainted,
-        "caller": _uid(caller),
-        "plan": plan,
-    }
+    parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole), **more}
     found = settings.call("Policy.Explain", **parameters)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     fields(
         [
@@ -183,17 +181,6 @@ def _read(places: Iterable[str]) -> dict[str, str]:
     for place in found:
         files += [place] if place.is_file() or (places and not place.exists()) else rule_files(place)
     return read_files(files)
-
-
-def _uid(caller: str | None) -> int | None:
-    if caller is None or caller.isdecimal():
-        return None if caller is None else int(caller)
-    import pwd
-
-    try:
-        return pwd.getpwnam(caller).pw_uid
-    except KeyError:
-        raise click.BadParameter(f"there is no user {caller!r}.", param_hint="--caller") from None
 
 
 def _decision(rule: dict[str, Any]) -> str:

@@ -11,9 +11,8 @@ from lightagentd import errors
 from lightagentd.cli.attaching import STANDARD_INPUT, attachments
 from lightagentd.cli.deadline import SECONDS
 from lightagentd.cli.options import Command, Settings, agent_argument
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import told, warn
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.turn import watch
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
@@ -102,14 +101,11 @@ def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> Non
     with settings.client() as client:
         event = next(client.stream("Sessions.Prompt", **parameters))["event"]
     if event["type"] == "error":
-        raise errors.from_code(event["code"], event["message"], event.get("suggestion") or "")
+        raise errors.from_dict(event)
     session, trace = event["session"], event["trace_id"]
-    if settings.json:
-        print_json({"session": session, "trace_id": trace})
-    elif is_terminal() and not quiet:
-        say(f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}")
-    elif not quiet:
-        say(f"{session}\t{trace}")
+    if settings.json or not quiet:
+        sentence = f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}"
+        told(settings, {"session": session, "trace_id": trace}, sentence, session, trace)
 
 
 def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[str, bool]:
@@ -151,12 +147,12 @@ def _standard_input() -> bytes:
 
 
 def _text(data: bytes, what: str) -> str:
-    """The bytes as text, with a warning where some of them are none."""
+    """The bytes as text, with a warning for invalid ones."""
     try:
         text = data.decode()
     except UnicodeDecodeError as err:
         text = data.decode("utf-8", "replace")
-        warn(f"{what} is not UTF-8 at byte {err.start}; what is no text is sent as U+FFFD.")
+        warn(f"{what} is not UTF-8 at byte {err.start}; invalid bytes are sent as U+FFFD.")
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
         warn(f"{what} has NUL bytes; each is sent as U+FFFD.")

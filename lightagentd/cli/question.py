@@ -1,6 +1,6 @@
-"""How a question about a call is shown to the person who decides, and asked on a terminal.
+"""How a question is shown to the person who decides, and asked on a terminal.
 
-What he reads must be what would run. So nothing is taken out of it, as it is elsewhere: a character that a
+What they read must be what would run. So nothing is taken out of it, as it is elsewhere: a character that a
 terminal would act on, or not show, is written as an escape such as \\x1b or \\u202e, and a value of several
 lines has a bar before each, so that no value can look like one of our own lines. Letters that are written
 from right to left are escapes, too, because a terminal would show what is beside them in another order.
@@ -19,7 +19,7 @@ from lightagentd.cli.output import dump, say, warn
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.client.blocking import Client
-from lightagentd.errors import LightagentError
+from lightagentd.errors import InvalidArgument, LightagentError
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 """Categories of Unicode whose characters act on a terminal, or are not seen there."""
@@ -49,14 +49,28 @@ def _visible(char: str) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
-def show_question(found: dict[str, Any]) -> None:
-    """Print a question: an `api.Approval`, or a turn event that asks for one."""
-    for line in question_lines(found):
-        say(line)
+REQUESTS = ("approval_requested", "input_requested")
+"""The turn events that ask a person something."""
+
+
+def is_about_call(found: dict[str, Any]) -> bool:
+    """Whether a question is about a call; else it is one that an agent asks."""
+    return "question" not in found
+
+
+def question_id(found: dict[str, Any]) -> str:
+    """The id of a question, as `question_lines` takes it."""
+    return str(found.get("id") or found.get("approval") or found.get("input"))
 
 
 def question_lines(found: dict[str, Any]) -> list[Styled]:
-    """The lines of a question about a call, everything in them visible."""
+    """The lines of a question, everything in them visible: an `api.Approval`, an `api.Input`, or a turn event
+    that asks for one.
+    """
+    return _call_lines(found) if is_about_call(found) else _input_lines(found)
+
+
+def _call_lines(found: dict[str, Any]) -> list[Styled]:
     call = visible(f"{found['tool']}.{found['action']}")
     lines = [_joined(style(call, BOLD), f"  [{visible(found['effect'])}]")]
     if found.get("cwd"):
@@ -79,8 +93,7 @@ def question_lines(found: dict[str, Any]) -> list[Styled]:
     return lines
 
 
-def input_lines(found: dict[str, Any]) -> list[Styled]:
-    """The lines of a question that an agent asks: an `api.Input`, or a turn event that asks for one."""
+def _input_lines(found: dict[str, Any]) -> list[Styled]:
     first, *rest = visible(found["question"]).split("\n")
     lines = [_joined(style("? ", BOLD), first), *(_joined(style("  | ", DIM), line) for line in rest)]
     for number, choice in enumerate(found["choices"], 1):
@@ -115,14 +128,12 @@ def _is_latin(char: str) -> bool:
     return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")
 
 
-def how_to_answer(approval: str) -> str:
-    """The commands that answer."""
-    return f"Allow it with: lactl approve {visible(approval)}; refuse it with: lactl deny {visible(approval)}"
-
-
-def how_to_answer_input(name: str) -> str:
-    """The command that answers a question of the agent."""
-    return f"Answer it with: lactl answer {visible(name)} TEXT"
+def how_to_answer(found: dict[str, Any]) -> str:
+    """The commands that answer a question, as `question_lines` takes it."""
+    name = visible(question_id(found))
+    if is_about_call(found):
+        return f"Allow it with: lactl approve {name}; refuse it with: lactl deny {name}"
+    return f"Answer it with: lactl answer {name} TEXT"
 
 
 def _joined(*parts: str) -> Styled:
@@ -147,9 +158,9 @@ def _diff_line(line: str) -> Styled | str:
     return style(line, code) if code else line
 
 
-def may_ask(event: dict[str, Any]) -> bool:
-    """Whether the question of a turn event can be asked here: on a terminal, of somebody who may approve."""
-    return bool(event.get("may_answer")) and may_type()
+def may_answer(event: dict[str, Any]) -> bool:
+    """Whether the question of a turn event can be asked here: on a terminal, of somebody who may answer."""
+    return may_type() and (not is_about_call(event) or bool(event.get("may_answer")))
 
 
 def may_type() -> bool:
@@ -157,24 +168,45 @@ def may_type() -> bool:
     return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
-def ask(settings: Settings, client: Client, approval: str) -> None:
-    """Ask y or N and send the answer, unless the daemon says something before, such as another's answer."""
+def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
+    """Ask what a turn event asks, which is on the screen, and send the answer, unless the daemon says
+    something before, such as another's answer. What is none of the choices is asked for again.
+    """
     forget_what_was_typed()
-    say("Allow it, once? [y/N] ", end="")
+    is_call, name = is_about_call(event), question_id(event)
+    words = "Allow it, once? [y/N] " if is_call else "Number or text: " if event["choices"] else "Answer: "
+    while True:
+        answer = _typed(client, words, how_to_answer(event))
+        if answer is None:
+            return
+        if not is_call and not answer.strip():
+            continue
+        try:
+            if not is_call:
+                settings.call("Inputs.Answer", input=name, text=answer.removesuffix("\n"))
+            elif answer.strip().lower() in ("y", "yes"):
+                settings.call("Approvals.Approve", approval=name)
+            else:
+                settings.call("Approvals.Deny", approval=name)
+        except LightagentError as err:
+            warn(err.message, err.suggestion)
+            if not is_call and isinstance(err, InvalidArgument):
+                continue
+        return
+
+
+def _typed(client: Client, words: str, how: str) -> str | None:
+    """The line that is typed; None when the daemon says something before, or nobody types any more."""
+    say(words, end="")
     sys.stdout.flush()
     if not client.quiet_until(sys.stdin.fileno()):
         say()
-        return
+        return None
     answer = sys.stdin.readline()
     if not answer:
         say()
-        warn("The turn goes on waiting.", how_to_answer(approval))
-        return
-    method = "Approvals.Approve" if answer.strip().lower() in ("y", "yes") else "Approvals.Deny"
-    try:
-        settings.call(method, approval=approval)
-    except LightagentError as err:
-        warn(err.message, err.suggestion)
+        warn("The turn goes on waiting.", how)
+    return answer or None
 
 
 def forget_what_was_typed() -> None:

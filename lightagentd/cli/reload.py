@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import as_json, say, warn
 
 
 @click.command("reload", cls=Command)
@@ -18,8 +18,7 @@ def command(settings: Settings) -> None:
     told on standard error.
     """
     found = settings.call("Manager.Reload", timeout_s=None)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     for text in found["applied"]:
         say(f"applied\t{text}")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Settings, agent_names
-from lightagentd.cli.output import cell, print_json, say
+from lightagentd.cli.output import cell, print_json, say, told
 from lightagentd.cli.session_name import session_argument, whole_session
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import is_terminal
@@ -93,12 +93,8 @@ def import_session(settings: Settings, file: str, agent: str, title: str | None)
     found: dict[str, Any] = settings.call(
         "Sessions.Import", timeout_s=_EXPORT_TIMEOUT_S, agent=agent, text=text, title=title
     )
-    if settings.json:
-        print_json(found)
-    elif is_terminal():
-        say(f"Imported as {found['id']} with {found['agent']}: {cell(found['title'])}")
-    else:
-        say(str(found["id"]))
+    sentence = f"Imported as {found['id']} with {found['agent']}: {cell(found['title'])}"
+    told(settings, found, sentence, found["id"])
 
 
 def _read(name: str) -> str:

@@ -1,7 +1,7 @@
 """How every command takes a session: by its id, by the beginning of one, or by the name of an agent.
 
-The name of an agent means the caller's own current session with it. What could mean two sessions is refused;
-lactl never guesses.
+The name of an agent means the caller's own current session with it. A name that could mean two sessions is
+refused; lactl never guesses.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Settings
-from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound
+from lightagentd.cli.options import Settings, names_of
+from lightagentd.errors import InvalidArgument, SessionNotFound
 
 MIN_CHARS = 6
 """So much of an id must be written; `ses_` may be left out, and counts when it is not."""
@@ -22,15 +22,8 @@ _WHOLE = re.compile(r"ses_[0-9a-f]{16}")
 _PREFIX = "ses_"
 
 
-def session_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The ids of the caller's sessions, for the completion of a shell; newest first."""
-    try:
-        settings = context.ensure_object(Settings)
-        settings.ask_password = False
-        found = settings.call("Sessions.List", timeout_s=1.0)
-    except LightagentError:
-        return []
-    return [each["id"] for each in found if each["id"].startswith(incomplete)]
+session_ids = names_of("Sessions.List", "id")
+"""The ids of the caller's sessions, for the completion of a shell; newest first."""
 
 
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +59,7 @@ def whole_session(settings: Settings, name: str) -> str:
 
 
 def current_ids(sessions: list[dict[str, Any]]) -> set[str]:
-    """Where the prompts of each owner go with each agent: to his current session, else to his latest."""
+    """The session that each owner's prompts to each agent go to: the current one, else the latest."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for each in sessions:
         key = each["agent"], each["owner"]

@@ -1,4 +1,4 @@
-"""`lactl sessions`: the conversations of whoever asks."""
+"""`lactl sessions` and `cancel`: the conversations of whoever asks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.cancel import cancelled
-from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import cell, fields, print_json, say, table
+from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
+from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, told
+from lightagentd.cli.question import may_type
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
 from lightagentd.cli.stored import stored_option
@@ -56,28 +56,21 @@ def list_sessions(settings: Settings, agent: str | None) -> None:
     plan where that is so. Where an administrator sees those of others, a terminal shows their uids, too.
     """
     sessions = settings.call("Sessions.List", agent=agent)
-    if settings.json:
-        print_json(sessions)
-        return
     current, terminal = current_ids(sessions), is_terminal()
-    headings = ["ID", "AGENT", "CUR", "STATE", "TURNS", "AGE", "TITLE"]
-    rows = [
-        [
-            each["id"],
-            each["agent"],
-            "*" if each["id"] in current else "",
-            state_of(each),
-            each["turns"],
-            _age(each["updated_us"]) if terminal else local(each["updated_us"]),
-            each["title"],
-        ]
-        for each in sessions
-    ]
-    if terminal and any(each["owner"] != os.geteuid() for each in sessions):
-        headings.insert(2, "UID")
-        for row, each in zip(rows, sessions, strict=True):
-            row.insert(2, each["owner"])
-    table(headings, rows, empty='There are no sessions. Begin one with: lactl prompt AGENT "…"')
+    others = terminal and any(each["owner"] != os.geteuid() for each in sessions)
+    columns: Columns = {
+        "ID": "id",
+        "AGENT": "agent",
+        **({"UID": "owner"} if others else {}),
+        "CUR": lambda each: "*" if each["id"] in current else "",
+        "STATE": state_of,
+        "TURNS": "turns",
+        "AGE": lambda each: _age(each["updated_us"]) if terminal else local(each["updated_us"]),
+        "TITLE": "title",
+    }
+    listing(
+        settings, sessions, columns, empty='There are no sessions. Begin one with: lactl prompt AGENT "…"'
+    )
 
 
 def state_of(session: dict[str, Any]) -> str:
@@ -122,8 +115,7 @@ def show(settings: Settings, session: str, limit: int) -> None:
     found = settings.call("Sessions.Get", session=session)
     messages = settings.call("Sessions.Messages", session=session, limit=limit)
     used = _usage(settings, session)
-    if settings.json:
-        print_json({**found, "usage": used, "messages": messages})
+    if as_json(settings, {**found, "usage": used, "messages": messages}):
         return
     shown = {
         **found,
@@ -234,21 +226,14 @@ def delete(settings: Settings, session: str, yes: bool) -> None:
     try:
         settings.call("Sessions.Delete", session=whole, confirmed=yes or None)
     except ConfirmationRequired as err:
-        if settings.json or not _may_ask():
+        if settings.json or not may_type():
             err.suggestion = f"To delete it all the same: lactl sessions delete --yes {whole}"
             raise
         if not _is_meant(err.message):
             say("It stays.")
             return
         settings.call("Sessions.Delete", session=whole, confirmed=True)
-    if settings.json:
-        print_json({"deleted": whole})
-    elif is_terminal():
-        say(f"Deleted {whole}.")
-
-
-def _may_ask() -> bool:
-    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+    told(settings, {"deleted": whole}, f"Deleted {whole}.")
 
 
 def _is_meant(message: str) -> bool:
@@ -269,15 +254,29 @@ command.add_command(import_session)
 @click.pass_obj
 def cancel(settings: Settings, session: str) -> None:
     """Cancel what runs and waits in SESSION, as 'lactl cancel'."""
-    cancelled(settings, session)
+    _cancel(settings, session)
+
+
+@click.command("cancel", cls=Command)
+@session_argument
+@click.pass_obj
+def cancel_session(settings: Settings, session: str) -> None:
+    """Cancel the turn in SESSION, and the prompts that wait.
+
+    SESSION is an id, the beginning of one, or the name of an agent for your current session with it. It is
+    no error when nothing runs.
+    """
+    _cancel(settings, session)
+
+
+def _cancel(settings: Settings, session: str) -> None:
+    """Cancel, and say how many turns that were."""
+    count = settings.call("Sessions.Cancel", session=whole_session(settings, session))
+    sentence = f"Cancelled turns: {count}." if count else "Nothing was running."
+    told(settings, {"cancelled": count}, sentence, count)
 
 
 def _told(settings: Settings, found: dict[str, Any], what: str) -> None:
     """Say what became of a session: a sentence, its id in a pipe, or all of it as JSON."""
-    if settings.json:
-        print_json(found)
-    elif is_terminal():
-        title = f": {cell(found['title'])}" if found["title"] else ""
-        say(f"{what} {found['id']} with {found['agent']}{title}")
-    else:
-        say(str(found["id"]))
+    title = f": {cell(found['title'])}" if found["title"] else ""
+    told(settings, found, f"{what} {found['id']} with {found['agent']}{title}", found["id"])

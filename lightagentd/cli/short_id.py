@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+from lightagentd.cli.options import Settings
 from lightagentd.errors import InvalidArgument, NotFound
 
 
-def only_id(ids: Iterable[str], begin: str, *, prefix: str, noun: str, missing: NotFound) -> str:
-    """The one id that begins as was written, with or without its prefix (`apr_`).
+@dataclass(frozen=True, kw_only=True)
+class Ids:
+    """One kind of id: its prefix (`apr_`), what it names, and the method and the command that list them."""
 
-    Raises `missing` where there is none, and InvalidArgument where there are several.
-    """
-    short = begin.removeprefix(prefix)
-    found = [each for each in ids if short and each.removeprefix(prefix).startswith(short)]
-    if not found:
-        raise missing
-    if len(found) > 1:
-        raise InvalidArgument(
-            f"{len(found)} {noun}s begin with {begin!r}.",
-            suggestion=f"Write more of the id: {', '.join(found[:5])}",
-            field=noun,
-        )
-    return found[0]
+    prefix: str
+    noun: str
+    nouns: str
+    missing: type[NotFound]
+    method: str
+    hint: str
+
+    def is_short(self, written: str) -> bool:
+        return len(written) < len(self.prefix) + 16
+
+    def whole(self, written: str, found: Iterable[dict[str, Any]], which: str = "") -> str:
+        """The id among these objects that begins as was written, with or without its prefix; a whole id as it
+        is. `which` says of the objects what the others are not. Raises `missing`, InvalidArgument.
+        """
+        if not self.is_short(written):
+            return written
+        begin = written.removeprefix(self.prefix)
+        ids = [str(each["id"]) for each in found]
+        ids = [each for each in ids if begin and each.removeprefix(self.prefix).startswith(begin)]
+        if not ids:
+            raise self.missing(
+                f"No {self.noun} {which}begins with {written!r}.",
+                suggestion=f"Run: {self.hint}",
+                field=self.noun,
+            )
+        if len(ids) > 1:
+            raise InvalidArgument(
+                f"{len(ids)} {self.nouns} begin with {written!r}.",
+                suggestion=f"Write more of the id: {', '.join(ids[:5])}",
+                field=self.noun,
+            )
+        return ids[0]
+
+    def whole_question(self, settings: Settings, written: str, *, every: bool) -> str:
+        """As `whole`, among the questions that wait, or `every` one."""
+        found = settings.call(self.method, all=every or None) if self.is_short(written) else []
+        return self.whole(written, found, "" if every else "that waits ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import fields, print_json, say, table
+from lightagentd.cli.output import Columns, as_json, fields, listing, say
 
 
 @click.group("skills", cls=Group)
@@ -20,24 +20,14 @@ def list_skills(settings: Settings) -> None:
 
     The columns: name, whether it is a runbook, effect, origin, and the description or what is wrong.
     """
-    skills = settings.call("Skills.List")
-    if settings.json:
-        print_json(skills)
-        return
-    table(
-        ("NAME", "RUNBOOK", "EFFECT", "ORIGIN", "DESCRIPTION"),
-        (
-            (
-                skill["name"],
-                skill["runbook"],
-                skill["effect"],
-                skill["origin"],
-                skill["problem"] or skill["description"],
-            )
-            for skill in skills
-        ),
-        empty="There are no skills.",
-    )
+    columns: Columns = {
+        "NAME": "name",
+        "RUNBOOK": "runbook",
+        "EFFECT": "effect",
+        "ORIGIN": "origin",
+        "DESCRIPTION": lambda skill: skill["problem"] or skill["description"],
+    }
+    listing(settings, settings.call("Skills.List"), columns, empty="There are no skills.")
 
 
 @command.command("show")
@@ -46,8 +36,7 @@ def list_skills(settings: Settings) -> None:
 def show(settings: Settings, name: str) -> None:
     """Show one skill with its body."""
     skill = settings.call("Skills.Get", name=name)
-    if settings.json:
-        print_json(skill)
+    if as_json(settings, skill):
         return
     fields((key, value) for key, value in skill.items() if key != "body" and (value or key != "problem"))
     if skill["body"]:

@@ -1,7 +1,7 @@
-"""`--stored`: a command asks the store itself instead of the daemon, whether that runs or not.
+"""`--stored`: a command reads the store itself instead of asking the daemon, which need not run.
 
-Only whoever owns the store, and root, can read it, and sees all that is in it. Nothing falls back to this by
-itself: that the daemon does not answer stays an error, which names the option.
+Only the owner of the store and root can read it, and they see all of it. No command falls back to this by
+itself: a daemon that does not answer is an error, which names the option.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import click
 
-from lightagentd.cli.options import Settings, files
+from lightagentd.cli.options import Settings, files, setting
 from lightagentd.client.blocking import Client
 from lightagentd.host.paths import default_paths
 
@@ -61,19 +61,13 @@ def _set_stored(context: click.Context, parameter: click.Parameter, value: bool)
     settings.stored = settings.stored or value
 
 
-def _set_state_dir(context: click.Context, parameter: click.Parameter, value: str | None) -> None:  # noqa: ARG001
-    if value:
-        context.ensure_object(Settings).state_dir = value
-
-
 def state_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """The option --state-dir, for commands that work on the store's files."""
     return click.option(
         "--state-dir",
         metavar="DIR",
         shell_complete=files,
-        expose_value=False,
-        callback=_set_state_dir,
+        **setting("state_dir"),
         help="The daemon's state folder, instead of $LIGHTAGENT_STATE_DIR or the usual place.",
     )(function)
 

@@ -1,7 +1,7 @@
-"""Where `lactl models refresh` has its table from: a file, standard input, or a URL that lactl fetches.
+"""Reads the table for `lactl models refresh`: from a file, standard input, or a URL that lactl fetches.
 
 From the network only https is taken, so that nobody on the way can change prices; plain http only from this
-machine. What is larger than `MAX_FILE_BYTES` is not read on.
+machine. It stops reading beyond `MAX_FILE_BYTES`.
 """
 
 from __future__ import annotations

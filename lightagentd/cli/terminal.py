@@ -1,4 +1,4 @@
-"""What may reach a terminal: text from outside without its escape sequences, and our own colours.
+"""Filters what reaches a terminal: text from outside without its escape sequences, and our own colours.
 
 Models, tools and files can hold sequences that move the cursor, set the title or answer in the user's name
 (ECMA-48, xterm's ctlseqs). On a terminal they are taken out; in a pipe the bytes are the reader's business.

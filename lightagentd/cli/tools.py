@@ -1,4 +1,4 @@
-"""`lactl tools`: what agents can do, and doing it oneself."""
+"""`lactl tools`: the tools of agents, and calls of them by a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import dump, fields, print_json, say, table
+from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import watch
 from lightagentd.errors import ToolNotFound
@@ -28,23 +28,14 @@ def list_tools(settings: Settings) -> None:
 
     The columns: name, actions, origin, and the description or what is wrong.
     """
-    tools = settings.call("Tools.List")
-    if settings.json:
-        print_json(tools)
-        return
-    table(
-        ("NAME", "ACTIONS", "ORIGIN", "DESCRIPTION"),
-        (
-            (
-                tool["name"],
-                [action["name"] for action in tool["actions"]],
-                tool["origin"],
-                tool["problem"] or tool["description"],
-            )
-            for tool in tools
-        ),
-        empty="There are no tools; lactl status says what is wrong.",
-    )
+    columns: Columns = {
+        "NAME": "name",
+        "ACTIONS": lambda tool: [action["name"] for action in tool["actions"]],
+        "ORIGIN": "origin",
+        "DESCRIPTION": lambda tool: tool["problem"] or tool["description"],
+    }
+    none = "There are no tools; lactl status says what is wrong."
+    listing(settings, settings.call("Tools.List"), columns, empty=none)
 
 
 @command.command("show")
@@ -53,8 +44,7 @@ def list_tools(settings: Settings) -> None:
 def show(settings: Settings, name: str) -> None:
     """Show one tool with its actions and their arguments."""
     tool = settings.call("Tools.Get", name=name)
-    if settings.json:
-        print_json(tool)
+    if as_json(settings, tool):
         return
     fields((key, tool[key]) for key in ("name", "description", "origin", "problem") if tool[key])
     for action in tool["actions"]:
@@ -86,8 +76,7 @@ def select(settings: Settings, prompt: str, agent: str | None, limit: int) -> No
     """
     parameters: dict[str, Any] = {"prompt": prompt, "limit": limit} | ({"agent": agent} if agent else {})
     found = settings.call("Tools.Select", **parameters)
-    if settings.json:
-        print_json(found)
+    if as_json(settings, found):
         return
     table(
         ("SCORE", "WHY", "FUNCTION", "WORDS"),

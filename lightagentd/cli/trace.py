@@ -11,7 +11,7 @@ from lightagentd.cli import event_source
 from lightagentd.cli.event_line import summary
 from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import cell, cut, dump, print_json, say, table
+from lightagentd.cli.output import Columns, as_json, cell, cut, dump, listing, say
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, RED, columns, has_colours, is_terminal, style
 from lightagentd.cli.trace_tree import Event, Node, is_end, turn_of
@@ -22,6 +22,18 @@ _TEXT_MAX = 300
 _DEPTH = 3
 """How many generations of turns below a turn are shown."""
 _GOOD = ("", "ok", "done", "granted", "answered", "used", "running", "waiting", "pending", "skipped")
+
+_COLUMNS: Columns = {
+    "TRACE": "trace_id",
+    "TIME": lambda turn: local(turn["time"]),
+    "AGENT": "agent",
+    "SESSION": "session",
+    "CALLER": lambda turn: "" if turn["caller"] is None else turn["caller"],
+    "DURATION": lambda turn: "" if turn["duration_ms"] is None else duration(turn["duration_ms"]),
+    "RESULT": "result",
+    "STEPS": lambda turn: "" if turn["steps"] is None else turn["steps"],
+    "PROMPT": lambda turn: "(deleted)" if turn["text"] is None else turn["text"],
+}
 
 
 @click.group("trace", cls=Group)
@@ -46,26 +58,7 @@ def list_turns(settings: Settings, /, limit: int, **options: Any) -> None:
     with settings.client() as client:
         ends = {prompt["trace_id"]: _end(client, prompt) for prompt in prompts}
     turns = [_turn(prompt, ends[prompt["trace_id"]]) for prompt in prompts]
-    if settings.json:
-        print_json(turns)
-        return
-    table(
-        ("TRACE", "TIME", "AGENT", "SESSION", "CALLER", "DURATION", "RESULT", "STEPS", "PROMPT"),
-        (
-            (
-                turn["trace_id"],
-                local(turn["time"]),
-                turn["agent"],
-                turn["session"],
-                "" if turn["caller"] is None else turn["caller"],
-                "" if turn["duration_ms"] is None else duration(turn["duration_ms"]),
-                turn["result"],
-                "" if turn["steps"] is None else turn["steps"],
-                "(deleted)" if turn["text"] is None else turn["text"],
-            )
-            for turn in turns
-        ),
-    )
+    listing(settings, turns, _COLUMNS)
 
 
 def _end(client: Any, prompt: Event) -> Event | None:
@@ -109,8 +102,7 @@ def show(settings: Settings, trace: str) -> None:
         raise EventNotFound(
             f"There is no event of the turn {trace!r}.", suggestion="The newest turns: lactl trace list"
         )
-    if settings.json:
-        print_json({"trace_id": trace, **turn.to_dict()})
+    if as_json(settings, {"trace_id": trace, **turn.to_dict()}):
         return
     say(*_title(turn))
     for line in _lines(turn, turn.begin_us, ""):

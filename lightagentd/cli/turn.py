@@ -13,25 +13,15 @@ from typing import Any, Protocol, Self
 
 from lightagentd import errors
 from lightagentd.cli.deadline import within
-from lightagentd.cli.inputs import ask_input
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, warn
-from lightagentd.cli.question import (
-    ask,
-    how_to_answer,
-    how_to_answer_input,
-    input_lines,
-    may_ask,
-    may_type,
-    show_question,
-    visible,
-)
+from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, question_lines, visible
 from lightagentd.cli.terminal import DIM, RED, Cleaner, Styled, is_terminal, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
     compacted_line,
-    input_answer_line,
+    is_granted,
     plan_event_line,
     result_line,
 )
@@ -68,11 +58,11 @@ class AnswerView:
             call, approval = f"{event['tool']}.{event['action']}", event["approval"]
             warn(
                 f"The turn waits until somebody allows {visible(call)} ({visible(approval)}).",
-                f"Look: lactl approvals show {visible(approval)}. {how_to_answer(approval)}",
+                f"Look: lactl approvals show {visible(approval)}. {how_to_answer(event)}",
             )
         elif event["type"] == "input_requested":
             question = cell(visible(event["question"]))
-            warn(f"The turn waits for an answer: {question}", how_to_answer_input(event["input"]))
+            warn(f"The turn waits for an answer: {question}", how_to_answer(event))
 
 
 class TerminalView:
@@ -100,23 +90,15 @@ class TerminalView:
                 self._note(result_line(event), DIM if event.get("result") in ("ok", None) else RED)
             case "notice":
                 self._note(cell(event.get("message") or ""))
-            case "approval_requested":
+            case "approval_requested" | "input_requested":
                 self._passage = ""
                 self._end_line()
-                show_question(event)
-                if not may_ask(event):
-                    say(how_to_answer(event["approval"]))
-            case "approval_answered":
-                self._note(answer_line(event), DIM if event.get("state") == "granted" else RED)
-            case "input_requested":
-                self._passage = ""
-                self._end_line()
-                for line in input_lines(event):
+                for line in question_lines(event):
                     say(line)
-                if not may_type():
-                    say(how_to_answer_input(event["input"]))
-            case "input_answered":
-                self._note(input_answer_line(event), DIM if event.get("state") == "answered" else RED)
+                if not may_answer(event):
+                    say(how_to_answer(event))
+            case "approval_answered" | "input_answered":
+                self._note(answer_line(event), DIM if is_granted(event) else RED)
             case "compacted":
                 self._note(compacted_line(event))
             case "plan":
@@ -229,12 +211,10 @@ def watch(
                 session = event.get("session") or session
                 interrupt.saw(event)
                 view.show(event)
-                if event["type"] == "approval_requested" and asks and may_ask(event):
-                    ask(settings, client, event["approval"])
-                if event["type"] == "input_requested" and asks and may_type():
-                    ask_input(settings, client, event)
+                if event["type"] in REQUESTS and asks and may_answer(event):
+                    ask(settings, client, event)
                 if event["type"] == "error":
-                    failure = _error(event)
+                    failure = errors.from_dict(event)
             if interrupt.asked and failure is None:
                 raise KeyboardInterrupt
     except TimedOut:
@@ -247,9 +227,3 @@ def watch(
         raise
     if failure is not None:
         raise failure
-
-
-def _error(event: dict[str, Any]) -> LightagentError:
-    """The error of a turn's last event, by its code."""
-    message = str(event.get("message") or "The turn failed.")
-    return errors.from_code(event.get("code") or "", message, event.get("suggestion") or "")

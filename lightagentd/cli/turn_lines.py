@@ -51,20 +51,19 @@ def call_name(event: dict[str, Any]) -> str:
 
 
 def answer_line(event: dict[str, Any]) -> str:
-    """How the question about a call was answered, and by whom."""
-    return _answered(event.get("approval"), event, event.get("note"))
-
-
-def input_answer_line(event: dict[str, Any]) -> str:
-    """How a question of the agent was answered, and by whom."""
-    return _answered(event.get("input"), event, event.get("answer"))
-
-
-def _answered(name: object, event: dict[str, Any], said: object) -> str:
+    """How a question was answered, about a call or of the agent, and by whom."""
+    name, said = event.get("approval"), event.get("note")
+    if name is None:
+        name, said = event.get("input"), event.get("answer")
     by = event.get("answered_by")
     who = "" if by is None else f" by uid {by}"
     note = cell(visible(str(said or "")))
     return f"{cell(name)} {cell(event.get('state'))}{who}{'' if note == '-' else f': {note}'}"
+
+
+def is_granted(event: dict[str, Any]) -> bool:
+    """Whether a question was answered so that the turn goes on with it."""
+    return event.get("state") in ("granted", "answered")
 
 
 def compacted_line(event: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import print_json, table
+from lightagentd.cli.output import Columns, listing
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.errors import InvalidArgument
@@ -44,53 +44,13 @@ def command(settings: Settings, scope: str | None, session: str | None, budgets:
     if budgets:
         if scope:
             raise InvalidArgument("--budgets goes with --session, not with --by.", field="by")
-        _show_budgets(settings, settings.call("Usage.Budgets", session=session))
+        none = "No budgets are configured ([budgets.SCOPE] in the configuration)."
+        listing(settings, settings.call("Usage.Budgets", session=session), _BUDGETS, empty=none)
         return
     if session and scope not in (None, "session", "turn"):
         raise InvalidArgument("--session goes with --by session and --by turn.", field="session")
     found = settings.call("Usage.Get", scope=scope or "session", name=session)
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("NAME", "TURNS", "STEPS", "CALLS", "TOKENS", "COST", "SECONDS", "PROMPT", "ANSWER", "CACHED"),
-        (
-            (
-                each["name"],
-                number(each["turns"]),
-                number(each["steps"]),
-                number(each["calls"]),
-                number(each["total_tokens"]),
-                money(each),
-                number(round(each["wall_ms"] / 1000)),
-                number(each["prompt_tokens"]),
-                number(each["completion_tokens"]),
-                number(each["cached_tokens"]),
-            )
-            for each in found
-        ),
-        empty="Nothing was used yet.",
-    )
-
-
-def _show_budgets(settings: Settings, found: list[dict[str, Any]]) -> None:
-    if settings.json:
-        print_json(found)
-        return
-    table(
-        ("SCOPE", "NAME", "WHAT", "USED", "LIMIT"),
-        (
-            (
-                each["scope"],
-                each["name"],
-                each["what"],
-                _amount(each["what"], each["used"]),
-                _amount(each["what"], each["limit"]),
-            )
-            for each in found
-        ),
-        empty="No budgets are configured ([budgets.SCOPE] in the configuration).",
-    )
+    listing(settings, found, _COLUMNS, empty="Nothing was used yet.")
 
 
 def _amount(what: str, value: float) -> str:
@@ -108,3 +68,24 @@ def money(used: dict[str, Any]) -> str:
     if not cost:
         return "-" if used["steps_without_price"] or used["steps_without_usage"] else "0.00"
     return f"{cost:.2f}" if cost >= 0.01 else f"{cost:.2g}"
+
+
+_COLUMNS: Columns = {
+    "NAME": "name",
+    "TURNS": lambda used: number(used["turns"]),
+    "STEPS": lambda used: number(used["steps"]),
+    "CALLS": lambda used: number(used["calls"]),
+    "TOKENS": lambda used: number(used["total_tokens"]),
+    "COST": money,
+    "SECONDS": lambda used: number(round(used["wall_ms"] / 1000)),
+    "PROMPT": lambda used: number(used["prompt_tokens"]),
+    "ANSWER": lambda used: number(used["completion_tokens"]),
+    "CACHED": lambda used: number(used["cached_tokens"]),
+}
+_BUDGETS: Columns = {
+    "SCOPE": "scope",
+    "NAME": "name",
+    "WHAT": "what",
+    "USED": lambda budget: _amount(budget["what"], budget["used"]),
+    "LIMIT": lambda budget: _amount(budget["what"], budget["limit"]),
+}

@@ -80,9 +80,7 @@ def _last_end(settings: Settings, session: str) -> LightagentError | None:
     last = max(ends, key=lambda event: event["seq"])
     if last["topic"] != "agent.error":
         return None
-    data = last["data"] or {}
-    message = str(data.get("message") or "The turn failed.")
-    return errors.from_code(str(data.get("code") or last["type"]), message, str(data.get("suggestion") or ""))
+    return errors.from_dict({"code": last["type"], **(last["data"] or {})})
 
 
 def _last_answer(settings: Settings, session: str) -> str:

@@ -1,6 +1,6 @@
 """A file that is there whole or not at all: written beside its name, synced, then renamed.
 
-It is the caller's alone (mode 0600), never replaces another one unless that is said, and no link is followed.
+It is the caller's alone (mode 0600), replaces another file only on request, and follows no link.
 What is written so far is in FILE.partial, which goes when the command fails.
 """
 

@@ -1,20 +1,11 @@
-"""How tools, skills, events and errors of the daemon's inside are shown to callers, as types of `api`."""
+"""How tools, skills and events of the daemon's inside are shown to callers, as types of `api`."""
 
 from __future__ import annotations
 
 from lightagentd import api
 from lightagentd.agents.tool_calls.toolbox import ToolInfo
-from lightagentd.errors import LightagentError, table
 from lightagentd.events.model import Event
 from lightagentd.skills import Skill
-
-_BY_CODE = {row.code: row.cls for row in table()}
-
-
-def error_of(event: api.TurnEvent) -> LightagentError:
-    """The error that a turn's last event stands for."""
-    cls = _BY_CODE.get(event["code"], LightagentError)
-    return cls(event["message"], suggestion=event.get("suggestion", ""))
 
 
 def stored_event(event: Event) -> api.StoredEvent:

@@ -1,1 +1,1 @@
-"""Programs for the desktop of a person who uses the daemon: `lightagent-notify` shows what waits for him."""
+"""Programs for the desktop of a user of the daemon: `lightagent-notify` shows what waits for them."""

@@ -1,7 +1,7 @@
-"""What is to be on the screen: the questions that are open, and news that were not shown yet.
+"""What the screen has to show: the open questions, and the news that it has not shown yet.
 
 `DaemonLink` fills a `Board` and `Screen` shows it. The two know nothing of each other, so either side can be
-away while the other works: what is to be shown waits here. Nothing outlives the program.
+away while the other works: the cards wait here. Nothing outlives the program.
 """
 
 from __future__ import annotations

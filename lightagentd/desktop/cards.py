@@ -1,8 +1,8 @@
 """The words of a notification, from what the daemon says.
 
-All of it may have been written by a model, or by whoever wrote what a model read. So nothing is markup, what
-a screen would not show or would show in another order is written as an escape, and lengths have bounds. The
-summary consists of our own words and of names that the daemon has checked.
+All of it may have been written by a model, or by whoever wrote what a model read. So nothing is markup,
+lengths have bounds, and a character that a screen would hide or move is written as an escape. The summary
+consists of our own words and of names that the daemon has checked.
 
 A question can be allowed from a notification only when all that would run is in it, and nothing in it could
 be overlooked. Otherwise it names the command that shows everything.

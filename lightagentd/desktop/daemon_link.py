@@ -1,4 +1,4 @@
-"""Follows the daemon: fills a `Board` with the open questions and with what has finished, and answers.
+"""Follows the daemon: fills a `Board` with open questions and finished turns, and sends answers.
 
 A `DaemonLink` owns its connections. It reads the stored events from the last one on that it has seen, so a
 daemon that was started again is taken up where it was left: nothing is missed, nothing comes twice. While
@@ -15,7 +15,7 @@ from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
 from lightagentd.desktop import cards
 from lightagentd.desktop.board import APPROVE, Board, Card
-from lightagentd.desktop.pause import Pause, first_of
+from lightagentd.desktop.pause import keep_trying
 from lightagentd.errors import LightagentError
 
 CALL_S = 30.0
@@ -50,20 +50,12 @@ class DaemonLink:
 
     async def run(self) -> None:
         """Never returns."""
-        pause = Pause()
-        said = ""
-        while True:
-            await pause.wait()
-            try:
-                async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
-                    said = ""
-                    await self._follow(client)
-            except* LightagentError as err:
-                self.tried.set()
-                pause.failed()
-                if (text := str(first_of(err))) != said:
-                    said = text
-                    _log.warning("no daemon, trying again: %s", text)
+        await keep_trying(
+            lambda: AsyncClient(self._socket or None, timeout_s=CALL_S),
+            self._follow,
+            "daemon",
+            self.tried.set,
+        )
 
     async def answer(self, card: Card, answer: str) -> bool:
         """Give an answer, and tell the person when it does not count. True when the question is over."""
@@ -94,17 +86,15 @@ class DaemonLink:
 
     async def _list(self, client: AsyncClient) -> None:
         """Take over what is open now; the events from here on say what becomes of it."""
-        found = (await client.call("Approvals.List"))["approvals"]
-        ids = [each["id"] for each in found if each["state"] == "waiting" and self._mine(each["owner"])]
-        found = (await client.call("Inputs.List"))["inputs"]
-        inputs = [each["id"] for each in found if self._mine(each["owner"])]
-        self._board.keep_only([*ids, *inputs])
-        for approval in ids:
-            if approval not in self._board.questions:
-                await self._ask(client, approval)
-        for name in inputs:
+        open_ones: dict[str, str] = {}
+        for kind in ("approval", "input"):
+            found = (await client.call(f"{kind.capitalize()}s.List"))[f"{kind}s"]
+            waiting = (each for each in found if each["state"] == "waiting" and self._mine(each["owner"]))
+            open_ones |= {each["id"]: kind for each in waiting}
+        self._board.keep_only(open_ones)
+        for name, kind in open_ones.items():
             if name not in self._board.questions:
-                await self._ask_input(client, name)
+                await self._ask(client, kind, name)
 
     async def _read(self, client: AsyncClient, topic: str) -> None:
         async with AsyncClient(self._socket or None, timeout_s=CALL_S) as events:
@@ -126,36 +116,25 @@ class DaemonLink:
 
     async def _take(self, client: AsyncClient, event: dict[str, Any]) -> None:
         data = event["data"] or {}
-        if event["topic"].startswith("approval"):
+        kind = event["topic"].partition(".")[0]
+        if kind in ("approval", "input"):
+            name = str(data.get(kind, ""))
             if event["type"] == "requested":
-                await self._ask(client, str(data.get("approval", "")))
+                await self._ask(client, kind, name)
             else:
-                self._board.settle(str(data.get("approval", "")))
-        elif event["topic"].startswith("input"):
-            if event["type"] == "requested":
-                await self._ask_input(client, str(data.get("input", "")))
-            else:
-                self._board.settle(str(data.get("input", "")))
+                self._board.settle(name)
         elif self._worth_telling(event):
             self._board.tell(cards.finished(event, await self._messages(client, event["session"])))
 
-    async def _ask(self, client: AsyncClient, approval: str) -> None:
-        """Put a question on the board, if it still is one."""
+    async def _ask(self, client: AsyncClient, kind: str, name: str) -> None:
+        """Put a question, an approval or an input, on the board, if it still is one."""
         try:
-            found = (await client.call("Approvals.Get", approval=approval))["approval"]
+            found = (await client.call(f"{kind.capitalize()}s.Get", **{kind: name}))[kind]
         except (errors.NotFound, errors.PermissionDenied):
             return
         if found["state"] == "waiting":
-            self._board.ask(cards.question(found, uid=self._uid))
-
-    async def _ask_input(self, client: AsyncClient, name: str) -> None:
-        """As `_ask`, for what an agent wants to know."""
-        try:
-            found = (await client.call("Inputs.Get", input=name))["input"]
-        except (errors.NotFound, errors.PermissionDenied):
-            return
-        if found["state"] == "waiting":
-            self._board.ask(cards.asked(found))
+            is_call = kind == "approval"
+            self._board.ask(cards.question(found, uid=self._uid) if is_call else cards.asked(found))
 
     def _worth_telling(self, event: dict[str, Any]) -> bool:
         data = event["data"] or {}

@@ -1,7 +1,7 @@
 """`lightagent-notify`: shows questions and finished prompts as desktop notifications.
 
 A program for the session of a person at a desktop, as a systemd user service or by hand. It has no right of
-its own: it asks the daemon as the user that it runs as, so it shows and answers what he could with `lactl`.
+its own: it asks the daemon as the user that it runs as, so it shows and answers what they could with `lactl`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+from lightagentd.errors import LightagentError
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 FIRST_S, LONGEST_S = 0.25, 30.0
 CALM_S = 60.0
@@ -27,7 +36,31 @@ class Pause:
         self._next_s = FIRST_S if calm or not self._next_s else min(self._next_s * 2, LONGEST_S)
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+async def keep_trying(
+    connect: Callable[[], AbstractAsyncContextManager[_T]],
+    use: Callable[[_T], Awaitable[None]],
+    missing: str,
+    failed: Callable[[], None] = lambda: None,
+) -> None:
+    """Connect and use the connection, again and again; never returns. What is `missing` is said once for each
+    reason, and `failed` is called for every attempt that failed.
+    """
+    pause, said = Pause(), ""
+    while True:
+        await pause.wait()
+        try:
+            async with connect() as connection:
+                said = ""
+                await use(connection)
+        except* LightagentError as err:
+            failed()
+            pause.failed()
+            if (text := str(_first_of(err))) != said:
+                said = text
+                _log.warning("no %s, trying again: %s", missing, text)
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """One of the errors in a group of groups: what is told of an attempt that failed."""
     inner = group.exceptions[0]
-    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return _first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

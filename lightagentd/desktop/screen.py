@@ -2,12 +2,12 @@
 
 A `Screen` owns its connection to the session bus and its notifications: they are taken back when it ends.
 Whatever is away (the bus, the server) is waited for: questions are shown again by the next server, news only
-once. Pauses between attempts grow (`pause`), also where a server dies of what it is shown.
+once. Pauses between attempts grow (`pause`), also where a notification makes the server crash.
 
-The server belongs to the person, and so do all programs on the session bus: a click is worth what a command
-of his is worth. Yet nothing that he did not mean may count. There is no default action, so a click on the
-notification itself answers nothing; the first button of an approval denies; and a click on any other button
-within `GUARD_S` of the notification's appearance was meant for what lay under it: it is shown again.
+The server belongs to the person, and so do all programs on the session bus: a click is worth as much as
+a command of theirs. Yet nothing that they did not mean may count. There is no default action, so a click on
+the notification itself answers nothing; the first button of an approval denies; and a click on any other
+button within `GUARD_S` of the notification's appearance was meant for what lay under it: it is shown again.
 
 Specification: https://specifications.freedesktop.org/notification-spec/latest/
 """
@@ -27,7 +27,7 @@ from lightagentd import errors
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.bus.connection import Bus, Signal, Signals, Variant, connect
 from lightagentd.desktop.board import APPROVE, DENY, Board, Card
-from lightagentd.desktop.pause import Pause, first_of
+from lightagentd.desktop.pause import Pause, keep_trying
 from lightagentd.errors import LightagentError
 
 NAME = "org.freedesktop.Notifications"
@@ -81,24 +81,12 @@ class Screen:
         self._server_pause = Pause()
         self._shown: dict[str, _Shown] = {}
         self._dismissed: set[str] = set()
-        """Questions that the person closed: they stay open, but are not put before him again."""
+        """Questions that the person closed: they stay open, but are not shown to them again."""
         self._answering: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Never returns."""
-        pause = Pause()
-        said = ""
-        while True:
-            await pause.wait()
-            try:
-                async with connect(self._bus) as bus:
-                    said = ""
-                    await self._on_bus(bus)
-            except* LightagentError as err:
-                pause.failed()
-                if (text := str(first_of(err))) != said:
-                    said = text
-                    _log.warning("no session bus, trying again: %s", text)
+        await keep_trying(lambda: connect(self._bus), self._on_bus, "session bus")
 
     async def _on_bus(self, bus: Bus) -> None:
         try:
@@ -147,7 +135,7 @@ class Screen:
                 self._closed(signal)
 
     def _key_of(self, signal: Signal) -> str:
-        """The question that a signal is about; empty when it is none of ours, or not from who shows it."""
+        """The question that a signal is about; empty if it is not ours, or another server's."""
         owner, number = signal.sender, signal.args[0]
         found = (key for key, one in self._shown.items() if (one.owner, one.number) == (owner, number))
         return next(found, "")
@@ -237,7 +225,7 @@ class Screen:
             self._shown[card.key] = _Shown(owner=server.owner, number=number, since=time.monotonic())
 
     async def _start_server(self, bus: Bus) -> _Server | None:
-        """The server that runs, or that the bus can start; None when there is none."""
+        """The server that runs, or that the bus can start; None without one."""
         await self._server_pause.wait()
         if not (owner := await self._owner(bus)):
             try:

@@ -107,10 +107,7 @@ class Asker:
         raise LightagentError("The turn ended without a last event.", suggestion=f"Look: {self._look()}")
 
     def _error(self, event: dict[str, Any]) -> LightagentError:
-        classes = {row.code: row.cls for row in errors.table()}
-        cls = classes.get(event.get("code") or "", LightagentError)
-        suggestion = str(event.get("suggestion") or "") or f"Look: {self._look()}"
-        return cls(str(event.get("message") or "The turn failed."), suggestion=suggestion)
+        return errors.from_dict({**event, "suggestion": event.get("suggestion") or f"Look: {self._look()}"})
 
     def _look(self) -> str:
         return f"lactl sessions show {self.session}" if self.session else "journalctl -u lightagentd"

@@ -61,8 +61,8 @@ def _unwritable(name: str, path: Path, err: OSError) -> StorageError:
         suggestion = "The file has to be the owner's own, where nobody else but root can write to any folder."
     else:
         suggestion = (
-            "The owner of the prompt must be able to write there, and the unit must let him: ReadWritePaths= "
-            f"in systemctl edit lightagent-prompt@{name}"
+            "The owner of the prompt must be able to write there, and the unit must let them: ReadWritePaths="
+            f" in systemctl edit lightagent-prompt@{name}"
         )
     return StorageError(
         f"The answer cannot be written to {path}: {err.strerror or err}.", suggestion=suggestion

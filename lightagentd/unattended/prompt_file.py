@@ -4,9 +4,9 @@
     prompt = "check disk"
     owner = "carol"
 
-The session is the owner's, so the program becomes him, with his group and his own supplementary groups,
-before it connects: the kernel then names him, and he may what he may. The answer goes to the journal, to a
-file that he can write, or to sendmail(8). Nobody is asked for anything: what would be asked for is refused.
+The session is the owner's, so the program becomes that user, with their group and supplementary groups,
+before it connects: the kernel then names them, and their rights count. The answer goes to the journal, to a
+file that they can write, or to sendmail(8). Nobody is asked: a call that needs an approval is refused.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def account_of(owner: str, path: Path) -> pwd.struct_passwd:
 
 
 def become(account: pwd.struct_passwd) -> None:
-    """Be that user from now on, with his group, his supplementary groups and nothing of root's.
+    """Be that user from now on, with their group, their supplementary groups and no right of root's.
 
     Raises PermissionDenied where this process may not.
     """

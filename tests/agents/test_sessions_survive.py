@@ -115,7 +115,7 @@ class World:
             ME, agent="test", text=text, session=session, new=False, correlation_id=""
         )
         try:
-            return (await anext(events))["session"]
+            return str((await anext(events))["session"])
         finally:
             await events.aclose()
 

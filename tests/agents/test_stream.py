@@ -8,7 +8,7 @@ import pytest
 
 from lightagentd.agents import stream as stream_module
 from lightagentd.agents.stream import SessionStream, TurnStream, Watcher
-from lightagentd.api import TurnEvent
+from lightagentd.api import TurnEvent, turn_events
 from lightagentd.errors import LimitExceeded
 from lightagentd.redaction import Redactor
 
@@ -18,7 +18,22 @@ async def read(watcher: Watcher) -> list[TurnEvent]:
 
 
 def end(stream: TurnStream) -> None:
-    stream.event("done", text="", steps=1, duration_ms=0)
+    stream.emit(turn_events.Done(text="", steps=1, duration_ms=0))
+
+
+def call_of(call_id: str, args: dict[str, str] | None = None) -> turn_events.ToolCallStarted:
+    return turn_events.ToolCallStarted(
+        call_id=call_id, tool="bash", action="run", effect="change", decision="allow", args=args or {}
+    )
+
+
+def output(text: str) -> turn_events.ToolOutput:
+    return turn_events.ToolOutput(call_id="c", stream="stdout", text=text)
+
+
+RESULT = turn_events.ToolResult(
+    call_id="c", tool="bash", action="run", result="ok", text="", metadata={}, duration_ms=0
+)
 
 
 async def test_deltas_of_twenty_milliseconds_are_one_event() -> None:
@@ -39,7 +54,7 @@ async def test_text_comes_before_the_event_that_follows_it() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     stream.text("a ")
-    stream.event("notice", code="x", message="y")
+    stream.emit(turn_events.Notice(code="x", message="y"))
     stream.text("b")
     end(stream)
     assert [event["type"] for event in await read(watcher)] == ["text_delta", "notice", "text_delta", "done"]
@@ -54,7 +69,7 @@ async def test_a_slow_watcher_gets_joined_text_and_every_other_event() -> None:
         stream.flush()
         await asyncio.sleep(0)
         if number % 10 == 9:
-            stream.event("tool_call", call_id=str(number))
+            stream.emit(call_of(str(number)))
     end(stream)
     events = await read(slow)
     assert [event["type"] for event in events] == ["text_delta", "tool_call"] * 5 + ["done"]
@@ -69,8 +84,8 @@ async def test_live_output_that_nobody_reads_is_bounded_and_other_events_are_not
     stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     for _ in range(3000):
-        stream.event("tool_output", call_id="c", stream="stdout", text="x")
-    stream.event("tool_result", call_id="c")
+        stream.emit(output("x"))
+    stream.emit(RESULT)
     end(stream)
     events = await read(watcher)
     assert len(events) == stream_module._MAX_WAITING + 2
@@ -82,11 +97,11 @@ async def test_live_output_is_bounded_by_its_size_too_and_goes_on_once_it_was_re
     watcher = stream.watch()
     piece = "x" * (1 << 20)
     for _ in range(20):
-        stream.event("tool_output", call_id="c", stream="stdout", text=piece)
+        stream.emit(output(piece))
     events = watcher.events()
     for _ in range(4):
         await anext(events)
-    stream.event("tool_output", call_id="c", stream="stdout", text="more")
+    stream.emit(output("more"))
     assert (await anext(events))["text"] == "more"
     await events.aclose()
 
@@ -132,8 +147,23 @@ async def test_an_event_is_without_secrets_but_for_whoever_decides() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor(["correct-horse-battery"])))
     watcher = stream.watch()
     args = {"command": "x correct-horse-battery", "password": "hunter2"}
-    stream.event("tool_call", args=args)
-    stream.event("approval_requested", args=args)
+    stream.emit(call_of("c", args))
+    stream.emit(
+        turn_events.ApprovalRequested(
+            approval="a",
+            call_id="c",
+            tool="bash",
+            action="run",
+            effect="change",
+            args=args,
+            cwd="/",
+            preview="",
+            rule="r",
+            reason="",
+            expires_us=0,
+            volatile=True,
+        )
+    )
     end(stream)
     call, asked, _ = await read(watcher)
     assert call["args"] == {"command": "x [removed: credential]", "password": "[removed: password]"}
@@ -142,9 +172,9 @@ async def test_an_event_is_without_secrets_but_for_whoever_decides() -> None:
 
 async def test_a_late_watcher_hears_that_the_prompt_waits_or_that_the_turn_is_over() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor()))
-    stream.event("queued", position=0)
+    stream.emit(turn_events.Queued(position=0))
     first = stream.watch()
-    stream.event("started", model="m")
+    stream.emit(turn_events.Started(model="m"))
     end(stream)
     assert [event["type"] for event in await read(first)] == ["queued", "started", "done"]
     assert [event["type"] for event in await read(stream.watch())] == ["done"]
@@ -154,10 +184,10 @@ async def test_a_watcher_that_left_costs_nothing() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor()))
     watcher = stream.watch()
     events = watcher.events()
-    stream.event("queued", position=0)
+    stream.emit(turn_events.Queued(position=0))
     await anext(events)
     await events.aclose()
-    stream.event("started", model="m")
+    stream.emit(turn_events.Started(model="m"))
     assert not watcher._waiting
     stream.text("to nobody at all")
     assert not stream._text
@@ -178,13 +208,13 @@ async def test_what_a_watcher_has_read_or_was_not_told_does_not_count_as_waiting
     events = watcher.events(of_session=True)
     for _ in range(100):
         for _ in range(1000):
-            stream.event("text_delta", text="x")
+            stream.emit(turn_events.TextDelta(text="x"))
         assert (await anext(events))["text"] == "x" * 1000
     assert watcher._chars == 0
     piece = "x" * (1 << 20)
     for _ in range(100):  # most of it is left out
-        stream.event("tool_output", call_id="c", stream="stdout", text=piece)
-    stream.event("tool_result", call_id="c")
+        stream.emit(output(piece))
+    stream.emit(RESULT)
     while (event := await anext(events))["type"] != "tool_result":
         assert event["text"] == piece
     assert watcher._chars == 0
@@ -196,7 +226,7 @@ async def test_plans_that_nobody_reads_are_bounded_by_their_size() -> None:
     watcher = stream.watch()
     plan = {"tasks": [{"id": str(number), "text": "x" * 4000} for number in range(100)]}
     for _ in range(1000):
-        stream.event("plan", plan=plan, task="")
+        stream.emit(turn_events.PlanChanged(plan=plan, task=""))
     with pytest.raises(LimitExceeded, match="waited to be read"):
         await anext(watcher.events(of_session=True))
     assert stream.watchers == []

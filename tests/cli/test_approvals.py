@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.cli.question import show_question, visible, warnings
+from lightagentd.cli.question import question_lines, visible, warnings
 from tests.cli.conftest import Lactl, environment, finish, on_terminal, start
 from tests.scripted_daemon import Connection, ScriptedDaemon, approval, turn_event
 
@@ -131,14 +131,13 @@ def test_what_is_not_seen_is_written_out(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("char", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
-def test_only_a_line_feed_ends_a_line_of_a_preview(char: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_line_feed_ends_a_line_of_a_preview(char: str) -> None:
     """Else a line that is written could look like one that is there already, or is removed."""
     question = {
         "tool": "file", "action": "write", "effect": "change", "args": {}, "rule": "", "reason": "",
         "preview": f"+safe{char}-gone\n", "expires_us": 1, "volatile": False,
     }  # fmt: skip
-    show_question(question)
-    lines = capsys.readouterr().out.splitlines()
+    lines = "\n".join(question_lines(question)).splitlines()
     assert [line for line in lines if "gone" in line] == [f"  +safe{visible(char)}-gone"]
 
 

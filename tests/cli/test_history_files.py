@@ -254,7 +254,7 @@ def test_wrong_paths_are_named(original: Path, tmp_path: Path) -> None:
         (("backup", tmp_path), 65, "is a folder"),
         (("backup", tmp_path / "none" / "file"), 66, "no folder"),
         (("restore", tmp_path / "none"), 66, "no file"),
-        (("restore", tmp_path), 65, "is no file"),
+        (("restore", tmp_path), 65, "is not a file"),
         (("import", tmp_path / "none"), 66, "no file"),
         (("export", "--state-dir", tmp_path / "none"), 66, "no state folder"),
         (("export", "--state-dir", tmp_path), 66, "no history"),

@@ -8,7 +8,6 @@ from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
     compacted_line,
-    input_answer_line,
     plan_event_line,
     plan_lines,
     result_line,
@@ -79,7 +78,8 @@ def test_each_line_is_one_line_and_safe() -> None:
         "summarized_by": EVIL, "plan": plan, "task": EVIL,
     }  # fmt: skip
     lines = [
-        *(function(event) for function in (call_line, result_line, answer_line, input_answer_line)),
+        *(function(event) for function in (call_line, result_line, answer_line)),
+        answer_line(event | {"approval": None}),
         compacted_line(event),
         plan_event_line(event),
         plan_event_line(event | {"task": ""}),

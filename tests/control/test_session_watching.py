@@ -13,6 +13,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.agents import stream
 from lightagentd.agents.planning.plan import Plan
+from lightagentd.api.turn_events import PlanChanged
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control import sight
 from lightagentd.control.authz import Caller
@@ -69,11 +70,11 @@ async def test_a_plan_that_is_applied_keeps_a_session_from_rest_until_it_stops(
     session.plan = Plan(session=session.id, phase="applying")
     waiting = asyncio.create_task(test.daemon.service.wait(ME, session.id, 60.0))
     await until(lambda: session.stream._bell is not None)
-    session.stream.event("plan", plan={})
+    session.stream.emit(PlanChanged(plan={}, task=""))
     await until(lambda: session.stream._bell is not None)
     assert not waiting.done()
     session.plan = replace(session.plan, stopped_at="2")
-    session.stream.event("plan", plan={})
+    session.stream.emit(PlanChanged(plan={}, task=""))
     assert (await waiting).mode == "applying"
     session.plan = replace(session.plan, stopped_at="", phase="completed")
     assert (await test.daemon.service.wait(ME, session.id, 60.0)).mode == "normal"

@@ -66,7 +66,7 @@ async def change(rig: Scripted, action: str, *, caller: Caller = ME, **args: Any
     called = rig.daemon.service.call_tool(caller, agent="test", tool="file", action=action, args=args)
     events = [event async for event in called]
     assert events[-1]["type"] == "done", events[-1]
-    return next(event["call_id"] for event in events if event["type"] == "tool_call")
+    return str(next(event["call_id"] for event in events if event["type"] == "tool_call"))
 
 
 async def undo(rig: Scripted, call_id: str = "", agent: str = "", caller: Caller = ME) -> Any:

@@ -19,6 +19,7 @@ from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.retries import ModelCalls
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.tool_calls.results import Results
+from lightagentd.api import turn_events
 from lightagentd.errors import (
     ContextFull,
     LightagentError,
@@ -59,7 +60,7 @@ class Asking:
             parts.circuits,
             parts.history,
             turn=turn.trace_id,
-            tell=turn.stream.event,
+            tell=turn.stream.emit,
             left_s=turn.left_s,
         )
         self._compactor = Compactor(
@@ -68,7 +69,7 @@ class Asking:
             meter,
             results,
             compact_at=parts.limits.compact_at,
-            tell=turn.stream.event,
+            tell=turn.stream.emit,
             tell_usage=self._tell_usage,
         )
 
@@ -131,7 +132,7 @@ class Asking:
         self._clients, client = rest, rest[0]
         self._why_not_first = self._why_not_first or err.message
         message = f"{err.message} The turn goes on with {client.name}."
-        self._stream.event("notice", code=err.code, message=message)
+        self._stream.emit(turn_events.Notice(code=err.code, message=message))
         await self._history.append(FellBack(code=err.code, message=message).event())
 
     def _with_remarks(self, reply: Reply) -> Reply:
@@ -143,11 +144,11 @@ class Asking:
             remarks.append(f"{reply.model} answered this instead of {self._first}: {self._why_not_first}")
         if reply.finish.reason == "length":
             message = f"The answer was cut: {reply.model} may not say more at once."
-            self._stream.event("notice", code="answer_cut", message=message)
+            self._stream.emit(turn_events.Notice(code="answer_cut", message=message))
             remarks.append(message)
         elif reply.finish.reason == "content_filter":
             message = f"The answer was cut: the endpoint of {reply.model} does not allow what came next."
-            self._stream.event("notice", code="model_filtered", message=message)
+            self._stream.emit(turn_events.Notice(code="model_filtered", message=message))
             remarks.append(message)
         if not remarks or object_in_text(reply.text) is not None:
             return reply
@@ -159,14 +160,14 @@ class Asking:
     def _tell_usage(self, reply: Reply) -> None:
         usage = reply.usage
         if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
-            self._stream.event(
-                "usage",
+            used = turn_events.Used(
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=self._meter.ledger.cost(reply.model, usage),
             )
+            self._stream.emit(used)
 
 
 def _too_long(err: BaseException) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from lightagentd.agents.model_calls.call import Heard, Reply, model_call, store_failed
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.tool_calls.results import Results
+from lightagentd.api import turn_events
 from lightagentd.errors import ModelCircuitOpen, ModelEmpty, ModelError, ModelFiltered
 from lightagentd.events.history import History
 from lightagentd.events.types.agent import ModelTriedAgain
@@ -35,7 +36,7 @@ class ModelCalls:
         history: History,
         *,
         turn: str,
-        tell: Callable[..., None],
+        tell: Callable[[turn_events.Event], None],
         left_s: Callable[[], float | None],
     ) -> None:
         self._meter = meter
@@ -94,7 +95,7 @@ class ModelCalls:
         most = settings.max_retries if err.transient else 1
         message = self._history.redactor.text(f"{err.message} Trying again {when} ({tries} of {most}).")
         await self._results.settle()
-        self._tell("notice", code=err.code, message=message)
+        self._tell(turn_events.Notice(code=err.code, message=message))
         tried_again = ModelTriedAgain(
             code=err.code, message=message, model=client.name, tries=tries, wait_s=round(wait_s, 3)
         )

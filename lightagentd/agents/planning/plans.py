@@ -33,6 +33,7 @@ from lightagentd.agents.planning.plan import (
 from lightagentd.agents.planning.proposal import proposal, proposal_in_text
 from lightagentd.agents.tool_calls.results import cap_text
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
 from lightagentd.errors import (
     InvalidArgument,
     LightagentError,
@@ -307,7 +308,7 @@ class Plans:
             ready = self._ready(session, value)
         except PlanInvalid as err:
             problem = self._note(f"The answer was not taken as a plan: {err.message}")
-            turn.stream.event("notice", code=err.code, message=problem)
+            turn.stream.emit(turn_events.Notice(code=err.code, message=problem))
             return replace(session.plan, problem=problem), ()
         return ready, (_event(session, _proposed(ready, None), turn),)
 
@@ -380,4 +381,4 @@ def _proposed(plan: Plan, by: int | None) -> Kind:
 def _tell(session: Session, task: str = "", turn: Turn | None = None) -> None:
     """Have whoever watches the session, or the turn, know how the plan stands."""
     stream = session.stream if turn is None else turn.stream
-    stream.event("plan", plan=asdict(shown(session.id, session.plan)), task=task)
+    stream.emit(turn_events.PlanChanged(plan=asdict(shown(session.id, session.plan)), task=task))

@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError
 from lightagentd.events.history import Change, History
 from lightagentd.events.types.session import SessionDeleted
@@ -70,7 +71,7 @@ class Deletion:
         agent.sessions.pop(session.id, None)
         session.forget_messages()
         session.plan = None
-        session.stream.event("session", session_info=None)
+        session.stream.emit(turn_events.SessionChanged(session_info=None))
         session.stream.end()
 
     async def _lapse(self, session: str) -> None:

@@ -20,6 +20,7 @@ from lightagentd.agents.stream import SessionStream
 from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.agents.turn import Step, Turn, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
 from lightagentd.errors import (
     AgentNotRunning,
     InvalidArgument,
@@ -385,7 +386,7 @@ class Session:
             self._storing_bytes -= turn.size_bytes
         if becomes_current and self.take_current is not None:
             self.take_current(self)
-        self.stream.event("prompt", trace_id=turn.trace_id, text=turn.prompt.text)
+        self.stream.emit(turn_events.PromptTaken(text=turn.prompt.text), trace_id=turn.trace_id)
 
     async def begin(self, turn: Turn) -> None:
         """Store that a turn begins: its prompt becomes a message of the conversation."""

@@ -23,10 +23,10 @@ async def answer_to(store: Questions[T], question_id: str, origin: Origin, strea
     told = isinstance(asked, Input)
     if asked.state is State.WAITING:
         told = True
-        stream.event(f"{asked.NOUN}_requested", **{asked.NOUN: asked.id}, **asked.request_shown())
+        stream.emit(asked.request())
     try:
         with origin.waiting(question_id):
             return await store.wait(question_id)
     finally:
         if told and (now := store.find(question_id)) and now.state is not State.WAITING:
-            stream.event(f"{now.NOUN}_answered", **{now.NOUN: now.id}, **now.answer_shown())
+            stream.emit(now.outcome())

@@ -14,7 +14,7 @@ from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Outcome, Results
 from lightagentd.agents.tool_calls.run import ToolRun
-from lightagentd.api import TurnEvent
+from lightagentd.api import TurnEvent, turn_events
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
@@ -77,7 +77,7 @@ async def _tell(agent: Agent, stream: TurnStream, name: str, run: Callable[[], A
         outcome = await run()
     except asyncio.CancelledError:
         if agent.panic.on:  # else the caller himself went away
-            stream.event("error", **agent.panic.error().to_dict(), steps=0, duration_ms=0)
+            stream.emit(turn_events.Failed.of(agent.panic.error()))
         raise
     except Suspended:
         failure = ShuttingDown("The daemon stops; the call was not run.", suggestion="Try again later.")
@@ -89,10 +89,13 @@ async def _tell(agent: Agent, stream: TurnStream, name: str, run: Callable[[], A
     else:
         duration_ms = round((time.monotonic() - started) * 1000)
         if outcome.result == "ok":
-            stream.event("done", text=outcome.text, steps=1, duration_ms=duration_ms)
+            stream.emit(turn_events.Done(text=outcome.text, steps=1, duration_ms=duration_ms))
             return
         message = outcome.text.removeprefix(f"Error ({outcome.result}): ")
-        told = {"code": outcome.result, "message": message, "suggestion": ""}
-        stream.event("error", **told, steps=1, duration_ms=duration_ms)
+        stream.emit(
+            turn_events.Failed(
+                code=outcome.result, message=message, suggestion="", steps=1, duration_ms=duration_ms
+            )
+        )
         return
-    stream.event("error", **{"suggestion": "", **failure.to_dict()}, steps=0, duration_ms=0)
+    stream.emit(turn_events.Failed.of(failure))

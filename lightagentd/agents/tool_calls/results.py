@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.agents.stream import TurnStream
+from lightagentd.api.turn_events import ToolResult
 from lightagentd.errors import LightagentError
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import Event
@@ -50,7 +51,7 @@ class _Stored:
     """A result on its way to the disk, and what the watchers hear once it is there."""
 
     done: asyncio.Future[list[Event]]
-    event: dict[str, Any]
+    event: ToolResult
 
 
 class Results:
@@ -64,7 +65,7 @@ class Results:
         self.stream = stream
         self._waiting: deque[_Stored] = deque()
 
-    def add(self, done: asyncio.Future[list[Event]], **event: Any) -> None:
+    def add(self, done: asyncio.Future[list[Event]], event: ToolResult) -> None:
         self._waiting.append(_Stored(done=done, event=event))
 
     @property
@@ -80,7 +81,7 @@ class Results:
                 await asyncio.wait([stored.done])
             self._waiting.popleft()
             stored.done.result()
-            self.stream.event("tool_result", **stored.event)
+            self.stream.emit(stored.event)
 
 
 def message_event(message: Message, **origin: Any) -> NewEvent:

@@ -33,6 +33,7 @@ from lightagentd.agents.tool_calls.results import (
 )
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
+from lightagentd.api import turn_events
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import (
     ApprovalRequired,
@@ -149,7 +150,9 @@ class ToolRun:
             raise
         if not is_input(waits_for):
             ready, decision = self._ready, self._what["decision"]
-            self._stream.event("tool_call", call_id=ready.call_id, decision=decision, **ready.what)
+            self._stream.emit(
+                turn_events.ToolCallStarted(call_id=ready.call_id, decision=decision, **ready.what)
+            )
         return await self._execute()
 
     # Check, decide, ask
@@ -335,8 +338,7 @@ class ToolRun:
         lapsed, changes = dispatcher.asked.approvals.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
-        self._stream.event(
-            "tool_result",
+        told = turn_events.ToolResult(
             call_id=what["call_id"],
             tool=what.get("tool", name),
             action=what.get("action", ""),
@@ -345,6 +347,7 @@ class ToolRun:
             metadata={},
             duration_ms=0,
         )
+        self._stream.emit(told)
         return outcome
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
@@ -474,4 +477,4 @@ class ToolRun:
         )
         history = self._dispatcher.history
         stored = history.append(*lapsed, ended.event(), *self._told(outcome), changes=changes)
-        self._results.add(stored, text=outcome.text, **about)
+        self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

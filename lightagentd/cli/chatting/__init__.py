@@ -3,12 +3,12 @@
     conversation   one chat: its session, what is typed, what is asked; it owns all the rest
     daemon         calls of the daemon, and the watch of a session that outlives the daemon's restarts
     transcript     what happens in the session, on the screen; shows everything exactly once
-    catching_up    what is stored of a session: its last messages, and what happened while nobody watched
-    shown          what of it is on the screen already
-    progress       what goes on just now, for the live region
+    catching_up    the stored part of a session: its last messages, and events that nobody watched
+    shown          what the screen shows already
+    progress       running calls and unfinished text, for the live region
     passages       text as it streams: its finished blocks, and the one that is not finished yet
     markdown       Markdown for a terminal, with rich
-    questions      what waits for an answer of the person who types
+    questions      the questions that the person at the terminal has to answer
     startup        which session a chat begins with
     commands       the table of the commands, and which one a line means
     acting         what the commands do; session_acting has those about sessions

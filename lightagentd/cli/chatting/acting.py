@@ -1,6 +1,6 @@
-"""What the commands do that are about the turn, the agent and the chat itself; `commands` has their names.
+"""The commands about the turn, the agent and the chat itself; `commands` has their names.
 
-Each takes the conversation and what stands behind its name, and raises LightagentError for what is wrong.
+Each takes the conversation and its argument as typed, and raises LightagentError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lightagentd.cli.plan_file import read_plan
 from lightagentd.cli.turn_lines import plan_lines
 from lightagentd.cli.usage import money
 from lightagentd.cli.when import duration, size
-from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_code
+from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_dict
 
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
@@ -60,7 +60,7 @@ def _wrapped(chat: Conversation, line: str, indent: str) -> list[str]:
 
 async def usage(chat: Conversation, argument: str) -> None:
     """What the session used."""
-    _nothing(argument, "usage")
+    takes_nothing(argument, "usage")
     found = await chat.daemon.call("Usage.Get", scope="session", name=chat.session)
     if not found:
         chat.say("Nothing was used yet.")
@@ -215,7 +215,7 @@ async def undo(chat: Conversation, argument: str) -> None:
                 chat.say(*(event.get("text") or "").strip().split("\n"))
             elif event["type"] == "error":
                 transcript.progress.end(event["trace_id"])
-                raise from_code(event.get("code") or "", event["message"], event.get("suggestion") or "")
+                raise from_dict(event)
     transcript.progress.end(event["trace_id"])
 
 
@@ -237,11 +237,11 @@ async def attach(chat: Conversation, argument: str) -> None:
 
 async def exit_(chat: Conversation, argument: str) -> None:
     """Leave."""
-    _nothing(argument, "exit")
+    takes_nothing(argument, "exit")
     chat.leave()
 
 
-def _nothing(argument: str, name: str) -> None:
-    """Raises InvalidArgument for an argument where there is none."""
+def takes_nothing(argument: str, name: str) -> None:
+    """Raises InvalidArgument if there is an argument."""
     if argument:
         raise InvalidArgument(f"/{name} takes nothing.", suggestion=f"Write: /{name}")

@@ -1,6 +1,6 @@
-"""What is stored of a session: its last messages, and what happened while it was not watched.
+"""Reads the stored part of a session: its last messages, and what happened while nobody watched.
 
-Whoever reads with `CatchingUp` sees each stored event once: it remembers the number of the newest one.
+`CatchingUp` gives each stored event once: it remembers the number of the newest one.
 """
 
 from __future__ import annotations

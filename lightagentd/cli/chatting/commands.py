@@ -1,6 +1,6 @@
 """The commands of a chat: a line that begins with a slash. A unique beginning of a name is enough.
 
-What a command does is in `acting` and `session_acting`; here is what it is called, takes and completes.
+`acting` and `session_acting` implement them; this table has their names, arguments and completions.
 """
 
 from __future__ import annotations
@@ -32,77 +32,56 @@ class Command:
     run: Callable[[Conversation, str], Awaitable[None]]
 
 
-COMMANDS = (
-    Command(name="help", takes="[COMMAND]", help="This list.", completes="command", run=acting.help_),
-    Command(name="new", takes="[TITLE]", help="Begin a new session.", run=session_acting.new),
-    Command(
-        name="sessions",
-        takes="[AGENT]",
-        help="List your sessions.",
-        completes="agent",
-        run=session_acting.sessions,
-    ),
-    Command(
-        name="switch",
-        takes="SESSION",
-        help="Open another session, by its id or a part of its title.",
-        completes="session",
-        run=session_acting.switch,
-    ),
-    Command(name="pause", help="Take no prompts until /resume.", run=session_acting.pause),
-    Command(name="resume", help="Take a paused session up again.", run=session_acting.resume),
-    Command(name="rename", takes="TITLE", help="Give the session another title.", run=session_acting.rename),
-    Command(name="fork", takes="[TITLE]", help="Go on in a copy of the session.", run=session_acting.fork),
-    Command(
-        name="delete",
-        takes="[SESSION]",
-        help="Drop a session and all that was said in it.",
-        completes="session",
-        run=session_acting.delete,
-    ),
-    Command(name="history", takes="[NUMBER]", help="Show the last messages.", run=session_acting.history),
-    Command(name="usage", help="Show what the session used, and its limits.", run=acting.usage),
-    Command(
-        name="model", takes="[AGENT]", help="Show the agent's model.", completes="agent", run=acting.model
-    ),
-    Command(
-        name="tools", takes="[TOOL]", help="List the tools, or show one.", completes="tool", run=acting.tools
-    ),
-    Command(
-        name="skills",
-        takes="[SKILL]",
-        help="List the skills, or show one.",
-        completes="skill",
-        run=acting.skills,
-    ),
-    Command(
-        name="plan",
-        takes="[on|off|progress|apply|retry|skip|abort|set FILE]",
-        help="Plan mode: draft a plan, look at it, apply it.",
-        completes="plan",
-        run=acting.plan,
-    ),
-    Command(
-        name="approve", takes="[ID] [NOTE]", help="Allow the call that is asked about.", run=acting.approve
-    ),
-    Command(name="deny", takes="[ID] [NOTE]", help="Refuse the call that is asked about.", run=acting.deny),
-    Command(name="answer", takes="[ID] TEXT", help="Answer what the agent asks.", run=acting.answer),
-    Command(name="undo", takes="[CALL]", help="Take back what a call changed in a file.", run=acting.undo),
-    Command(
-        name="export",
-        takes="[FILE]",
-        help="Write the session to a file: Markdown, or JSONL if its name ends so.",
-        completes="file",
-        run=session_acting.export,
-    ),
-    Command(
-        name="attach",
-        takes="FILE",
-        help="Send a file along with the next prompt.",
-        completes="file",
-        run=acting.attach,
-    ),
-    Command(name="exit", help="Leave; a turn that runs goes on.", run=acting.exit_),
+COMMANDS = tuple(
+    Command(name=name, takes=takes, completes=completes, run=run, help=text)
+    for name, takes, completes, run, text in (
+        ("help", "[COMMAND]", "command", acting.help_, "This list."),
+        ("new", "[TITLE]", "", session_acting.new, "Begin a new session."),
+        ("sessions", "[AGENT]", "agent", session_acting.sessions, "List your sessions."),
+        (
+            "switch",
+            "SESSION",
+            "session",
+            session_acting.switch,
+            "Open another session, by its id or a part of its title.",
+        ),
+        ("pause", "", "", session_acting.pause, "Take no prompts until /resume."),
+        ("resume", "", "", session_acting.resume, "Take a paused session up again."),
+        ("rename", "TITLE", "", session_acting.rename, "Give the session another title."),
+        ("fork", "[TITLE]", "", session_acting.fork, "Go on in a copy of the session."),
+        (
+            "delete",
+            "[SESSION]",
+            "session",
+            session_acting.delete,
+            "Drop a session and all that was said in it.",
+        ),
+        ("history", "[NUMBER]", "", session_acting.history, "Show the last messages."),
+        ("usage", "", "", acting.usage, "Show what the session used, and its limits."),
+        ("model", "[AGENT]", "agent", acting.model, "Show the agent's model."),
+        ("tools", "[TOOL]", "tool", acting.tools, "List the tools, or show one."),
+        ("skills", "[SKILL]", "skill", acting.skills, "List the skills, or show one."),
+        (
+            "plan",
+            "[on|off|progress|apply|retry|skip|abort|set FILE]",
+            "plan",
+            acting.plan,
+            "Plan mode: draft a plan, look at it, apply it.",
+        ),
+        ("approve", "[ID] [NOTE]", "", acting.approve, "Allow the call that is asked about."),
+        ("deny", "[ID] [NOTE]", "", acting.deny, "Refuse the call that is asked about."),
+        ("answer", "[ID] TEXT", "", acting.answer, "Answer what the agent asks."),
+        ("undo", "[CALL]", "", acting.undo, "Take back what a call changed in a file."),
+        (
+            "export",
+            "[FILE]",
+            "file",
+            session_acting.export,
+            "Write the session to a file: Markdown, or JSONL if its name ends so.",
+        ),
+        ("attach", "FILE", "file", acting.attach, "Send a file along with the next prompt."),
+        ("exit", "", "", acting.exit_, "Leave; a turn that runs goes on."),
+    )
 )
 
 

@@ -1,6 +1,6 @@
-"""What Tab offers: commands, and what they take; in a prompt, paths and names of tools, skills and agents.
+"""Completes with Tab: commands and their arguments; in a prompt, paths and names of tools, skills and agents.
 
-Names come from the daemon now and then, so that Tab itself waits for nothing.
+The names are fetched from the daemon now and then, so that Tab itself does not wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One chat: the session that is open, what is typed, and what becomes of it.
+"""One chat: the open session, the typed lines, and what they do.
 
-A conversation owns its tasks: the watch of the session, the one that works off what was typed, line after
-line, and a clock for the times on the screen. An answer to a question does not wait for the lines before it.
+A conversation owns its tasks: the watch of the session, the one that works off the typed lines in order, and
+a clock for the times on the screen. An answer to a question does not wait for the lines before it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Text as it streams in: which of its Markdown blocks are finished, and what is not finished yet.
+"""Text as it streams in, parted into finished Markdown blocks and the unfinished rest.
 
-A block is finished when another one begins after it, so the last one never is before the text ends. Finished
-blocks are printed once; only the rest changes on the screen.
+A block is finished when another one begins after it, so the last one is unfinished until the text ends.
+Finished blocks are printed once; only the rest changes on the screen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes on just now, for the live region: the unfinished text, running calls, and prompts that wait."""
+"""The live region: the unfinished text, running calls, and waiting prompts."""
 
 from __future__ import annotations
 

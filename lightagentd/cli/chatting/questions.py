@@ -1,7 +1,7 @@
-"""What waits for an answer of the person who types, and what he may type.
+"""The questions that the person at the terminal has to answer, and the answers that they may type.
 
-The oldest open question is the one that is asked. What was typed before it was shown is no answer to it: the
-screen puts an unfinished line aside, and says of each finished one which question was on the screen.
+The oldest open question is the one that is asked. Text typed before it was shown does not answer it: the
+screen puts an unfinished line aside, and says of each finished line which question was on the screen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands do that are about sessions; `commands` has their names, `acting` the others."""
+"""The commands about sessions; `commands` has their names, `acting` the other commands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.cli.chatting.acting import takes_nothing
 from lightagentd.cli.chatting.catching_up import short_lines
 from lightagentd.cli.chatting.startup import (
     Opening,
@@ -53,14 +54,14 @@ async def switch(chat: Conversation, argument: str) -> None:
 
 async def pause(chat: Conversation, argument: str) -> None:
     """Pause the session."""
-    _nothing(argument, "pause")
+    takes_nothing(argument, "pause")
     await chat.daemon.call("Sessions.Pause", session=chat.session)
     chat.say("Paused: it takes no prompts until /resume. What runs goes on to its end.")
 
 
 async def resume(chat: Conversation, argument: str) -> None:
     """Take the session up again."""
-    _nothing(argument, "resume")
+    takes_nothing(argument, "resume")
     await chat.daemon.call("Sessions.Resume", session=chat.session)
     chat.say("It takes prompts again.")
 
@@ -180,9 +181,3 @@ async def _whole(chat: Conversation, name: str, command: str) -> str:
             suggestion=f"Write more: {', '.join(each['id'] for each in meant[:5])}",
         )
     return str(meant[0]["id"])
-
-
-def _nothing(argument: str, name: str) -> None:
-    """Raises InvalidArgument for an argument where there is none."""
-    if argument:
-        raise InvalidArgument(f"/{name} takes nothing.", suggestion=f"Write: /{name}")

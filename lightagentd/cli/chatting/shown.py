@@ -1,4 +1,4 @@
-"""What of a session is on the screen already, so that everything is shown exactly once.
+"""Remembers what the screen shows already, so that everything is shown exactly once.
 
 The same thing may come twice: as an event of the watch, and out of the history after the watch was broken.
 A call and its result have a `call_id`, a prompt and the end of a turn the turn's `trace_id`. A text has

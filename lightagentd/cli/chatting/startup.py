@@ -1,7 +1,7 @@
-"""Which session a chat begins with.
+"""Picks the session that a chat begins with.
 
-With no session yet it makes one; with exactly one earlier session it opens that one; else it keeps the
-current one and lists the rest.
+Without a session it makes one; with exactly one it opens that; else it keeps the current one and lists the
+rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def open_new(daemon: Daemon, agent: str, title: str = "") -> Opening:
 
 
 async def open_latest(daemon: Daemon, agent: str) -> Opening:
-    """The one that the caller has, or his current one; a new one where he has none. Raises as the client."""
+    """The caller's only or current session; a new one if they have none. Raises as the client."""
     own = await own_sessions(daemon, agent)
     if not own:
         return await open_new(daemon, agent)

@@ -1,9 +1,8 @@
 """What happens in a session, on the screen: each thing once, in its order.
 
 Events come from the watch of the session (`show`) and, for what happened while nobody watched, out of the
-history (`stored`). Where a person reads along, texts are Markdown and each call is a line at its beginning
-and another at its end; what is not finished yet is in the live region. Where a program reads, there are the
-answers alone.
+history (`stored`). For a person, texts are rendered Markdown and each call is a line at its beginning and
+another at its end; unfinished text is in the live region. A program gets the answers alone.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import Screen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import how_to_answer, how_to_answer_input, input_lines, question_lines
+from lightagentd.cli.question import how_to_answer, question_id, question_lines
 from lightagentd.cli.terminal import BOLD, DIM, RED, YELLOW, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
     compacted_line,
-    input_answer_line,
+    is_granted,
     plan_event_line,
     plan_lines,
     result_line,
 )
 from lightagentd.cli.when import duration
-from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_code
+from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_dict
 
 _PROMPT_LINES = 20
 _AT_BOUNDARY = (
@@ -68,25 +67,6 @@ class Transcript:
         """Whether the text that streams began before the watch, so that it is shown once it is stored."""
         self._before = ""
         """What was printed last: block, prompt, line or nothing."""
-        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
-            "prompt": self._on_prompt,
-            "queued": self._on_queued,
-            "started": self._on_started,
-            "text_delta": self._on_text_delta,
-            "tool_call": self._on_tool_call,
-            "tool_output": self._on_tool_output,
-            "tool_result": self._result,
-            "approval_requested": self._on_approval_requested,
-            "approval_answered": self._on_approval_answered,
-            "input_requested": self._on_input_requested,
-            "input_answered": self._on_input_answered,
-            "notice": self._on_notice,
-            "compacted": self._on_compacted,
-            "plan": self._on_plan,
-            "session": self._on_session,
-            "done": self._on_done,
-            "error": self._on_error,
-        }
 
     @property
     def running(self) -> bool:
@@ -126,8 +106,8 @@ class Transcript:
         self._joined = False
 
     def show(self, event: dict[str, Any]) -> None:
-        """One event of the watch."""
-        handler = self._handlers.get(event["type"])
+        """One event of the watch, shown by the method `_on_` and its type, if there is one."""
+        handler = getattr(self, f"_on_{event['type']}", None)
         is_over = event.get("trace_id") in self.shown.turns and event["type"] not in _BEYOND_TURNS
         if handler is not None and not is_over:
             handler(event)
@@ -148,9 +128,9 @@ class Transcript:
             self._call(data)
         elif topic == "agent.tool_dispatch" and event["type"] == "refused":
             tool = data.get("tool") or data.get("function")
-            self._result({**data, "tool": tool, "text": data.get("message")})
+            self._on_tool_result({**data, "tool": tool, "text": data.get("message")})
         elif topic.startswith("tool.") and event["type"] == "invocation":
-            self._result(data)
+            self._on_tool_result(data)
         elif topic == "session.turn" and event["type"] == "done":
             if not self._screen.is_terminal:
                 self._screen.print(self.shown.last_text.get(trace_id, "").rstrip("\n"))
@@ -250,7 +230,7 @@ class Transcript:
             self._end_passage()
             self.note(call_line(event))
 
-    def _result(self, event: dict[str, Any]) -> None:
+    def _on_tool_result(self, event: dict[str, Any]) -> None:
         self.progress.result(event["call_id"])
         if self.shown.first(event["call_id"], self.shown.results):
             self._end_passage()
@@ -262,46 +242,33 @@ class Transcript:
     # What is asked
 
     def _on_approval_requested(self, event: dict[str, Any]) -> None:
-        self._ask(
-            Question.of_call(event),
-            question_lines(event),
-            how_to_answer(event["approval"]),
-            may_answer=bool(event.get("may_answer")),
-        )
+        self._ask(event, Question.of_call(event), may_answer=bool(event.get("may_answer")))
 
     def _on_input_requested(self, event: dict[str, Any]) -> None:
-        self._ask(
-            Question.of_agent(event),
-            list(input_lines(event)),
-            how_to_answer_input(event["input"]),
-            may_answer=True,
-        )
+        self._ask(event, Question.of_agent(event), may_answer=True)
 
-    def _ask(self, question: Question, lines: list[Any], how: str, *, may_answer: bool) -> None:
+    def _ask(self, event: dict[str, Any], question: Question, *, may_answer: bool) -> None:
         self._end_passage()
         self.progress.waiting = True
         asks = may_answer and self._screen.can_ask
         if self.shown.first(question.id, self.shown.questions):
             if self._screen.is_terminal:
-                self.lines(lines)
+                self.lines([*question_lines(event)])
             if not asks:
-                self._screen.warn("The turn waits until somebody answers this.", how)
+                self._screen.warn("The turn waits until somebody answers this.", how_to_answer(event))
         elif asks and not self._questions.is_open(question.id):
             self.note(f"Still asked: {question.summary}")
         if asks:
             self._questions.open(question)
 
     def _on_approval_answered(self, event: dict[str, Any]) -> None:
-        self._answered(event["approval"], answer_line(event), event.get("state") == "granted")
-
-    def _on_input_answered(self, event: dict[str, Any]) -> None:
-        self._answered(event["input"], input_answer_line(event), event.get("state") == "answered")
-
-    def _answered(self, question: str, line: str, good: bool) -> None:
         self.progress.waiting = False
+        question = question_id(event)
         self._questions.close(question)
         if self.shown.first(question, self.shown.answers):
-            self.note(line, DIM if good else RED)
+            self.note(answer_line(event), DIM if is_granted(event) else RED)
+
+    _on_input_answered = _on_approval_answered
 
     # The rest
 
@@ -354,11 +321,7 @@ class Transcript:
         self._failed(event["trace_id"], event)
 
     def _failed(self, trace_id: str, data: dict[str, Any]) -> None:
-        error = from_code(
-            data.get("code") or "",
-            str(data.get("message") or "The turn failed."),
-            data.get("suggestion") or "",
-        )
+        error = from_dict(data)
         if data.get("code") == _GOES_ON and self._screen.can_ask:
             self._end_passage()
             self.note(error.message)

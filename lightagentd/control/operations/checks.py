@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session
+from lightagentd.api.turn_events import ApprovalRequested
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.errors import InvalidArgument, ShuttingDown
 from lightagentd.events.context import act_for
@@ -55,10 +56,10 @@ class Operations:
         return await self._daemon.authority.may(caller, Operation.APPROVE, agent=agent)
 
     async def _for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
-        """A turn event as this caller gets it: a question says whether he may answer it."""
-        if event["type"] != "approval_requested":
+        """A turn event as this caller gets it: a question says whether they may answer it."""
+        if event["type"] != ApprovalRequested.type:
             return event
-        return cast(api.TurnEvent, {**event, "may_answer": await self._may_approve(caller, agent)})
+        return {**event, "may_answer": await self._may_approve(caller, agent)}
 
     def _visible(self, caller: Caller, agent: Agent) -> list[Session]:
         viewer = caller.viewer

@@ -20,7 +20,9 @@ from lightagentd.agents.sessions import imports, transcript
 from lightagentd.agents.sessions.copying import fork, take
 from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.agents.sessions.session import Session, check_title, session_not_found
+from lightagentd.agents.stream import REQUESTS
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.sessions import SessionOperations, check_timeout
 from lightagentd.control.sight import Sight
@@ -37,7 +39,6 @@ from lightagentd.limits import MAX_MESSAGE_BYTES
 _ROOM_BYTES = 64 << 10
 """What an answer holds beside the text of an export, at the most."""
 _SUFFIXES = {transcript.MARKDOWN: ".md", transcript.JSON_LINES: ".jsonl"}
-_REQUESTS = ("approval_requested", "input_requested")
 _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -57,7 +58,8 @@ class SessionCareOperations(SessionOperations):
         watcher = found.stream.watch()
         async with aclosing(watcher.events(of_session=True)) as events:
             info = asdict(self._session_info(found))
-            yield {"type": "session", "session": found.id, "trace_id": "", "session_info": info}
+            opened = turn_events.SessionChanged(session_info=info)
+            yield {"type": opened.type, "session": found.id, "trace_id": "", **opened.fields()}
             if (asked := _waits_for(found)) is not None:
                 yield await self._for_caller(asked, caller, agent.name)
             if found.stream.ended:
@@ -191,7 +193,7 @@ def _waits_for(session: Session) -> api.TurnEvent | None:
     """The request that the running turn waits with, for somebody who comes only now."""
     turn = session.running
     latest = turn.stream.latest if turn is not None and turn.is_waiting else None
-    return latest if latest is not None and latest["type"] in _REQUESTS else None
+    return latest if latest is not None and latest["type"] in REQUESTS else None
 
 
 async def _until_at_rest(session: Session, caller: Caller) -> None:

@@ -22,10 +22,10 @@ from lightagentd.agents.sessions.session import (
     title_from,
 )
 from lightagentd.agents.stream import Watcher
+from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.control.operations.checks import Operations, check_limit
-from lightagentd.control.presentation import error_of
-from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut
+from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut, from_dict
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.quoted import Prompt, sent
@@ -148,7 +148,7 @@ class SessionOperations(Operations):
             async with asyncio.timeout(timeout_s):
                 async for event in events:
                     if event["type"] == "error":
-                        raise error_of(event)
+                        raise from_dict(event)
                     if event["type"] == "done":
                         return api.Answer(
                             text=event["text"],
@@ -219,7 +219,7 @@ class SessionOperations(Operations):
 
     def _tell_of(self, session: Session) -> None:
         """Tell those who watch a session how it is now."""
-        session.stream.event("session", session_info=asdict(self._session_info(session)))
+        session.stream.emit(turn_events.SessionChanged(session_info=asdict(self._session_info(session))))
 
     def _tell_of_former(self, before: Session | None) -> None:
         """Tell those who watch the session that was the current one, if it is not that any more."""

@@ -23,8 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from lightagentd.errors import HistoryDamaged, LightagentError, NotFound, PermissionDenied, StorageError
-from lightagentd.errors import from_code as error_from_code
+from lightagentd.errors import (
+    HistoryDamaged,
+    LightagentError,
+    NotFound,
+    PermissionDenied,
+    StorageError,
+    from_dict,
+)
 
 _JSON, _BYTES, _ERROR, _END = b"J", b"B", b"E", b"Z"
 _MAX_FRAME_BYTES = 256 << 20
@@ -150,9 +156,7 @@ def _error(payload: bytes) -> LightagentError:
     found = _decoded(payload)
     if not isinstance(found, dict) or not {"code", "message"} <= found.keys():
         return HistoryDamaged("What was read of the store is no answer.")
-    err = error_from_code(str(found["code"]), str(found["message"]), str(found.get("suggestion", "")))
-    err.field = str(found.get("field", ""))
-    return err
+    return from_dict(found)
 
 
 def _ending(state: Path, status: int) -> LightagentError:

@@ -15,9 +15,10 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
+from lightagentd.api import turn_events
 from lightagentd.errors import ApprovalClosed, ApprovalNotFound
 from lightagentd.events.types import approval as kinds
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.policy.questions.question import Question, State
 
 _DOMAIN = b"lightagentd approval 1\0"
@@ -112,7 +113,7 @@ class Approval(Question):
     def ended(self, state: State, why: str) -> Self:
         return replace(self, state=state, note=why)
 
-    def event(self, _why: str) -> Kind:
+    def event(self, _why: str) -> EventType:
         call = {"approval": self.id, **self._fields("call_id", "tool", "action", "effect")}
         call |= {"note": self.note} if self.note else {}
         if self.state is not State.WAITING:
@@ -121,14 +122,14 @@ class Approval(Question):
         asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
         return kinds.ApprovalRequested(args=self.shown, **call, **asked)
 
-    def request_shown(self) -> dict[str, Any]:
+    def request(self) -> turn_events.ApprovalRequested:
         call = self._fields("call_id", "tool", "action", "effect", "cwd")
         why = self._fields("preview", "rule", "reason", "expires_us", "volatile")
-        return {**call, "args": self.shown, **why}
+        return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
 
-    def answer_shown(self) -> dict[str, Any]:
+    def outcome(self) -> turn_events.ApprovalAnswered:
         answer = self._fields("call_id", "tool", "action", "answered_by", "note")
-        return {**answer, "state": self.state.value}
+        return turn_events.ApprovalAnswered(approval=self.id, state=self.state.value, **answer)
 
     def refusal(self) -> ApprovalClosed:
         words = {

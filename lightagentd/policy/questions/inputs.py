@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.history import History, NewEvent
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.policy.questions.question import Question, State, now_us
@@ -43,10 +44,10 @@ class Input(Question):
         """Until its call has a result, whether it is answered or not."""
         return True
 
-    def event(self, why: str) -> Kind:
+    def event(self, why: str) -> EventType:
         about_it = {"input": self.id, "call_id": self.call_id}
         if self.state is State.WAITING:
-            return InputRequested(input=self.id, **self.request_shown())
+            return InputRequested(**self.request().fields())
         if self.state is State.EXPIRED:
             return InputExpired(**about_it)
         if self.state is State.LAPSED:
@@ -54,11 +55,13 @@ class Input(Question):
         assert self.answered_by is not None
         return InputAnswered(**about_it, answer=self.answer, answered_by=self.answered_by)
 
-    def request_shown(self) -> dict[str, Any]:
-        return {**self._fields("call_id", "question", "expires_us"), "choices": [*self.choices]}
+    def request(self) -> turn_events.InputRequested:
+        asked = self._fields("call_id", "question", "expires_us")
+        return turn_events.InputRequested(input=self.id, choices=[*self.choices], **asked)
 
-    def answer_shown(self) -> dict[str, Any]:
-        return {**self._fields("call_id", "answer", "answered_by"), "state": self.state.value}
+    def outcome(self) -> turn_events.InputAnswered:
+        answer = self._fields("call_id", "answer", "answered_by")
+        return turn_events.InputAnswered(input=self.id, state=self.state.value, **answer)
 
     def refusal(self) -> InputClosed:
         words = {

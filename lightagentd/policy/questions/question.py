@@ -12,8 +12,9 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, ClassVar, Self
 
+from lightagentd.api import turn_events
 from lightagentd.errors import LightagentError
-from lightagentd.events.types.event_type import Kind
+from lightagentd.events.types.event_type import EventType
 
 
 class State(StrEnum):
@@ -94,16 +95,16 @@ class Question:
         """As it is when it closes without an answer."""
         return replace(self, state=state)
 
-    def event(self, _why: str) -> Kind:
+    def event(self, _why: str) -> EventType:
         """The event of its newest change; the argument says why it lapsed."""
         raise NotImplementedError
 
-    def request_shown(self) -> dict[str, Any]:
-        """What a watcher of the turn, who may decide, has to see of it."""
+    def request(self) -> turn_events.Event:
+        """The turn event that asks for an answer, with all that the person who decides has to see."""
         raise NotImplementedError
 
-    def answer_shown(self) -> dict[str, Any]:
-        """What a watcher of the turn sees of how it ended."""
+    def outcome(self) -> turn_events.Event:
+        """The turn event that says how the question ended."""
         raise NotImplementedError
 
     def refusal(self) -> LightagentError:

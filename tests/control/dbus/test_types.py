@@ -27,9 +27,7 @@ from lightagentd.control.dbus.types import (
 from lightagentd.errors import InvalidArgument
 
 PUBLIC = [
-    cls
-    for _, cls in inspect.getmembers(api, inspect.isclass)
-    if cls.__module__ == api.__name__ and cls is not Any
+    cls for _, cls in inspect.getmembers(api, inspect.isclass) if cls.__module__.startswith(api.__name__)
 ]
 
 

@@ -31,6 +31,7 @@ from lightagentd.agents.model_calls.compaction.window import (
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.retries import ModelCalls
 from lightagentd.agents.tool_calls.results import Results
+from lightagentd.api import turn_events
 from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
 from lightagentd.events.history import Change, History
 from lightagentd.events.model import Event
@@ -87,7 +88,7 @@ class Compactor:
         results: Results,
         *,
         compact_at: float,
-        tell: Callable[..., None],
+        tell: Callable[[turn_events.Event], None],
         tell_usage: Callable[[Reply], None],
     ) -> None:
         self._session = session
@@ -170,16 +171,16 @@ class Compactor:
         session.take_messages([message_of(summary, by), *kept])
         self.gauge.forget()
         tokens = self.gauge.measure(system, functions, session.messages)
-        what = {
-            "from_seq": stored.events[start - had_summary].seq,
-            "kept": len(kept),
-            "removed": len(older) - had_summary,
-            "tokens_before": tokens_before,
-            "tokens_after": tokens,
-            "summarized_by": by,
-        }
+        compacted = turn_events.Compacted(
+            kept=len(kept),
+            removed=len(older) - had_summary,
+            tokens_before=tokens_before,
+            tokens_after=tokens,
+            summarized_by=by,
+        )
+        what = {"from_seq": stored.events[start - had_summary].seq, **compacted.fields()}
         await self._store(what, summary, reply)
-        self._tell("compacted", **{name: value for name, value in what.items() if name != "from_seq"})
+        self._tell(compacted)
         return tokens
 
     async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:

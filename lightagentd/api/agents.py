@@ -1,0 +1,94 @@
+"""Agents, and the tools and skills that they have."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """A definition and its running instance. `state`: running, stopped, failed (being restarted), broken."""
+
+    name: str
+    description: str
+    role: str
+    model: str
+    fallback: list[str]
+    tools: list[str]
+    skills: list[str]
+    effects: list[str]
+    max_steps: int
+    origin: str
+    state: str
+    restarts: int
+    sessions: int
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One action of a tool. `effect` is empty where each call chooses; `schema` is that of its arguments."""
+
+    name: str
+    description: str
+    effect: str
+    taints: bool
+    timeout_s: float
+    schema: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One tool file. `problem` says why it is disabled, if it is."""
+
+    name: str
+    description: str
+    origin: str
+    actions: list[Action]
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolChoice:
+    """How one function fits a prompt. `why`: always, when every conversation needs it; fits, when it is
+    offered for the prompt; left_out, when it fits less and is not offered. `words` are those of the prompt
+    that it was found by. `effect` is empty where each call chooses.
+    """
+
+    function: str
+    tool: str
+    action: str
+    effect: str
+    description: str
+    why: str
+    score: float
+    words: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a model is offered for a prompt: `offered` of the `functions` that its agent has. `all_offered`
+    when they are no more than `max_tools`, so that nothing is left out; that is `limits.max_tools`, or fewer
+    where the agent's model has a small window.
+    """
+
+    agent: str
+    functions: int
+    max_tools: int
+    all_offered: bool
+    offered: int
+    choices: list[ToolChoice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skill:
+    """One skill. `body` is empty in lists."""
+
+    name: str
+    description: str
+    prompts: list[str]
+    args: list[str]
+    effect: str
+    runbook: bool
+    origin: str
+    problem: str
+    body: str

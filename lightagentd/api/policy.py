@@ -1,0 +1,69 @@
+"""Rules of policy, and what they would decide."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRule:
+    """One rule of policy.d. `conditions` are those that it has, as in its file; `origin` is FILE:LINE."""
+
+    name: str
+    decision: str
+    reason: str
+    even_if_tainted: bool
+    conditions: Any
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyExplanation:
+    """What policy would say to a call, and why.
+
+    `rule` decided; its `origin` is FILE:LINE, or empty for a built-in rule. `effect` is the one in force.
+    `message` and `suggestion` are what a refused call gets. `matched` are all rules of policy.d that are
+    about the call, `notes` sentences on what else had a part in the decision.
+    """
+
+    decision: str
+    rule: str
+    origin: str
+    reason: str
+    effect: str
+    message: str
+    suggestion: str
+    matched: list[PolicyRule]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyChange:
+    """A stored call that other rules would decide otherwise. `seq` is the event that tells of it."""
+
+    seq: int
+    time_us: int
+    agent: str
+    session: str
+    owner: int | None
+    call_id: str
+    tool: str
+    action: str
+    effect: str
+    args: Any
+    before: str
+    before_rule: str
+    after: str
+    after_rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyReplay:
+    """One answer of a replay: a call whose decision would change, and the counts so far; the last has none.
+
+    `judged` counts calls that policy had decided, `skipped` those of which the history does not hold enough.
+    """
+
+    judged: int
+    changed: int
+    skipped: int
+    change: PolicyChange | None

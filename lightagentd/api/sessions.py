@@ -1,0 +1,201 @@
+"""Sessions and what belongs to one: messages, a plan, questions to a person, memories, changed files."""
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One conversation. `state`: idle, running, waiting (for the approval or the input `waits_for`). A paused
+    one takes no prompts and begins no turn. `current`: its owner's prompts without a session go to it.
+    `mode`: normal, or the phase of its plan (drafting, ready, applying). `tainted`: text from outside is in
+    it, since the call `tainted_by`; `hosts` are those that it may reach again without a question.
+    `interrupted` says what is known of a turn that the daemon stopped in the middle of, until the next turn
+    is done.
+    """
+
+    id: str
+    agent: str
+    owner: int
+    title: str
+    state: str
+    created_us: int
+    updated_us: int
+    turns: int
+    queued: int
+    paused: bool
+    current: bool
+    mode: str
+    waits_for: str
+    forked_from: str
+    interrupted: str
+    tainted: bool
+    tainted_by: str
+    hosts: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One entry of a conversation. `tool_calls` are `{id, name, arguments}` objects."""
+
+    seq: int
+    time_us: int
+    role: str
+    content: str
+    name: str
+    tool_call_id: str
+    tool_calls: list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The end of a turn for a caller who did not watch it."""
+
+    text: str
+    session: str
+    trace_id: str
+    steps: int
+    duration_ms: int
+
+
+class Attachment(TypedDict):
+    """A file that goes with a prompt: its name, without a path, and its text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A session as text. `format`: markdown or jsonl; `name` is a file name for it."""
+
+    session: str
+    format: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTask:
+    """One task of a plan. `check` is a shell command that observes and must end with status 0, or empty.
+    `state`: pending, running, done, failed, skipped; `note` says why it failed, `trace_id` is its last turn.
+    """
+
+    id: str
+    text: str
+    check: str
+    state: str
+    note: str
+    trace_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of a session. `phase`: off, drafting, ready, applying, completed. `stopped_at`: the task that
+    failed, while it is applied; it goes on with retry, skip or abort. `note` is a sentence on how it stands.
+    `digest` stands for the title and the tasks with their checks, whatever their states.
+    """
+
+    session: str
+    phase: str
+    title: str
+    tasks: list[PlanTask]
+    stopped_at: str
+    note: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """A question about one call, and its answer. `state`: waiting, granted, denied, expired, used, lapsed.
+
+    `args` are what runs, without those that are secret by their nature; `preview` is what the call would do,
+    and `rule` and `reason` say why it is asked. `answered_by` is a uid, `note` what that person said, or why
+    it lapsed. `volatile`: the daemon keeps it in memory alone, because it holds a secret; it ends with the
+    daemon. `may_answer`: whether the caller may approve it.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    trace_id: str
+    call_id: str
+    tool: str
+    action: str
+    effect: str
+    args: Any
+    cwd: str
+    digest: str
+    preview: str
+    rule: str
+    reason: str
+    created_us: int
+    expires_us: int
+    state: str
+    answered_by: int | None
+    answered_us: int
+    note: str
+    volatile: bool
+    may_answer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A question of an agent (`human.ask`), and its answer. `state`: waiting, answered, expired, lapsed.
+    With `choices` the answer is one of them. `answered_by` is a uid.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    trace_id: str
+    call_id: str
+    question: str
+    choices: list[str]
+    created_us: int
+    expires_us: int
+    state: str
+    answer: str
+    answered_by: int | None
+    answered_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Something that an agent is to remember for one owner. `agent` is empty when it is for all agents.
+
+    `state`: kept; candidate, when it comes from a conversation with text from outside in it, and a person has
+    not promoted it yet; rejected. `source`: person, agent or import. `confidence` is from 0 to 1,
+    `expires_us` is 0 when it does not expire.
+    """
+
+    id: str
+    owner: int
+    agent: str
+    text: str
+    tags: list[str]
+    source: str
+    state: str
+    session: str
+    trace_id: str
+    created_us: int
+    updated_us: int
+    expires_us: int
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of a file that was kept. `undone_by` is the call that took it back, empty while it stands;
+    taking back an `undo` makes the change again.
+    """
+
+    call_id: str
+    agent: str
+    owner: int
+    action: str
+    path: str
+    time_us: int
+    undone_by: str

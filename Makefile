@@ -1,6 +1,8 @@
 # make demo    set everything up, start a daemon, prompt it
 # make shell   a shell in which lactl talks to a daemon of its own
 # make test    set everything up, and pass all tests (lint and types too)
+# make check   lint, types, and the tests of what changed since main: two minutes at most
+# make coverage   pass the tests that need no container, and print the code that none executes
 # make bench   the figures of docs/figures.md
 # make stats   the figures of the code: files, lines, circles, large classes, tests
 # make recording  docs/first-prompt.svg anew, from a real run
@@ -12,7 +14,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test lint bench stats recording deb rpm lock generate setup setup-build setup-test clean
+.PHONY: demo shell test check coverage lint bench stats recording deb rpm lock generate setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -30,8 +32,14 @@ setup-test:
 	@PYTHON=$(PYTHON) packaging/checkout/setup.sh test
 
 # With PYTEST_ARGS, the tests that they name: make test PYTEST_ARGS="tests/cli -x"
-test: setup-test lint
+test: setup-test
 	$(if $(PYTEST_ARGS),$(BIN)/python -m pytest $(PYTEST_ARGS),packaging/checkout/test.sh $(REPORTS))
+
+check: setup-test
+	@packaging/checkout/check.sh
+
+coverage: setup-test
+	@packaging/checkout/coverage.sh
 
 lint: setup-test
 	$(BIN)/ruff check .

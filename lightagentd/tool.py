@@ -1,4 +1,4 @@
-"""What a tool author imports.
+"""The interface of tools: the names that a tool's author imports.
 
 A tool is one file: a class derived from `Tool` with a `name`, and methods marked with `@action`. An
 action takes a context and one pydantic model of its arguments, and returns a `Result` or raises
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class Effect(StrEnum):
-    """What a call may do, from the least to the most; the kernel enforces it (DESIGN section 1)."""
+    """What a call may do, from the least to the most; the kernel enforces it (`worker.sandbox`)."""
 
     OBSERVE = "observe"
     REACH = "reach"
@@ -66,8 +66,8 @@ class Place(StrEnum):
     """Where an action runs when that is not the worker of its effect; none of these runs shell commands."""
 
     INSPECT = "inspect"
-    """One for the machine, that may see more than the file modes allow (DESIGN section 2). Where there is
-    none, the worker of the effect runs the action, and the result says what it could not see."""
+    """One for the machine, that may see more than the file modes allow. Without it the worker of the effect
+    runs the action, and the result says what it could not see."""
     KEYS = "keys"
     """One for the machine, that holds the private keys."""
     DAEMON = "daemon"

@@ -1,13 +1,12 @@
 """Fixtures for every test: folders of its own, a daemon in this process, a daemon as a process.
 
-Nothing may be left after a test: no task, no child process, no open descriptor (STYLE rule 30). A test that
+Nothing may be left after a test: no task, no child process, no open descriptor. A test that
 waits for what never comes fails after `TEST_LIMIT_S`, and the others run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import functools
 import gc
@@ -33,6 +32,8 @@ from lightagentd.llm.environment import VARIABLES
 from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 from tests.declared import undeclared
+from tests.distribution import order, pytest_xdist_make_scheduler  # noqa: F401 - pytest calls the latter
+from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -42,14 +43,24 @@ for _variable in VARIABLES:  # and neither are the models that its user has
     os.environ.pop(_variable, None)
 TEST_LIMIT_S = 240.0
 """How long an async test may take: many times what the slowest needs on a loaded machine."""
-GOING_S = 2.0
-"""How long what a test has ended may take to be gone, on a loaded machine."""
+
+
+_NEEDS_LOOP = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            item.obj = _bounded(item.obj)
+        if isinstance(item, pytest.Function):
+            item.stash[_NEEDS_LOOP] = _needs_loop(item)
+            if inspect.iscoroutinefunction(item.obj):
+                item.obj = _bounded(item.obj)
+    items.sort(key=order)
+
+
+def _needs_loop(item: pytest.Function) -> bool:
+    fixtures = (definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values())
+    functions = [item.obj, *fixtures]
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
 
 
 def pytest_collection_finish() -> None:
@@ -277,42 +288,29 @@ def daemon_process(paths: Paths) -> Iterator[DaemonProcess]:
     process.close()
 
 
-def _children() -> set[int]:
-    found: set[int] = set()
-    for listing in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found |= {int(pid) for pid in listing.read_text().split()}
-    return found
-
-
-def _descriptors() -> dict[str, str]:
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found[entry.name] = str(entry.readlink())
-        except OSError:
-            continue
-    return found
+@pytest.fixture
+async def nothing_of_a_loop_is_left() -> AsyncIterator[None]:
+    """Fails an async test that leaves a task, a child process or a descriptor behind."""
+    left = Left()
+    yield
+    await asyncio.sleep(0)
+    while left.wait():
+        await asyncio.sleep(0.02)
+    left.check()
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Fails a test that leaves a task, a child process or a descriptor behind."""
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves anything behind. Most tests are not async, and do without an event loop."""
     if request.node.get_closest_marker("e2e"):
         yield  # the session's container is a child, and its fixture checks that it goes
         return
-    children, descriptors = _children(), _descriptors()
+    if request.node.stash[_NEEDS_LOOP]:
+        request.getfixturevalue("nothing_of_a_loop_is_left")
+        yield
+        return
+    left = Left()
     yield
-    own = asyncio.current_task()
-    deadline = time.monotonic() + GOING_S
-    while True:
-        await asyncio.sleep(0)
-        tasks = [task for task in asyncio.all_tasks() if task is not own and not task.done()]
-        left = _children() - children
-        opened = {fd: target for fd, target in _descriptors().items() if fd not in descriptors}
-        if not (tasks or left or opened) or time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.02)
-    assert not tasks, f"tasks are left: {tasks}"
-    assert not left, f"child processes are left: {left}"
-    assert not opened, f"descriptors are left open: {opened}"
+    while left.wait():
+        time.sleep(0.02)
+    left.check()

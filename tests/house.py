@@ -21,7 +21,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass
 class Module:
-    """One file of the package; `imports` are the modules that it loads, `typed` those that only types need."""
+    """One file of the package; it loads `imports`, and only its types need `typed`."""
 
     name: str
     path: Path
@@ -33,7 +33,7 @@ class Module:
     @property
     def room(self) -> str:
         """The folder directly below the package, or the module's own name in the root."""
-        return (self.name.split(".") + [""])[1]
+        return self.name.partition(".")[2].partition(".")[0]
 
     def functions(self) -> Iterator[Definition]:
         return (node for node in ast.walk(self.tree) if isinstance(node, Definition))
@@ -153,6 +153,7 @@ def figures() -> list[tuple[str, str]]:
     longest = max(found.values(), key=lambda module: module.lines)
     circle = max(map(len, circles(with_types)), default=0)
     functions = [function for module in found.values() for function in module.functions()]
+    long_signatures = sum(parameters(function) > PARAMETERS for function in functions)
     return [
         ("files of the package", f"{len(found)}"),
         ("lines of the package", f"{sum(module.lines for module in found.values()):,}"),
@@ -163,7 +164,7 @@ def figures() -> list[tuple[str, str]]:
         (f"classes with over {METHODS} methods", f"{len(large_classes(found, METHODS))}"),
         (
             f"functions with over {PARAMETERS} parameters",
-            f"{sum(parameters(f) > PARAMETERS for f in functions)}",
+            f"{long_signatures}",
         ),
         ("lines of tests", f"{sum(path.read_text().count(chr(10)) for path in tracked('tests/*.py')):,}"),
         ("test functions", f"{tests():,}"),

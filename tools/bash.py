@@ -1,6 +1,6 @@
 """Runs one shell command in the sandbox of the effect that the call asks for.
 
-The kernel decides what the command may do (DESIGN section 1), so nothing here looks at its words. The
+The kernel decides what the command may do, so nothing here looks at its words. The
 command, and everything that it started in its process group, is dead when the call ends. A failure that
 the sandbox probably caused is explained, so that the caller can ask for the same command with another effect.
 A long output is kept by the daemon beside its result, which has its head and its tail.

@@ -1,7 +1,8 @@
 """Processes: what runs, what it costs, what one of them holds open, and signals to it.
 
-`list` and `tree` read one small file for each process (`worker/procfs`), and all else only for what is shown;
-500 processes take some 30 ms. `info` (`worker/procinfo`) may run with the rights to look into all of them.
+`list` and `tree` read one small file for each process (`toolkit/proc/procfs`), and all else only for what is
+shown; 500 processes take some 30 ms. `info` (`toolkit/proc/process`) may run with the rights to look into all
+of them.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Each call opens its own connection to the system bus (DBUS_SYSTEM_BUS_ADDRESS overrides it) and closes it.
 dbus-next is imported when first used, since every worker loads every tool. The lines of a unit's log come
-from `worker/unit_log`. Interface: org.freedesktop.systemd1(5).
+from `toolkit/journal/unit_log`. Interface: org.freedesktop.systemd1(5).
 """
 
 import asyncio

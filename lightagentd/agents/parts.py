@@ -1,25 +1,68 @@
-"""What a running agent works with; the registry makes it anew each time an agent starts."""
+"""What agents work with: the parts that all of them share, and those of one running agent.
+
+The daemon makes the shared parts once and closes them. The registry makes an agent's own parts anew each
+time the agent starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.content import Content
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.model_calls.clients import ModelClients
 from lightagentd.agents.model_calls.metering.ledger import Ledger
+from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.tool_calls.run import Dispatcher
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_choice.choice import Offers
+from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Limits
 from lightagentd.events.history import History
+from lightagentd.host.paths import Paths
 from lightagentd.llm.circuit import Circuits
+from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.memory.memories import Memories
+from lightagentd.memory.profiles import Profiles
+from lightagentd.policy.decide import Policy
+from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.asked import AllQuestions
+from lightagentd.worker.pool import Pool
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedParts:
+    """What all agents of a daemon share (`daemon.shared_parts` makes it)."""
+
+    paths: Paths
+    limits: Limits
+    history: History
+    pool: Pool
+    panic: Panic
+    content: Content
+    policy: Policy
+    asked: AllQuestions
+    plans: Plans
+    metadata: Metadata
+    model_clients: ModelClients
+    circuits: Circuits
+    ledger: Ledger
+    memories: Memories
+    profiles: Profiles
+    prompts: SystemPrompts
+    offers: Offers
+    builtins: Builtins
+    dispatcher: Dispatcher
+    watches: Watches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +73,21 @@ class AgentParts:
 
     definition: AgentDefinition
     clients: Sequence[ModelClient]
-    dispatcher: Dispatcher
-    history: History
-    limits: Limits
-    prompts: SystemPrompts
-    ledger: Ledger
-    offers: Offers
-    last_resort: Sequence[ModelClient] = ()
-    circuits: Circuits = field(default_factory=Circuits)
+    last_resort: Sequence[ModelClient]
+    shared: SharedParts
+    toolbox: Callable[[], Toolbox]
 
-    def toolbox(self) -> Toolbox:
-        """The tools as they are now."""
-        return self.dispatcher.toolbox()
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self.shared.dispatcher
+
+    @property
+    def history(self) -> History:
+        return self.shared.history
+
+    @property
+    def limits(self) -> Limits:
+        return self.shared.limits
 
     @property
     def max_steps(self) -> int:
@@ -64,6 +110,6 @@ class AgentParts:
 
     async def system_prompt(self, session: Session) -> str:
         """The system prompt of the session's next turn. Raises StorageError."""
-        prompt = await self.prompts.of(self.definition, session.record.owner)
+        prompt = await self.shared.prompts.of(self.definition, session.record.owner)
         plan = plan_section(session.plan, self.definition)
         return self.history.redactor.text(f"{prompt}\n\n{plan}" if plan else prompt)

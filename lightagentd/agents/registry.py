@@ -1,8 +1,7 @@
-"""All agents of the daemon: their definitions, their running instances, and what they share.
+"""All agents of the daemon: starts and stops them, and adds and removes agents at run time.
 
-The registry is made by the daemon, which starts and closes it. It reads definitions and skills, has the
-tools described by a worker, and starts every agent that is defined. An agent that cannot start is a
-problem that `status` shows, not a reason for the others not to.
+The daemon gives the registry the parts that all agents share, and starts and closes it. The registry starts
+every agent that is defined. An agent that cannot start is a problem that `status` shows; the others start.
 """
 
 from __future__ import annotations
@@ -10,43 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from lightagentd.agents.agent import Agent
-from lightagentd.agents.builtin import Builtins
-from lightagentd.agents.builtin.human import Human
-from lightagentd.agents.builtin.memory import Memory
-from lightagentd.agents.builtin.plan import PlanTool
-from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.definition import (
     AgentDefinition,
     AgentFrontMatter,
     Definitions,
     check_name,
     check_role,
-    load_definitions,
     roles_in,
     write_definition,
 )
-from lightagentd.agents.model_calls.call import store_unwatched
-from lightagentd.agents.model_calls.clients import ModelClients
-from lightagentd.agents.model_calls.metering.ledger import Ledger
-from lightagentd.agents.parts import AgentParts
-from lightagentd.agents.planning.plans import Plans
+from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.sessions.recovery import (
     agents_with_turns,
     end_interrupted_turns,
     end_stored_turns,
 )
 from lightagentd.agents.sessions.session import Session, session_not_found
-from lightagentd.agents.system_prompt import SystemPrompts
-from lightagentd.agents.tool_calls.run import Dispatcher
-from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
-from lightagentd.agents.tool_choice.choice import Offers
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.agents.watches import Watches
-from lightagentd.config.configuration import Config, Models
 from lightagentd.errors import (
     AgentBroken,
     AgentExists,
@@ -55,23 +38,10 @@ from lightagentd.errors import (
     InvalidArgument,
     LightagentError,
 )
-from lightagentd.events.history import History
-from lightagentd.events.model import EventContext
-from lightagentd.events.types.daemon import CircuitClosed, CircuitOpened
-from lightagentd.events.types.event_type import Kind
-from lightagentd.host.paths import Paths, content_folders
-from lightagentd.llm.circuit import Circuits, CircuitState
-from lightagentd.llm.metadata.facts import Metadata
-from lightagentd.memory.memories import Memories
-from lightagentd.memory.profiles import Profiles
-from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
-from lightagentd.policy.in_force import Actions, retake_rules, take_rules
-from lightagentd.policy.panic import Panic
-from lightagentd.policy.questions.asked import Asked
+from lightagentd.host.paths import content_folders
+from lightagentd.policy.in_force import retake_rules, take_rules
 from lightagentd.policy.rulefiles import POLICY_FOLDER
-from lightagentd.skills import SkillCatalog, load_skills
-from lightagentd.tool import Effect
-from lightagentd.worker.pool import Pool
+from lightagentd.skills import SkillCatalog
 
 _log = logging.getLogger(__name__)
 
@@ -79,47 +49,42 @@ _log = logging.getLogger(__name__)
 class Registry:
     """Start with `start()`, end with `close()`."""
 
-    def __init__(
-        self, config: Config, paths: Paths, history: History, pool: Pool, panic: Panic | None = None
-    ) -> None:
-        self.config = config
-        self.paths = paths
-        self.history = history
-        self.pool = pool
-        self.policy = Policy(
-            enforced=lambda: pool.backend.enforced,
-            trusted_skill=lambda name: name in self.skills.skills and self.skills.skills[name].trusted(),
-            disk_low=lambda: history.disk_low,
-        )
-        self.asked = Asked(history, config.limits, key_file=paths.state / "approvals.key")
-        self.approvals, self.inputs = self.asked.approvals, self.asked.inputs
-        self.plans = Plans(history)
-        self.metadata = Metadata(config.models, paths.state / "models.json")
-        self.model_clients = ModelClients(config.models, self.metadata, history.redactor, self._catalog_of)
-        self.circuits = Circuits(self._tell_circuit)
-        self.ledger = Ledger(history, config.budgets, self.metadata.price)
-        self.memories = Memories(config.memory, history)
-        self.profiles = Profiles(history)
-        self.prompts = SystemPrompts(paths, self.memories, self.profiles)
-        self.offers = Offers(history)
-        search = ToolSearch(self.offers, lambda: self.toolbox, pool.has_change)
-        self.builtins = Builtins([Human(self.inputs), PlanTool(self.plans), Memory(self.memories), search])
-        self.panic = panic or Panic()
-        self.watches = Watches(history, pool, self._may_watch)
+    def __init__(self, shared: SharedParts) -> None:
+        self.shared = shared
         self.agents: dict[str, Agent] = {}
-        self.definitions = Definitions()
-        self.skills = SkillCatalog()
-        self.toolbox = Toolbox()
-        self.toolbox_problem = ""
-        self.unused_files: list[str] = []
-        """Tool files with the name of a built-in tool, as sentences."""
         self.ended_turns = 0
         """How many turns the last run left that no agent took up."""
+        self.pool, self.panic, self.policy = shared.pool, shared.panic, shared.policy
+        self.paths, self.ledger, self.watches = shared.paths, shared.ledger, shared.watches
+        self.asked, self.plans = shared.asked, shared.plans
+        self.approvals, self.inputs = self.asked.approvals, self.asked.inputs
+        self.memories, self.profiles = shared.memories, shared.profiles
+        self.metadata, self.model_clients, self.circuits = (
+            shared.metadata,
+            shared.model_clients,
+            shared.circuits,
+        )
+        self._history, self._content = shared.history, shared.content
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._unmade: dict[str, str] = {}
         """Agents whose models cannot be made as they are configured now, as sentences."""
-        self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
+
+    @property
+    def definitions(self) -> Definitions:
+        return self._content.definitions
+
+    @property
+    def skills(self) -> SkillCatalog:
+        return self._content.skills
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return self._content.toolbox
+
+    @property
+    def toolbox_problem(self) -> str:
+        return self._content.toolbox_problem
 
     async def start(self) -> None:
         """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d, and
@@ -130,37 +95,21 @@ class Registry:
         self.ledger.load()
         self.watches.start()
         await self.read_content()
-        await take_rules(self.policy, self.paths.config / POLICY_FOLDER, self.history, self._actions())
+        folder = self.paths.config / POLICY_FOLDER
+        await take_rules(self.policy, folder, self._history, self._content.actions())
         for name in self.definitions.agents:
             await self._try_start(name)
-        for name in agents_with_turns(self.history) - self._running():
-            self.ended_turns += await end_interrupted_turns(self.history, name)
-
-    def _tell_circuit(self, circuit: CircuitState) -> None:
-        """Store that an endpoint is left alone, or answers again; that concerns no turn more than others."""
-        if circuit.state == "closed":
-            message = f"The model endpoint {circuit.endpoint} answers again."
-            told: Kind = CircuitClosed(endpoint=circuit.endpoint, message=message)
-        else:
-            message = (
-                f"The model endpoint {circuit.endpoint} is left alone for {circuit.open_s:.0f} s: it failed"
-                f" {circuit.failures} times in a row; the last time {circuit.why}."
-            )
-            told = CircuitOpened(
-                endpoint=circuit.endpoint,
-                failures=circuit.failures,
-                open_s=round(circuit.open_s, 3),
-                message=message,
-            )
-        store_unwatched(self.history, [told.event(context=EventContext())], [])
+        for name in agents_with_turns(self._history) - self._running():
+            self.ended_turns += await end_interrupted_turns(self._history, name)
 
     def models_in_use(self) -> dict[str, list[str]]:
         """Each model that an agent or the configuration names, with the agents that may ask it."""
-        found: dict[str, list[str]] = {self.config.models.default: []}
+        models = self.model_clients.models
+        found: dict[str, list[str]] = {models.default: []}
         for name, definition in self.definitions.agents.items():
             for model in self.model_clients.named_by(definition):
                 found.setdefault(model, []).append(name)
-        return found | {model: [] for model in self.config.models.fallback if model not in found}
+        return found | {model: [] for model in models.fallback if model not in found}
 
     def _running(self) -> set[str]:
         return {name for name, agent in self.agents.items() if agent.state == "running"}
@@ -180,78 +129,43 @@ class Registry:
     async def end_all_turns(self) -> None:
         """During an emergency stop: wait until no turn is left, running or queued. Raises StorageError."""
         ended = await asyncio.gather(
-            *(agent.end_all_turns() for agent in list(self.agents.values())), return_exceptions=True
+            *(agent.supervision.end_all_turns() for agent in list(self.agents.values())),
+            return_exceptions=True,
         )
         for failure in ended:
             if isinstance(failure, BaseException):
                 raise failure
-        for name in agents_with_turns(self.history) - self.agents.keys():  # removed, or its files are broken
+        for name in agents_with_turns(self._history) - self.agents.keys():  # removed, or its files are broken
             why = self.panic.error()
-            await end_stored_turns(self.history, self.asked, why, agent=name, sessions={})
+            await end_stored_turns(self._history, self.asked, why, agent=name, sessions={})
 
     async def drain(self) -> None:
         """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
         self.asked.suspend()
-        await asyncio.gather(*(agent.drain() for agent in self.agents.values()))
+        await asyncio.gather(*(agent.supervision.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
-        folders = content_folders("agent", self.paths)
-        self.definitions, self.skills, *_ = await asyncio.gather(
-            asyncio.to_thread(load_definitions, folders),
-            asyncio.to_thread(load_skills, content_folders("skills", self.paths)),
-            self._read_tools(),
-            self.prompts.look(),
-        )
+        await asyncio.gather(self._content.read(self.pool, self.shared.builtins), self.shared.prompts.look())
         await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
-
-    async def _read_tools(self) -> None:
-        try:
-            described, self.unused_files = self.builtins.beside(await self.pool.describe())
-            # What is built in comes last: of two functions with one name it is the one that counts.
-            self.toolbox = toolbox_of([*described, *self.builtins.described()])
-            self.toolbox_problem = ""
-        except LightagentError as err:
-            self.toolbox_problem = f"The tools could not be described: {err.message}"
-            _log.error("%s", self.toolbox_problem)
-
-    def _actions(self) -> Actions:
-        """The names of the arguments of every action, which rules are compared with."""
-        known = self.toolbox.functions.values()
-        return {(one.tool, one.name): set(one.schema.get("properties", {})) for one in known}
 
     def problems(self) -> list[str]:
         """What is wrong with the files that were read and with the agents, as sentences."""
-        found = [f"The agent {name} is disabled: {why}" for name, why in self.definitions.broken.items()]
-        found += [f"The skill {name} is disabled: {why}" for name, why in self.skills.broken.items()]
-        found += [
-            f"The tool {tool.name} is disabled: {tool.path}: {tool.problem}"
-            for tool in self.toolbox.tools.values()
-            if tool.problem
-        ]
+        found = self._content.problems()
         found += [
             f"The agent {agent.name} does not run: {agent.problem}"
             for agent in self.agents.values()
             if agent.problem and agent.state != "running"
         ]
-        found += self.unused_files
-        found += self.prompts.problems()
-        if self.memories.problem:
-            found.append(self.memories.problem)
-        if self.toolbox_problem:
-            found.append(self.toolbox_problem)
-        found += self._unmade.values()
+        found += self.shared.prompts.problems()
+        found += [self.memories.problem, self.toolbox_problem, *self._unmade.values()]
         found += self.model_clients.problems()
-        if self.config.models.record:
+        if self.model_clients.models.record:
             parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]
             found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())
-        found += self.circuits.problems()
-        if self.metadata.problem:
-            found.append(self.metadata.problem)
-        if self.policy.problem:
-            found.append(self.policy.problem)
-        found += self.policy.doubts
-        return found + self.watches.problems()
+        found += [*self.circuits.problems(), self.metadata.problem]
+        found += [self.policy.problem, *self.policy.doubts, *self.watches.problems()]
+        return [problem for problem in found if problem]
 
     def get(self, name: str) -> Agent:
         """Raises AgentNotFound, AgentBroken."""
@@ -291,7 +205,7 @@ class Registry:
             raise AgentExists(f"There is an agent {name} already.", suggestion="Choose another name.")
         check_role(front.role, roles_in(content_folders("agent", self.paths)))
         said = {"prompt": prompt, **front.model_dump(mode="json")}
-        if self.history.redactor.value(said) != said:
+        if self._history.redactor.value(said) != said:
             raise InvalidArgument(
                 f"The definition of {name} holds what looks like a key or a password.",
                 suggestion="Take it out: it would lie in a file, and go to the model with every prompt.",
@@ -339,7 +253,7 @@ class Registry:
 
     async def _sync(self) -> list[str]:
         folder = self.paths.config / POLICY_FOLDER
-        done = await retake_rules(self.policy, folder, self.history, self._actions())
+        done = await retake_rules(self.policy, folder, self._history, self._content.actions())
         self._unmade.clear()
         await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
         for name in [name for name in self.agents if name not in self.definitions.agents]:
@@ -375,55 +289,16 @@ class Registry:
             return ""
         return "model settings" if changed else ""
 
-    def take_models(self, models: Models) -> None:
-        """Have other models from now on; agents that run take them at the next `sync`."""
-        self.config = self.config.model_copy(update={"models": models})
-        self.model_clients.take(models)
-
     async def _try_start(self, name: str) -> None:
         agent = self.agents.get(name)
         if agent is None:
-            agent = Agent(
-                name,
-                self._parts_of(name),
-                self.history,
-                self.asked,
-                self.plans,
-                self.panic,
-                self.waiting_bytes,
-            )
+            agent = Agent(name, self._parts_of(name), self.shared, self.waiting_bytes)
             self.agents[name] = agent
-            agent.watches = self.watches
         try:
             await agent.start()
         except LightagentError as err:
-            agent.problem = err.message
+            agent.supervision.problem = err.message
             _log.error("the agent %s does not start: %s", name, err.message)
-
-    def _may_watch(self, name: str, owner: int, args: Mapping[str, Any]) -> bool:
-        """Whether a watch that was lost may be made again: as it might be made anew, without a question."""
-        definition = self.definitions.agents.get(name)
-        if definition is None:
-            return False
-        front = definition.front
-        call = PolicyCall(
-            agent=name,
-            tool="inotify",
-            action="watch",
-            args=dict(args),
-            effect=Effect.OBSERVE,
-            agent_effects=tuple(front.effects),
-            offered=definition.offers("inotify", "watch"),
-            agent_skills=None if front.skills is None else tuple(front.skills),
-            caller=owner,
-            trigger=PERSON,
-            tainted=False,
-            host="",
-            known_host=False,
-            change_enabled=self.pool.has_change(name),
-            plan="",
-        )
-        return self.policy.decide(call).decision is Decision.ALLOW
 
     def _parts_of(self, name: str) -> Callable[[], AgentParts]:
         def make() -> AgentParts:
@@ -435,39 +310,8 @@ class Registry:
                 definition=definition,
                 clients=clients.own,
                 last_resort=clients.last_resort,
-                circuits=self.circuits,
-                dispatcher=Dispatcher(
-                    history=self.history,
-                    policy=self.policy,
-                    asked=self.asked,
-                    pool=self.pool,
-                    limits=self.config.limits,
-                    builtins=self.builtins,
-                    toolbox=lambda: self.toolbox,
-                ),
-                history=self.history,
-                limits=self.config.limits,
-                prompts=self.prompts,
-                ledger=self.ledger,
-                offers=self.offers,
+                shared=self.shared,
+                toolbox=lambda: self.toolbox,
             )
 
         return make
-
-    def _catalog_of(self, definition: AgentDefinition) -> Callable[[], SkillCatalog]:
-        front = definition.front
-        allowed = None if front.skills is None else frozenset(front.skills)
-        return lambda: self._skills_for(allowed)
-
-    def _skills_for(self, allowed: frozenset[str] | None) -> SkillCatalog:
-        """The skills of an agent; the same object as long as they did not change."""
-        if allowed is None:
-            return self.skills
-        cached = self._allowed_skills.get(allowed)
-        if cached is not None and cached[0] is self.skills:
-            return cached[1]
-        kept = SkillCatalog(
-            skills={name: self.skills.skills[name] for name in allowed & self.skills.skills.keys()}
-        )
-        self._allowed_skills[allowed] = (self.skills, kept)
-        return kept

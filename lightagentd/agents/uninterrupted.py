@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 _T = TypeVar("_T")
 
 
-async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
+async def uninterrupted(work: Awaitable[_T]) -> _T:
     """Run `work` to its end, however often the caller is cancelled; the cancel is raised afterwards.
 
     Unlike `asyncio.shield` alone, it does not leave the work behind as a task that nobody waits for.

@@ -1,12 +1,12 @@
 """What agents watch: keeps it across restarts, and puts what the watchers tell into the history.
 
-The registry owns one `Watches`. A watch lives in its agent's watcher, a worker of the place WATCHER, which
-publishes `watch_started`, `watch_stopped` and the events themselves; that one channel is all that is known
-here. The pool says when a call goes to a watcher (`Pool.on_watch`); from then on the watcher is followed, as
-long as it holds a watch. Each watch is stored as state `watches` together with the event that began it, so a
-watch that was lost with its worker or with the daemon is made again, and a `gap` event says from when to
-when nobody looked. The files that changed in that time are found by their time and told of; what was deleted
-then is not known.
+The daemon makes one `Watches`; the registry starts and closes it. A watch lives in its agent's watcher, a
+worker of the place WATCHER, which publishes `watch_started`, `watch_stopped` and the events themselves. The
+pool says when a call goes to a watcher (`Pool.on_watch`); from then on the watcher is followed, as long as it
+holds a watch. Each watch is stored as state `watches` together with the event that began it, so a watch that
+was lost with its worker or with the daemon is made again, and a `gap` event says from when to when nobody
+looked. The files that changed in that time are found by their time and reported; files that were deleted then
+are not known.
 
 What a watcher says is checked: it speaks for watches that its agent's calls made, and for nothing else.
 Agent, session, owner and trace of an event are those of the call that made the watch, as the daemon saw it.
@@ -19,10 +19,11 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lightagentd.agents.content import Content
 from lightagentd.errors import (
     LightagentError,
     OutcomeUnknown,
@@ -46,6 +47,7 @@ from lightagentd.events.types.tool import (
     WatchStopped,
     emitted,
 )
+from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call, Pool
 
@@ -59,11 +61,10 @@ UNSENT_US = 65_000_000
 """How long a change may wait in the watcher before it is published (`toolkit.watching.outbox`)."""
 AGAIN_TIMEOUT_S = 120.0
 _CALLS_KNOWN = 256
+_OF_CALL = ("agent", "session", "owner", "caller", "trace_id", "request_id", "correlation_id")
+"""What a watch keeps of the context of the call that made it."""
 CHANGES_KINDS: Mapping[str, type[Kind]] = {"fs_event": FilesChanged, "overflow": ChangesLost}
 """What a watcher says of a watch that stands, by type."""
-
-MayWatch = Callable[[str, int, Mapping[str, Any]], bool]
-"""Whether policy allows an agent the call `inotify.watch` with these arguments, on behalf of a uid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,23 +96,15 @@ class WatchRecord:
             return cls(**checked(value, **dict.fromkeys(texts, str)))
 
     def context(self) -> EventContext:
-        return EventContext(
-            agent=self.agent,
-            session=self.session,
-            owner=self.owner,
-            caller=self.caller,
-            trace_id=self.trace_id,
-            request_id=self.request_id,
-            correlation_id=self.correlation_id,
-        )
+        return EventContext(**{name: getattr(self, name) for name in _OF_CALL})
 
     def change(self) -> Change:
         return Change(state="watches", key=self.watch, value=asdict(self))
 
     def event(self, kind: type[Kind], data: Mapping[str, Any]) -> NewEvent:
-        """An event about this watch, whatever the watcher says whose it is.
+        """An event about this watch; what the watcher says about its owner does not count.
 
-        Raises ValueError for data that are not those of the kind.
+        Raises ValueError for data that the kind does not have.
         """
         own = {"watch": self.watch, "session": self.session, "owner": self.owner}
         return kind.model_validate({**data, **own}).event(context=self.context())
@@ -120,11 +113,12 @@ class WatchRecord:
 class Watches:
     """All watches of the daemon's agents. Start with `start()`, end with `close()`."""
 
-    def __init__(self, history: History, pool: Pool, may_watch: MayWatch) -> None:
+    def __init__(self, history: History, pool: Pool, content: Content, policy: Policy) -> None:
         self.records: dict[str, WatchRecord] = {}
         self.history = history
         self.pool = pool
-        self.may_watch = may_watch
+        self._content = content
+        self._policy = policy
         self.alive_us = 0
         """When the daemon was last known to run, before this start."""
         self._followers: dict[str, Follower] = {}
@@ -200,6 +194,31 @@ class Watches:
         """Who made a call, if this agent did."""
         found = self._calls.get(call_id)
         return found if found is not None and found.agent == agent else None
+
+    def may_watch(self, record: WatchRecord) -> bool:
+        """Whether a watch that was lost may be made again: policy must allow it as a new one, unasked."""
+        definition = self._content.definitions.agents.get(record.agent)
+        if definition is None:
+            return False
+        front = definition.front
+        call = PolicyCall(
+            agent=record.agent,
+            tool="inotify",
+            action="watch",
+            args=dict(record.args),
+            effect=Effect.OBSERVE,
+            agent_effects=tuple(front.effects),
+            offered=definition.offers("inotify", "watch"),
+            agent_skills=None if front.skills is None else tuple(front.skills),
+            caller=record.owner,
+            trigger=PERSON,
+            tainted=False,
+            host="",
+            known_host=False,
+            change_enabled=self.pool.has_change(record.agent),
+            plan="",
+        )
+        return self._policy.decide(call).decision is Decision.ALLOW
 
     def _called(self, call: Call) -> None:
         """A call goes to a watcher; runs in the caller's context."""
@@ -310,13 +329,13 @@ class Follower:
                     self._unstored += 1
                     _log.error("an event of the watcher of %s was not stored: %s", self._agent, err)
                 except (ValueError, TypeError, KeyError) as err:
-                    _log.error("the watcher of %s sent what is not an event: %s", self._agent, err)
+                    _log.error("the watcher of %s sent an invalid event: %s", self._agent, err)
         raise WorkerUnavailable(f"The watcher of {self._agent} ended.")
 
     async def _make_again(self) -> None:
         """Have the watcher watch what is stored; what it watches already it leaves as it is."""
         for record in self._watches.of(self._agent):
-            if not self._watches.may_watch(record.agent, record.owner, record.args):
+            if not self._watches.may_watch(record):
                 await self._watches.ended(record, "policy does not allow it without a question any more")
                 continue
             since_us = max(record.seen_us, self._alive_us - UNSENT_US)
@@ -351,7 +370,7 @@ class Follower:
     # What the watcher says
 
     async def _heard(self, event: dict[str, Any]) -> None:
-        """Store one published event. Raises StorageError; ValueError and the like for what is none."""
+        """Store one published event. Raises StorageError; ValueError and the like for anything else."""
         history = self._watches.history
         context = EventContext(agent=self._agent)
         if self._unstored:
@@ -391,14 +410,8 @@ class Follower:
                 _log.warning("the watcher of %s began a watch that no call asked for", self._agent)
                 return
             record = WatchRecord(
+                **{**{name: getattr(context, name) for name in _OF_CALL}, "owner": context.owner or 0},
                 watch=str(data["watch"]),
-                agent=self._agent,
-                session=context.session,
-                owner=context.owner or 0,
-                caller=context.caller,
-                trace_id=context.trace_id,
-                request_id=context.request_id,
-                correlation_id=context.correlation_id,
                 args=dict(data["args"]),
                 path=str(data["path"]),
                 root=str(data["root"]),

@@ -1,1 +1,1 @@
-"""D-Bus: the one package that uses dbus-next. `connection.Bus` is a connection to a bus."""
+"""D-Bus. Only this package uses dbus-next. `connection.Bus` is a connection to a bus."""

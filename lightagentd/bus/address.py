@@ -1,4 +1,4 @@
-"""Where the D-Bus daemons listen, and the socket to one of them; `bus/connection.py` uses it."""
+"""Finds the addresses of the D-Bus daemons and opens a socket to one, for `bus/connection.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Method calls that peers make to us: who is let in, by the header alone; then decoding, and the answer.
+"""Serves method calls of peers: admits them by the header alone, then decodes and answers them.
 
 A `Calls` belongs to one `Bus` and owns the tasks that answer. It asks its `Door` about each call before the
 body is read: the door may refuse, or say that the body is of no use, which is thrown away then. Who answers
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a call is answered with; with `error`, a D-Bus error name, `args` is its text."""
+    """The answer to a call. With `error`, a D-Bus error name, `args` is its text."""
 
     signature: str = ""
     args: Sequence[Any] = ()
@@ -84,7 +84,7 @@ class Entrance:
 
 
 class Door:
-    """Who is let in. This one lets in everybody."""
+    """Decides which callers are admitted. This one admits everybody."""
 
     def enter(self, call: Call, body_bytes: int) -> Entrance:
         """`call` is the header: it has no arguments yet. Raises LightagentError to refuse; never waits."""

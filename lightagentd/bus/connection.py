@@ -1,4 +1,4 @@
-"""The one place that touches dbus-next (with `bus_*`), for the control plane and for the tools.
+"""Connects to a D-Bus daemon, for the control plane and for the tools.
 
 Taken from dbus-next are its messages, signatures and marshalling. Its unmarshalling is not used, since a peer
 could have it hold the event loop for half a minute, nor is its connection: that of 0.2.3 loses messages when
@@ -175,7 +175,7 @@ class Bus:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits for the socket now."""
+        """The bytes that wait for the socket."""
         return self._writer.transport.get_write_buffer_size()
 
     async def call(

@@ -1,4 +1,4 @@
-"""What the errors of D-Bus peers are called here: one table, used by `bus/connection.py`."""
+"""Maps the errors of D-Bus peers to ours, for `bus/connection.py`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def error_for(name: str, text: str, destination: str) -> LightagentError:
 
 
 def dbus_name_of(err: LightagentError) -> str:
-    """What a D-Bus client is told: the name in `errors.table()`, but where D-Bus itself has a name for it.
+    """The error name for a D-Bus client: that of `errors.table()`, or D-Bus' own where there is one.
 
     For AuthorizationRequired the specification has one, and clients that know it ask again with the flag.
     """

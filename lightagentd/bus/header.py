@@ -1,4 +1,4 @@
-"""The header of a D-Bus message, taken off the stream before its body: by it is decided what that may cost.
+"""Reads the header of a D-Bus message before its body, to decide what the body may cost.
 
 Any user of the machine can send any message to any name on the system bus, so nothing here costs more than a
 few steps for each field, and a body that nobody wants is thrown away as it comes, without being held.
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What stands before a body; a field that is not there is empty."""
+    """The header of a message. A missing field is empty."""
 
     order: str
     """`<` or `>`, as the module struct has it."""

@@ -1,4 +1,4 @@
-"""D-Bus messages on their way out: what dbus-next packs, held to what a bus takes.
+"""Packs outgoing D-Bus messages with dbus-next and checks that a bus accepts them.
 
 Only `bus/connection.py` and what belongs to it uses this, and gives on what others need. Nothing here does
 I/O or keeps state. What comes in is read by `header` and `decoding`.

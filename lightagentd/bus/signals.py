@@ -1,4 +1,4 @@
-"""D-Bus signals as they arrive, and one subscription to them with its bounded queue.
+"""Delivers D-Bus signals to subscriptions, each with a bounded queue.
 
 `Bus.signals()` of `bus/connection.py` makes a `Signals`, feeds it and ends it with the connection.
 A peer can send any signal to us directly, whatever we subscribed to, so each subscription checks for itself

@@ -142,7 +142,7 @@ def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 def _reads_itself(settings: Settings) -> bool:
     """Whether lactl reads the store: it was told to, or it may and no other daemon was named."""
-    if settings.stored or settings.state_dir or os.environ.get("LIGHTAGENT_STATE_DIR"):
+    if settings.store or settings.state_dir or os.environ.get("LIGHTAGENT_STATE_DIR"):
         return True
     if settings.socket or os.environ.get("LIGHTAGENT_SOCKET"):
         return False

@@ -81,7 +81,7 @@ def compact(settings: Settings) -> None:
     What was removed leaves free pages in the file, which new events use; this gives them back to the disk.
     It needs room for a second file meanwhile. The daemon goes on; with --stored it must not run.
     """
-    found = _compact_stored(settings) if settings.stored else settings.call("History.Compact", timeout_s=None)
+    found = _compact_stored(settings) if settings.store else settings.call("History.Compact", timeout_s=None)
     if as_json(settings, found):
         return
     say(f"The history took {_size(found['bytes_before'])} and takes {_size(found['bytes_after'])} now.")

@@ -19,7 +19,7 @@ import click
 from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json, say, warn
-from lightagentd.cli.stored import state_dir_option, state_folder
+from lightagentd.cli.stored import state_dir_option, state_folder, stored_client
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import size
 from lightagentd.cli.whole_file import new_file
@@ -157,7 +157,7 @@ def export(settings: Settings, /, file: str, force: bool, state: bool | None, **
     from lightagentd.events.backup.stored import run_as_owner
 
     folder = state_folder(settings)
-    settings.stored, settings.state_dir = True, str(folder)  # what `wanted` asks about sessions, too
+    settings.store, settings.state_dir = stored_client, str(folder)  # what `wanted` asks about sessions, too
     which = {name: value for name, value in wanted(settings, options).items() if value is not None}
     writing = run_as_owner(folder, write, str(folder / "history"), which, state)
     if file == "-":

@@ -30,18 +30,16 @@ class Settings:
     json: bool = False
     socket: str = ""
     ask_password: bool = True
-    stored: bool = False
-    """Ask the store itself, not the daemon; see `cli.stored`."""
+    store: Callable[[Settings], Client] | None = None
+    """Makes a client of the store itself, where that is asked and not the daemon; see `cli.stored`."""
     may_be_stored: bool = False
     """Whether the command has an option for that."""
     state_dir: str = ""
 
     def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> Client:
         """A client for the socket that was named, not yet connected."""
-        if self.stored:
-            from lightagentd.cli.stored import StoredClient, state_folder
-
-            return StoredClient(state_folder(self))
+        if self.store is not None:
+            return self.store(self)
         kind = AskingClient if self.ask_password else Client
         return kind(self.socket or None, timeout_s=timeout_s)
 

@@ -44,6 +44,11 @@ class StoredClient(Client):
         return run_as_owner(self._state, answer, str(self._state), method, said)
 
 
+def stored_client(settings: Settings) -> StoredClient:
+    """A client of the store that is meant."""
+    return StoredClient(state_folder(settings))
+
+
 def state_folder(settings: Settings) -> Path:
     """The state folder that is meant: what --state-dir or the environment names, else the user's own daemon's
     when there is one, else the system's.
@@ -58,7 +63,8 @@ def state_folder(settings: Settings) -> Path:
 def _set_stored(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
     settings = context.ensure_object(Settings)
     settings.may_be_stored = True
-    settings.stored = settings.stored or value
+    if value:
+        settings.store = stored_client
 
 
 def state_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The configuration: `lightagentd.toml` and `lightagentd.toml.d/*.toml`, declared once, here.
+"""Declares and loads the configuration: `lightagentd.toml` and `lightagentd.toml.d/*.toml`.
 
 A later file overrides an earlier one key by key. An unknown key, a wrong type or a value out of range is
 a ConfigError that names the file, the key and, for an unknown key, the nearest known one. Keys and
@@ -117,7 +117,7 @@ class Budget(Section):
     """What may be used in one scope; 0 means that there is no limit."""
 
     tokens: int = Field(default=0, ge=0)
-    """Tokens of prompts and answers together. Steps of which the endpoint does not say what they took, such
+    """Tokens of prompts and answers together. Steps for which the endpoint reports no usage, such
     as cancelled ones, count as nothing here: limit the steps, too."""
     cost: float = Field(default=0.0, ge=0.0)
     """Money, in the currency of the prices; steps without a known price count as nothing."""

@@ -1,4 +1,4 @@
-"""The part of the configuration that is about models: `[models]`, and where the keys of its endpoints lie.
+"""Declares the section `[models]` of the configuration, and finds the keys of its endpoints.
 
 A key itself never stands in it, and neither does a password: a provider names a file, a credential of the
 daemon or a variable. What is missing here may come from the environment; `llm.in_force` puts both together.

@@ -35,6 +35,7 @@ from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 from lightagentd.daemon.recovery import Recovery
+from lightagentd.daemon.shared_parts import shared_parts
 from lightagentd.daemon.upkeep import Upkeep
 from lightagentd.doctor import REPORT_COMMANDS
 from lightagentd.errors import Conflict, LightagentError, StorageError
@@ -176,7 +177,8 @@ class Daemon:
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.config.worker, self.paths, self.panic)
         self.pool.kept.redactor = redactor
-        self.registry = Registry(self.config, self.paths, self.history, self.pool, self.panic)
+        parts = shared_parts(self.config, self.paths, self.history, self.pool, self.panic)
+        self.registry = Registry(parts)
         self.bus_link = BusLink(bus_of(self.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.
         asks_polkit = is_system_service() and self.bus_link.kind == "system"
@@ -191,7 +193,7 @@ class Daemon:
     async def close(self) -> None:
         """Stop at once what runs, and let go of everything. May be called after a failed start."""
         self.draining = True
-        self.pool.leave()
+        self.pool.source.leave()
         if self._server is not None:
             self._server.stop_listening()
         await self.upkeep.close()
@@ -220,7 +222,7 @@ class Daemon:
     async def drain(self) -> None:
         """Take no new work and let running turns end, for as long as the configuration says."""
         self.draining = True
-        self.pool.leave()
+        self.pool.source.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.daemon.drain_timeout_s):
                 await self.registry.drain()
@@ -242,7 +244,7 @@ class Daemon:
         self._model_problems = found.problems
         for secret in found.secrets:
             self.history.redactor.add(secret)
-        self.registry.take_models(new.models)
+        self.registry.model_clients.take(new.models)
         self.registry.ledger.take_budgets(new.budgets)
         await self.pool.end_idle_now()
         self.registry.watches.renew()

@@ -1,8 +1,8 @@
-"""What `lactl doctor` looks at beside the sandboxes: the machine, the units, the files and their modes.
+"""The checks of `lactl doctor` beside the sandboxes: the machine, the units, the files and their modes.
 
 All of it works without a daemon too: `lactl` runs it as the user who asks, and a daemon runs it as its own.
-What only a running daemon knows is in `control/operations/doctor`. Nothing is changed, and no model is
-asked. What the user may not see is `not_tried`, never `ok`.
+`control/operations/doctor` adds what only a running daemon knows. Nothing is changed, and no model is asked.
+A thing that the user may not see is `not_tried`, never `ok`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the daemon is reached, and who decides about it: the control socket, the bus and polkit."""
+"""Checks how the daemon is reached, and who may reach it: the control socket, the bus and polkit."""
 
 from __future__ import annotations
 

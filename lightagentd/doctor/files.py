@@ -1,4 +1,4 @@
-"""The configuration, the files beside it, and the owners and modes of all that the daemon keeps."""
+"""Checks the configuration, the files beside it, and the owners and modes of all that the daemon keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history: is it intact, signed, within its limits, and was a damaged one set aside?
+"""Checks the history: is it intact, signed, within its limits, and was a damaged one set aside?
 
 `of_files` needs no daemon; `of_running` is about the open history of the one that runs.
 """

@@ -1,4 +1,4 @@
-"""The machine: programs and libraries, the kernel, disk, memory and clock."""
+"""Checks the machine: programs and libraries, the kernel, disk, memory and clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints of models: whether each has its key, and, only when asked for, whether it answers at all.
+"""Checks the endpoints of models: has each its key, and, only when asked for, does it answer at all?
 
 Nothing is asked of a model, because that costs something: reaching an endpoint is a connection and no more,
 to its proxy where it has one. Servers on this machine that nobody configured are named, so that they can be.

@@ -1,4 +1,4 @@
-"""The journal: kept over a boot, and holding the daemon's events."""
+"""Checks the journal: is it kept over a boot, and does it hold the daemon's events?"""
 
 from __future__ import annotations
 

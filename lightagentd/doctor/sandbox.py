@@ -1,6 +1,6 @@
-"""Proves what a worker's sandbox holds: its shell tries what its effect may not do, and it shows what worked.
+"""Proves a worker's sandbox: its shell tries what its effect may not do, and reports what worked.
 
-The probes (`doctor_probe`) run where the commands of a model run, by the same way. What they try is aimed at
+The probes (`sandbox_probe`) run where the commands of a model run, by the same way. What they try is aimed at
 things that the daemon made for them: sockets that it listens on, so that "refused" is told apart from "nobody
 listens", and a process of the same user. The daemon's own end counts too: a connection that arrived was not
 refused, whatever the probe says. `PROMISES` is the one table of what is expected of each effect.
@@ -93,7 +93,7 @@ class _Bait:
     victim: asyncio.subprocess.Process | None = None
 
     def hits(self) -> dict[str, str]:
-        """The probes of which the daemon itself saw that they came through."""
+        """The probes that reached the daemon, as it saw itself."""
         found: dict[str, str] = {}
         for probe, sock in self.listeners:
             with contextlib.suppress(OSError):

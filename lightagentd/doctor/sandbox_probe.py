@@ -1,4 +1,4 @@
-"""Tries, inside a worker's sandbox, what an effect may not do, and says what came of it.
+"""Tries, inside a worker's sandbox, what an effect may not do, and reports what worked.
 
 `doctor/sandbox` has a worker's shell run this text with one JSON object as its argument, which names the
 targets. It prints one JSON object: a list of what worked for each probe. It imports the standard library

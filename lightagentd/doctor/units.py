@@ -1,4 +1,4 @@
-"""The units: installed, loaded as they are on disk, not failed, and none enabled for what is not there.
+"""Checks the units: installed, loaded as they are on disk, not failed, none enabled without its agent.
 
 systemd answers these questions over D-Bus to everybody (org.freedesktop.systemd1(5)).
 """

@@ -1,4 +1,4 @@
-"""Where things lie: state, sockets, configuration and the content folders (DESIGN sections 3 and 10).
+"""Names the places of state, sockets, configuration and content folders.
 
 The system daemon uses /etc, /var/lib and /run; an ordinary user's own daemon the XDG directories. The
 environment variables `LIGHTAGENT_CONFIG_DIR`, `LIGHTAGENT_STATE_DIR` and `LIGHTAGENT_RUNTIME_DIR` name

@@ -1,4 +1,4 @@
-"""The one module that starts processes.
+"""Starts processes. No other module does.
 
 A process gets an argv list (never a shell string), an environment built up from nothing, no standard
 input unless bytes are given, and a session of its own. Its output is capped while it is read: the head
@@ -116,7 +116,7 @@ class LiveText:
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """How a process ended and what it printed."""
+    """The end of a process, and its output."""
 
     argv: tuple[str, ...]
     status: int
@@ -220,7 +220,7 @@ async def end_group(process: asyncio.subprocess.Process, grace_s: float = TERM_G
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What the event loop reports about one process."""
+    """Receives what the event loop reports about one process."""
 
     def __init__(
         self, outputs: Mapping[int, CappedOutput], on_output: Callable[[str, bytes], None] | None
@@ -328,7 +328,7 @@ def _answer(door: BusDoor | None, program: str) -> None:
 
 
 def _preparation(door: BusDoor | None) -> Callable[[], None] | None:
-    """What is called in the new process before the command."""
+    """The functions that are called in the new process before the command."""
     prepare = _before_exec
     if door is None:
         return prepare

@@ -1,4 +1,4 @@
-"""The lock of a state folder: whoever writes the history or exchanges it holds it, alone.
+"""Locks a state folder. Whoever writes or exchanges the history holds the lock.
 
 The lock ends with its descriptor, also after SIGKILL.
 """

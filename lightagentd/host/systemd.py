@@ -1,4 +1,4 @@
-"""What the service manager and the daemon say to each other: sd_notify(3) and sd_listen_fds(3).
+"""Talks to the service manager: sd_notify(3) and sd_listen_fds(3).
 
 `feeding_watchdog`, `extending` and `keep_status` run on the daemon's event loop, so a loop that hangs is
 silent: after `WatchdogSec=` the service manager then ends the process with SIGABRT, and faulthandler
@@ -110,7 +110,7 @@ def notify_stopping(drain_timeout_s: float) -> None:
 
 
 def status_line(agents: int, problems: list[str]) -> str:
-    """What `systemctl status` shows: the work, and the first of what is wrong."""
+    """The line that `systemctl status` shows: the work, and the first problem."""
     line = f"serving {agents} agent{'' if agents == 1 else 's'}"
     if problems:
         more = f" (and {len(problems) - 1} more: lactl status)" if len(problems) > 1 else ""

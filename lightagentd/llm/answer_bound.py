@@ -1,4 +1,4 @@
-"""How much a model may say in one answer, and in how large pieces.
+"""Bounds the length of an answer and of its pieces.
 
 What it says is looked through for secrets more than once, and kept: an answer that no model would give must
 not take the daemon's time and memory. One `AnswerBound` belongs to one answer.

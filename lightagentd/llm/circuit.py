@@ -1,4 +1,4 @@
-"""Circuit breakers: an endpoint that fails again and again is left alone for a while.
+"""Circuit breakers: pause an endpoint that fails repeatedly.
 
 One `Circuit` stands for one endpoint (scheme, host and port), whatever agents and models use it; `Circuits`
 has them all, and belongs to the registry. A closed circuit lets every call through. It opens when `FAILURES`
@@ -83,9 +83,9 @@ class CircuitState:
     failures: int
     """Failures in a row."""
     open_s: float
-    """How much longer calls are turned away; 0 when they are not."""
+    """How much longer calls are refused; 0 when they are admitted."""
     why: str
-    """What became of the last attempt, in the daemon's words: those of an endpoint may be one user's."""
+    """The result of the last attempt in the daemon's words: an endpoint's may quote one user's prompt."""
     only: tuple[str, ...] = ()
     """The models that it turns away; empty for all."""
 
@@ -153,7 +153,7 @@ class Circuit:
         )
 
     def open_s(self, model: str) -> float:
-        """How much longer calls of this model are turned away; 0 when they are not."""
+        """How much longer calls of this model are refused; 0 when they are admitted."""
         return 0.0 if self._is_free(model) else self.state.open_s
 
     def _is_free(self, model: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the environment says of models, so that they can be used without any configuration.
+"""Reads model settings from the environment, so that models work without any configuration.
 
 `OPENAI_API_KEY` with `OPENAI_BASE_URL`, `ANTHROPIC_API_KEY` with `ANTHROPIC_BASE_URL`, the key of another
 endpoint that is known by its name (`llm.providers`), or `API_KEY` with `BASE_URL`, and `MODEL`: from the

@@ -1,4 +1,4 @@
-"""One exchange with a model as it lies in a file: what was asked, what came of it and when, without secrets.
+"""The file format of one exchange with a model: request, answer and times, without secrets.
 
 A file is one JSON object: `began` (UTC) and `duration_ms`; on whose behalf (`agent`, `session`, `request_id`
 and `trace_id`); `model`; `request` with `system`, `messages` and `functions`; `parts`, each with `at_ms`
@@ -73,7 +73,7 @@ class Exchange:
         return at.strftime("%Y%m%dT%H%M%S.%fZ")
 
     def to_dict(self, redactor: Redactor) -> dict[str, Any]:
-        """What is written, without secrets. Takes time that grows with the texts: not for the event loop."""
+        """The content of the file, without secrets. Long texts take long: not for the event loop."""
         at = datetime.datetime.fromtimestamp(self.began_us / 1_000_000, datetime.UTC)
         whole = {
             "version": VERSION,
@@ -99,7 +99,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a file says of an exchange."""
+    """An exchange as a file holds it."""
 
     model: str
     began: str

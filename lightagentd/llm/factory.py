@@ -44,13 +44,13 @@ _AT_ANY_ADDRESS = (*_TIMES, "max_output_tokens", "native_tools", "thinking_token
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What one client is made of. `kind` is `runbook`, or that of a provider."""
+    """All that one client is made from. `kind` is `runbook`, or that of a provider."""
 
     kind: str
     settings: ModelSettings | None = None
     """None for the runbook."""
     recording: Path | None = None
-    """What is played."""
+    """The folder with the exchanges to replay."""
     record: Path | None = None
     """Where exchanges are written to."""
 
@@ -63,7 +63,7 @@ def recipe_of(
     api_key_file: Path | None = None,
     metadata: Metadata | None = None,
 ) -> Recipe:
-    """What the client of a model is made of; `base_url` and `api_key_file` are the agent's own.
+    """Collect what the client of a model is made from; `base_url` and `api_key_file` are the agent's own.
 
     Raises ConfigError.
     """

@@ -1,4 +1,4 @@
-"""The client of a model behind HTTP: a dialect says what goes over the wire, an endpoint carries it."""
+"""The client of a model behind HTTP: a dialect encodes and decodes, an endpoint transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that are in force: the configuration, and under it what the environment says.
+"""Merges the configuration of models with what the environment says; the configuration wins.
 
 A provider of the configuration stays as it is written there. One that is known by its name and says nothing
 of its address or key gets both from what is known, and from the environment. What the configuration does not
@@ -195,7 +195,7 @@ class _Together:
 
     def _address_and_key(self, known: KnownProvider) -> tuple[str, str]:
         """The URL of a known endpoint, and the variable that holds its key; both empty when the environment
-        names an address that is none.
+        names an invalid address.
         """
         variable = self._environment.first(known.keys)
         if not known.address or not self._environment.get(known.address):

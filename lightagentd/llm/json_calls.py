@@ -1,4 +1,4 @@
-"""Tool calls written as text, for models without native ones (DESIGN section 6).
+"""Recognizes tool calls that a model writes as text because it has no native ones.
 
 Content that is exactly one JSON object `{"tool", "action", "args"}`, bare or in one code fence, is a call.
 Anything else is text, however much it looks like a call.
@@ -61,7 +61,7 @@ class WrittenCalls:
         self._holding = True
 
     def feed(self, part: Part) -> Iterator[Part]:
-        """What a part of the answer becomes."""
+        """Pass on a part of the answer, or hold it back."""
         if self._holding:
             if isinstance(part, TextDelta):
                 self._held.append(part.text)

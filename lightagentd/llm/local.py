@@ -1,4 +1,4 @@
-"""Model servers on this machine: found when somebody asks for them, offered, and never used unasked.
+"""Finds model servers on this machine when somebody asks for them. They are offered, and never used unasked.
 
 Only ports of 127.0.0.1 are asked on which these servers listen by default, and an answer counts only when it
 is one that this server gives: something else may listen there. No proxy, no key, no redirect; answers are
@@ -37,7 +37,7 @@ class LocalServer:
 
     @property
     def model_strings(self) -> list[str]:
-        """What to write as a model to use it."""
+        """The model string that selects it."""
         return [f"{self.name}/{model}" for model in self.models]
 
 

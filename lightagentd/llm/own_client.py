@@ -1,4 +1,4 @@
-"""A client of the administrator's own (`module:Class`): makes it, calls it, and believes nothing it says.
+"""Loads and calls a model client of the administrator's own (`module:Class`), and checks all that it returns.
 
 The class is what `protocol.ModelClient` says for authors. Unlike a store of memories it has no thread of its
 own: a stream of tokens through a second loop would cost more than the call. So it must not block, and it runs
@@ -159,7 +159,7 @@ class OwnClient:
 
 
 class _End:
-    """What stands for the end of a stream."""
+    """Marks the end of a stream."""
 
 
 _END = _End()
@@ -174,7 +174,7 @@ class _Check:
         self._chars = self._parts = 0
 
     def part(self, part: object) -> Part:
-        """The part, with text that can be stored. Raises ValueError for what is none."""
+        """The part, with text that can be stored. Raises ValueError for an invalid part."""
         self._parts += 1
         if self._parts > _MOST_PARTS:
             raise ValueError("more parts than an answer has")
@@ -227,7 +227,7 @@ def _usage(usage: object) -> Usage | None:
 
 
 def _checked_usage(request: Request) -> Any:
-    """What the client tells of usage meanwhile, checked, too; it gets to see the ValueError."""
+    """Check the usage that the client reports, too; a ValueError goes to the client."""
     told = request.on_usage
     if told is None:
         return None

@@ -1,4 +1,4 @@
-"""What the turn loop and a model client say to each other.
+"""The interface between the turn loop and a model client.
 
 A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text and
 reasoning as they arrive, whole tool calls, and one `Finish` with the usage at the end. It raises ModelError,
@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 Role = Literal["user", "assistant", "tool"]
 
 ASSUMED_WINDOW = 128_000
-"""The window, in tokens, of a model of which none is known."""
+"""The window, in tokens, of a model whose window is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class Reasoning:
     """The model string of the client that gave it."""
     text: str = ""
     signature: str = ""
-    """What the endpoint signed the text with."""
+    """The endpoint's signature of the text."""
     data: str = ""
-    """What the endpoint gives instead of text: nobody else can read it."""
+    """Encrypted text, which only the endpoint can read."""
     id: str = ""
 
     def to_dict(self) -> dict[str, str]:
@@ -189,7 +189,7 @@ class ModelClient(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """How one model is reached: what configuration, metadata and the agent's definition add up to."""
+    """The settings of one model, merged from the configuration, the metadata and the agent's definition."""
 
     provider: str
     model: str

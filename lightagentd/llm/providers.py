@@ -1,4 +1,4 @@
-"""Endpoints that are known by a name: where they are, how they speak, and what variable holds their key.
+"""Endpoints that are known by name: their URL, their protocol, and the variables that hold their key.
 
 This table is code, and nothing that is refreshed can change it: it says where keys are sent. The names are
 those of the metadata (`llm.metadata`), with those beside them that people use. What listens on this machine

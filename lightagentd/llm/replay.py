@@ -34,7 +34,7 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """What is kept of a file: a digest of each message, and one of the results of calls."""
+    """The index entry of a file: a digest of each message, and one of the results of calls."""
 
     path: Path
     told: tuple[bytes, ...]
@@ -144,7 +144,7 @@ class ReplayClient:
         )
 
     def _first_difference(self, messages: Sequence[Message], told: tuple[bytes, ...]) -> str:
-        """What differs from the recorded request that has the longest beginning in common with this one."""
+        """Describe the difference from the recorded request with the longest common beginning."""
         same, entry = max(
             ((_in_common(entry.told, told), entry) for _, entry in sorted(self._entries.items())),
             key=lambda found: (found[0], -abs(len(found[1].told) - len(told))),
@@ -169,7 +169,7 @@ def _digest(text: str) -> bytes:
 
 
 def _in_common(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items both begin with."""
+    """The length of the common beginning."""
     for count, (ours, theirs) in enumerate(zip(one, other, strict=False)):
         if ours != theirs:
             return count

@@ -1,4 +1,4 @@
-"""When a model call that failed is made again, and how long to wait before that.
+"""Decides whether a failed model call is retried, and how long to wait before.
 
 Nothing here waits or calls: whoever makes the calls has a `Backoff` for each and asks it after each failure.
 Waits are "full jitter": a random time up to a limit that doubles, so that many agents do not come back to an
@@ -18,7 +18,7 @@ _dice = random.Random()  # noqa: S311 - spreads calls, guards nothing
 
 @dataclass(frozen=True, kw_only=True)
 class RetrySettings:
-    """How often and how long a failed call is tried again."""
+    """The limits of retries of a failed call."""
 
     max_retries: int = 4
     max_retry_s: float = 60.0
@@ -34,7 +34,7 @@ NEVER = RetrySettings(max_retries=0)
 
 
 def settings_of(client: ModelClient) -> RetrySettings:
-    """What a client says with its attribute `retry`, or the default."""
+    """The attribute `retry` of a client, or the default."""
     found = getattr(client, "retry", None)
     return found if isinstance(found, RetrySettings) else DEFAULT
 
@@ -50,7 +50,7 @@ class Backoff:
         self._settings = settings
         self._dice = dice
         self.retries = 0
-        """How many waits were given."""
+        """The number of waits so far."""
         self._at_once = 0
         self._left_s = settings.max_retry_s
         self.gave_up = ""

@@ -1,4 +1,4 @@
-"""Functions for models that take none: described in the system prompt, called as JSON in the answer's text.
+"""Offers functions to models without native ones: described in the system prompt, called as JSON in the text.
 
 A function `TOOL_ACTION` is called by an answer that is nothing but `{"tool", "action", "args"}`; earlier
 calls and their results become text of the same form. It works with every dialect: only the request changes.
@@ -122,7 +122,7 @@ def _arguments(schema: dict[str, Any]) -> str:
 
 
 def _kind(what: dict[str, Any], root: dict[str, Any], depth: int = 0) -> str:
-    """What a value may be. What is nested deeper is written as its schema."""
+    """Describe the type of a value. Deeper nested types are written as their schema."""
     reference = what.get("$ref")
     if isinstance(reference, str):
         defined = root.get("$defs", {}).get(reference.rpartition("/")[2])

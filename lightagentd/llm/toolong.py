@@ -1,4 +1,4 @@
-"""Whether an endpoint refused a request because it does not fit into the model's window.
+"""Recognizes a refusal because the request does not fit into the model's window.
 
 The API reference has the code `context_length_exceeded` for it; servers that speak the dialect say it in
 words of their own. Those here are what OpenAI, vLLM, llama.cpp, Mistral, Anthropic, Gemini, Groq, DeepSeek,

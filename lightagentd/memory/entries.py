@@ -62,7 +62,7 @@ class Entry:
 
     @cached_property
     def words(self) -> Counter[str]:
-        """What a search compares with: a tag counts as much as three words of the text."""
+        """The words for a search: a tag counts as much as three words of the text."""
         found = Counter(words(self.text))
         for tag in self.tags:
             found.update(dict.fromkeys(words(tag), 3))
@@ -98,18 +98,18 @@ def entry_of(value: object, owner: int) -> Entry:
         raise ValueError("not the fields of an entry")
     texts = ("id", "agent", "text", "session", "trace_id")
     if not all(type(found[name]) is str and len(found[name]) <= MAX_CHARS for name in texts):
-        raise ValueError("a text that is none, or too long")
+        raise ValueError("its text is invalid or too long")
     if not is_id(found["id"]) or type(found["owner"]) is not int or found["owner"] != owner:
-        raise ValueError("an id that is none, or an entry of somebody else")
+        raise ValueError("its id is invalid, or it belongs to somebody else")
     numbers = ("created_us", "updated_us", "expires_us")
     if not all(type(found[name]) is int and 0 <= found[name] < 1 << 62 for name in numbers):
-        raise ValueError("a time that is none")
+        raise ValueError("an invalid time")
     if found["source"] not in SOURCES or found["state"] not in STATES:
         raise ValueError("an unknown source or state")
     if not isinstance(found["tags"], list | tuple) or type(found.get("fingerprint", "")) is not str:
-        raise ValueError("tags or a fingerprint that are none")
+        raise ValueError("invalid tags or fingerprint")
     if type(found["confidence"]) not in (int, float) or not 0 <= found["confidence"] <= 1:
-        raise ValueError("a confidence that is none")
+        raise ValueError("an invalid confidence")
     if found["text"] != one_line(found["text"]) or (not found["text"] and found["state"] != "rejected"):
         raise ValueError("a text that is not one line, or empty")
     try:
@@ -124,7 +124,7 @@ def is_id(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """The text in one line, without what nobody sees; runs of white space become one space.
+    """The text in one line, without invisible characters; runs of white space become one space.
 
     A text cannot so begin a line of its own, and reads to a person as it does to a model.
     """
@@ -169,5 +169,5 @@ def checked_confidence(value: float) -> float:
 
 
 def fingerprint(text: str) -> str:
-    """What a rejected text is known by: the same for other capitals, spaces and punctuation."""
+    """The digest of a rejected text; capitals, spaces and punctuation do not change it."""
     return hashlib.sha256(" ".join(words(text)).encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""The store that is there without any configuration: memories lie in the history, beside their events.
+"""The default store: keeps memories in the history, beside their events.
 
 The stored state `memories` has them under `UID/ID`. Each change commits in one transaction with its event. An
 owner's entries are read once and kept in memory, since nobody else writes them.

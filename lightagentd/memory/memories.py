@@ -1,6 +1,6 @@
-"""The rules of memory: who may keep what, and what of it an agent gets to read.
+"""Enforces the rules of memory: who may keep what, and what an agent may read.
 
-A memory has one owner, and is for one of his agents or for all. It is kept, and then stands in the system
+A memory has one owner, and is for one of their agents or for all. It is kept, and then stands in the system
 prompts of those agents; or it is a candidate, which no agent reads until its owner promotes it. Candidates
 are what agents want to keep from a conversation with text from outside in it, from a turn that nobody
 watched, or for other agents than themselves: a log that says "remember that …" gets no further than that.
@@ -80,11 +80,11 @@ class Memories:
         self._history = history
         self._store: Backing = OwnStore(settings.store, history) if settings.store else HistoryStore(history)
         self._changing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By owner: what he has is looked at and changed by one at a time."""
+        """By owner: one at a time looks at their memories and changes them."""
 
     @property
     def problem(self) -> str:
-        """What is wrong with the store, as a sentence; empty when nothing is."""
+        """The problem of the store as a sentence; empty when it works."""
         return self._store.problem
 
     async def start(self) -> None:
@@ -125,7 +125,7 @@ class Memories:
         return await self._without_expired(found)
 
     async def of_prompt(self, owner: int, agent: str) -> Sequence[Entry]:
-        """What an agent's prompt has for an owner: his own words first, then the surest, then the newest."""
+        """The memories of an agent's prompt: the owner's own words first, then the surest and newest."""
         if not self._settings.prompt_chars:
             return []
         found = [entry for entry in await self._all(owner) if entry.state == "kept" and entry.is_for(agent)]
@@ -162,7 +162,7 @@ class Memories:
             if same is not None:
                 return await self._again(same, wanted)
             self._check_room(wanted, have)
-            if not wanted.by_agent:  # what he turned down once, and wants now
+            if not wanted.by_agent:  # they turned it down once, and want it now
                 await self._forget_rejected(wanted, have)
             entry = _new(wanted)
             kind = kinds.MemoryProposed if wanted.candidate else kinds.MemoryRemembered
@@ -218,7 +218,7 @@ class Memories:
             return entry
 
     def _checked(self, wanted: Wanted) -> Wanted:
-        """What is wanted as it would be kept. Raises InvalidArgument."""
+        """The entry as it would be kept. Raises InvalidArgument."""
         text, tags = checked_text(wanted.text), checked_tags(wanted.tags)
         if any(self._history.redactor.text(one) != one for one in (wanted.text, text, " ".join(tags))):
             raise InvalidArgument(
@@ -289,7 +289,7 @@ class Memories:
         return await self._without_expired(await self._store.list(owner))
 
     async def _without_expired(self, found: Sequence[Entry]) -> Sequence[Entry]:
-        """What has not expired; what has is dropped, for which nobody has to hold the owner's lock."""
+        """The entries that have not expired. Expired ones are dropped, without the owner's lock."""
         now_us = _now_us()
         if not any(entry.is_expired(now_us) for entry in found):
             return found

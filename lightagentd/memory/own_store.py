@@ -1,4 +1,4 @@
-"""A store of the administrator's own (`store.Store`): loads it, calls it, and believes nothing it says.
+"""Loads and calls a memory store of the administrator's own (`store.Store`), and checks all that it returns.
 
 It has a thread and an event loop to itself, so that a method that blocks, though it should not, holds up
 nothing else; a call that takes too long counts as failed. The thread ends with the store, or with the daemon.
@@ -132,7 +132,7 @@ class OwnStore:
             return await asyncio.wrap_future(running)
 
     def _sound(self, found: object, owner: int) -> Sequence[Entry]:
-        """What the store gave back, if it is entries of this owner. Raises Unavailable."""
+        """Check that the store returned entries of this owner. Raises Unavailable."""
         try:
             if not isinstance(found, list | tuple) or len(found) > MAX_ENTRIES:
                 raise ValueError("not a list, or one that is too long")

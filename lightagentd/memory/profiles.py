@@ -1,4 +1,4 @@
-"""What each user wants every agent to know of him: his own USER.md, kept in the history.
+"""Each user's own USER.md, which every agent of theirs reads; kept in the history.
 
 The stored state `profiles` has it by uid. Only its owner's sessions read it.
 """

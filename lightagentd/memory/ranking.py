@@ -32,7 +32,7 @@ def words(text: str) -> list[str]:
 
 
 def scores(query: str, texts: Sequence[Counter[str]]) -> list[float]:
-    """How well each text, as its counted words, fits the query; 0 when it has none of its words."""
+    """The score of each text, given as counted words, for a query; 0 when they share no word."""
     asked = set(words(query))
     ranking = Ranking(texts, k1=_K1, b=_B, terms=asked)
     found = [0.0] * len(texts)

@@ -1,4 +1,4 @@
-"""What a store of memories has to be able to do.
+"""The interface of a store of memories.
 
 `Store` is for authors: a class of an administrator's own, named in the configuration as `module:Class`
 
@@ -25,7 +25,7 @@ METHODS = ("add", "get", "list", "search", "update", "delete", "close")
 
 
 class Store(Protocol):
-    """What an administrator's own class implements. `owner` is a uid; an entry is found by owner and id, and
+    """The interface of an administrator's own class. `owner` is a uid; an entry is found by owner and id, and
     one owner's entries must never be given out for another. An id is used once.
     """
 
@@ -56,10 +56,10 @@ class Store(Protocol):
 
 
 class Backing(Protocol):
-    """What `Memories` works on: a store together with the history, which has an event for each change."""
+    """The interface that `Memories` uses: a store, and the history with an event for each change."""
 
     problem: str
-    """What is wrong with it, as a sentence; empty when nothing is."""
+    """Its problem as a sentence; empty when it works."""
 
     async def start(self) -> None:
         """Raises ConfigError."""

@@ -1,4 +1,4 @@
-"""What policy looks at, and what it says: the words that rules and decisions share."""
+"""The input and the output of policy, which rules and decisions share: calls, decisions and rulings."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Replay:
         self._candidate = Policy(enforced=lambda: True, trusted_skill=lambda _name: True, rules=rules)
 
     def judge(self, agent: str, owner: int | None, data: Mapping[str, Any]) -> Judged | None:
-        """The call in the data of an event; None when it is none that policy decided."""
+        """The call in the data of an event; None when policy did not decide it."""
         try:
             before = Decision(data["decision"])
             rule = str(data["rule"])

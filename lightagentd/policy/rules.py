@@ -171,7 +171,7 @@ def _conditions(args: dict[str, Any], decision: Decision | None) -> tuple[Argume
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{a: {b: X}}` as `{a.b: X}`. Raises ValueError for what is no pattern."""
+    """`{a: {b: X}}` as `{a.b: X}`. Raises ValueError for an invalid pattern."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"

@@ -1,7 +1,7 @@
 """Shell text as rules see it: strictly for a rule that allows, leniently for one that asks or denies.
 
-`simple_command` accepts only text of which it is certain what bash(1) makes of it: the words of one command
-and nothing else. `commands_in` guesses at every command in a text, and rather finds one too many. No guess
+`simple_command` accepts only text that bash(1) certainly reads as the words of one command and nothing
+else. `commands_in` guesses at every command in a text, and rather finds one too many. No guess
 can be complete, since a shell has endless ways to write the same command: a rule that denies shell text is
 a convenience, and the sandbox of the effect is the wall.
 """

@@ -1,4 +1,4 @@
-"""Takes secrets out of what is about to become an event, a log line, an answer or a request to a model.
+"""Removes secrets from events, log lines, answers and requests to a model.
 
 `Redactor` finds credentials that are known by value, `formats` what has the look of a key, `assignments`
 what stands beside a word such as password. `Stream` does the same to text that comes in pieces. What was

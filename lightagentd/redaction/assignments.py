@@ -1,4 +1,4 @@
-"""Secrets beside a word that says what they are: `password=`, `"token": "…"`, `--api-key …`, `<secret>…`.
+"""Finds secrets beside a word that names them: `password=`, `"token": "…"`, `--api-key …`, `<secret>…`.
 
 The forms are those of the shell, environment, INI, TOML, YAML, JSON (escaped once, too), XML, SQL, URLs,
 .netrc and command lines. Of what stands there only what is plausible is removed (`plausible`). As in
@@ -103,7 +103,7 @@ HINTS = (
     "authtok",
     "salt",
 )
-"""Lower-case words of which one stands in every text with such a secret."""
+"""Lower-case words. Every text with such a secret holds at least one."""
 
 _APART = r"(?:(?<![a-z0-9])|(?<=\\[nrt]))"
 _OPENS = r"passw(?:or)?d|passwd|passphrase|passcode|(?:(?<![a-z])|(?<=\\[nrt]))(?:pass|pwd)"

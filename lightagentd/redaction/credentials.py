@@ -1,4 +1,4 @@
-"""What the daemon's redactor knows from the start: the credentials that it was given, and its own key.
+"""Makes the daemon's redactor, with the credentials that the daemon was given and its own key.
 
 The key of the digests lies in the state folder, `redaction.key`, 32 bytes, mode 0600. It is made at the
 first start; with another one equal secrets of before and after cannot be told to be equal, and nothing else

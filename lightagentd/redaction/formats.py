@@ -1,6 +1,6 @@
-"""Keys and tokens that can be told by their own look, wherever they stand.
+"""Finds keys and tokens by their format, wherever they stand.
 
-Each format has `hints`: lower-case words, of which one stands in every text that its pattern can match. No
+Each format has `hints`: lower-case words; every text that its pattern matches holds at least one. No
 pattern matches across the end of a line but those of `BLOCKS`, and each begins in the word, as white space
 divides them, in which its hint stands: `Stream` rests on both. Each takes time that grows with the text and
 no faster: runs are bounded, or possessive and begun at their first character alone.

@@ -1,4 +1,4 @@
-"""The forms in which a known value may stand in a text: as it is, quoted by JSON, Base64, percent-encoded,
+"""Lists the forms of a known value in a text: as it is, quoted by JSON, Base64, percent-encoded,
 hex.
 
 Base64 has three forms of the inside of a longer text, by where in a group of three bytes the value begins:

@@ -1,4 +1,4 @@
-"""Takes secrets out of log messages: their text with its arguments, and tracebacks.
+"""Removes secrets from log messages: their text with its arguments, and tracebacks.
 
 A handler gets the filter, not a logger: a logger's filter does not see what its children hand on.
 """

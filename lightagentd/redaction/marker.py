@@ -1,4 +1,4 @@
-"""What stands in the place of a secret: its kind, and a digest by which equal ones can be told.
+"""Makes the mark that replaces a secret: its kind, and a digest that is the same for equal secrets.
 
 The digest is the beginning of an HMAC-SHA-256: without the key nobody can try guesses against it.
 """

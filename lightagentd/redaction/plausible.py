@@ -1,4 +1,4 @@
-"""Whether what stands beside a word such as password or token can be a secret.
+"""Decides whether the text beside a word such as password or token can be a secret.
 
 Texts of an administrator are full of such words with no secret beside them: prompts, settings, code,
 counts.

@@ -1,4 +1,4 @@
-"""The redactor: removes credentials that are known, and what looks like a secret, from texts and JSON
+"""Removes known credentials, and what looks like a secret, from texts and JSON
 values.
 
 The daemon has one, which the history owns. Nearly every event has nothing to remove, so `suspects` looks at
@@ -234,7 +234,7 @@ _HINT_PARTS = (
     ),
 )
 _SIGNS = (b":AA", b"Q~", b"1//0", b":::", b'"d"', b'"p"', b'"q"', b'"d\\', b'"p\\', b'"q\\')
-"""What no word is, of which one stands in a secret."""
+"""Sequences that occur in secrets and in no word."""
 _HASH = re.compile(rb"\$(?:1|2|5|6|7|y|gy|md5|apr1|sha1|argon2|scrypt|pbkdf2)")
 BLANKS = " \t\n\r\f\v"
 _WORDS = re.compile(rf"[^{BLANKS}]+")
@@ -256,7 +256,7 @@ class Redactor:
         """Each form of a known value, and the value; the longest first."""
         self._in_json: tuple[bytes, ...] = ()
         self._first_words: tuple[str, ...] = ()
-        """How known values begin that have blanks in them."""
+        """The first words of known values that hold blanks."""
         self._clean: dict[tuple[bool, bytes], None] = {}
         """Digests of long texts that came out of here last; the oldest first."""
         for value in secrets:

@@ -1,4 +1,4 @@
-"""Takes secrets out of text that comes in pieces, such as a model's words or a command's output as it runs.
+"""Removes secrets from text that arrives in pieces, such as a model's answer or a command's output.
 
 What it gives, put together, is what `Redactor.text` makes of the whole. Held back are the unfinished word,
 a line from the word on that has a hint in it, and a private key until its end: ordinary text flows word by
@@ -37,7 +37,7 @@ class Stream:
         """Whether the line has nothing but blanks until what is held."""
 
     def feed(self, piece: str) -> str:
-        """What can go out now."""
+        """The text that can go out now."""
         self._held += piece
         out = ""
         if self._in_block or "\n" in piece:
@@ -50,7 +50,7 @@ class Stream:
         return out
 
     def pause(self) -> str:
-        """What can go out of a word that is not finished, when nothing has followed for a while."""
+        """The part of an unfinished word that can go out after a pause."""
         if self._shown or self._hinted or self._in_block or len(self._held) > _SHORT:
             return ""
         self._shown = self._held
@@ -62,7 +62,7 @@ class Stream:
         return len(self._held) > len(self._shown)
 
     def finish(self) -> str:
-        """What was held back; the next piece begins a new text."""
+        """The text that was held back; the next piece begins a new text."""
         out = self._take(len(self._held))
         self._in_block, self._line_blank = False, True
         return out

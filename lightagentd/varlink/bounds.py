@@ -1,4 +1,4 @@
-"""What the connections of one server may use, for each user and in all: how many, and how many bytes wait.
+"""Bounds the connections of one server, for each user and in all: their number, and the bytes that wait.
 
 A `Ledger` belongs to its `varlink.VarlinkServer` and lives as long. Each connection has an `Account` in it,
 which the server opens when it accepts and closes when the connection is gone. Privileged users, which are

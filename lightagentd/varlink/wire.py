@@ -1,4 +1,4 @@
-"""Varlink messages: bytes to calls and back, checked once at the edge.
+"""Decodes and encodes Varlink messages, checked once at the edge.
 
 A message is one JSON object in UTF-8 and a NUL byte (https://varlink.org/Method-Call). What RFC 8259 leaves
 open is refused, so that no two readers of a message can understand it differently: keys that stand twice,

@@ -9,13 +9,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
-from lightagentd.worker import sandbox
-from lightagentd.worker.units import UnitChild
+from lightagentd.worker.sandbox import Backend
+from lightagentd.worker.source import Child
 
 SHARED_CONNECTIONS = 16
 """How many calls the one worker of a place runs at once."""
@@ -42,6 +41,12 @@ class Call:
     expected: dict[str, Any] = field(default_factory=dict)
     """What an approved call's preview rested on."""
 
+    def to_wire(self) -> dict[str, Any]:
+        """What the worker is told; it knows its place by itself."""
+        found = {**vars(self), "effect": self.effect.value}
+        del found["place"]
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
@@ -58,8 +63,7 @@ class WorkerProcess:
 
     agent: str
     where: Effect | Place
-    child: sandbox.Child | UnitChild
-    socket_path: Path
+    child: Child
     connection: VarlinkConnection
     busy: bool = False
     outdated: bool = False
@@ -67,31 +71,23 @@ class WorkerProcess:
     idle_since: float = field(default_factory=time.monotonic)
 
     @property
-    def backend(self) -> sandbox.Backend:
+    def backend(self) -> Backend:
         return self.child.backend
-
-    @property
-    def process(self) -> asyncio.subprocess.Process:
-        """What the daemon started: bwrap, or the worker's keeper. A worker unit has none."""
-        assert isinstance(self.child, sandbox.Child)
-        return self.child.process
 
     @property
     def pid(self) -> int:
         """The worker, or what holds it; 0 where that is not known."""
-        return self.child.pid if isinstance(self.child, UnitChild) else self.child.process.pid
+        return self.child.pid
 
     @property
     def stale(self) -> bool:
         """Whether it is to be ended after its call."""
-        return self.outdated or (isinstance(self.child, UnitChild) and self.child.outdated)
+        return self.outdated or self.child.outdated
 
     @property
     def running(self) -> bool:
         """Whether the worker is there to answer."""
-        if isinstance(self.child, UnitChild):
-            return not self.connection.closed
-        return self.child.process.returncode is None
+        return not self.connection.closed
 
 
 def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:

@@ -16,18 +16,18 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
-from lightagentd.host.process import start
 from lightagentd.tool import Effect, Place
 from lightagentd.toolkit.crypt.wrapping import CREDENTIAL
 from lightagentd.worker import sandbox
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
+from lightagentd.worker.sandbox import Mounts, Wanted
 
 CREDENTIALS = Path("/run/lightagent-credentials")
 """Inside bwrap: where the key store finds the credential that the daemon was given for it."""
@@ -59,79 +59,57 @@ def limits(backend: sandbox.Backend) -> tuple[str, ...]:
     return (KEYS_BARE if os.geteuid() == 0 else NO_KEYS,)
 
 
-async def spawn(
-    where: Effect | Place,
-    backend: sandbox.Backend,
-    paths: Paths,
-    *,
-    listen_fd: int,
-    tools: Sequence[Path],
-    extra: Sequence[Path],
-    env: Mapping[str, str],
-    bus: Path | None = None,
-) -> sandbox.Child:
-    """Start a worker that serves on `listen_fd`: one of `MACHINE` here, any other as `sandbox.spawn` does.
+async def spawn(wanted: Wanted) -> sandbox.Child:
+    """Start a worker: one of `MACHINE` here, any other as `sandbox.spawn` does.
 
     Raises WorkerUnavailable where the machine cannot have that place, and OSError.
     """
-    if not isinstance(where, Place) or where not in MACHINE:
-        return await sandbox.spawn(
-            where, backend, paths, listen_fd=listen_fd, tools=tools, extra=extra, env=env, bus=bus
-        )
-    place = where
+    place, backend, paths = wanted.where, wanted.backend, wanted.paths
+    if not isinstance(place, Place) or place not in MACHINE:
+        return await sandbox.spawn(wanted)
     if place is Place.INSPECT and not has_inspect(backend):
         raise WorkerUnavailable(f"There is no {place} on this machine.")
     if place is Place.KEYS:
         if backend.name == "none" and os.geteuid() != 0:
             raise WorkerUnavailable(NO_KEYS, suggestion="Install bubblewrap, or run the daemon as a service.")
         paths.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-    held_end, lifeline = os.pipe()
-    try:
-        with sandbox.Filter(Effect.OBSERVE) as held:
-            keeper = _keeper_argv(place, backend, tools, listen_fd=listen_fd, lifeline_fd=held_end)
-            if place is Place.KEYS:
-                argv = _keys_argv(backend, paths, tools, keeper, held.fd)
-                env = _keys_environment(backend, paths)
-            else:
-                argv = _inspect_argv(backend, paths, keeper, held.fd)
-            process = await start(argv, env=env, pass_fds=(held.fd, listen_fd, held_end))
-    except BaseException:
-        os.close(lifeline)
-        raise
-    finally:
-        os.close(held_end)
-    return sandbox.Child(process=process, lifeline=lifeline, backend=backend)
+        wanted = replace(wanted, env=_keys_environment(backend, paths))
+
+    def argv(filter_fd: int, lifeline_fd: int) -> list[str]:
+        keeper = _keeper_argv(place, wanted, lifeline_fd)
+        if place is Place.KEYS:
+            return _keys_argv(wanted, keeper, filter_fd)
+        return _inspect_argv(wanted, keeper, filter_fd)
+
+    return await sandbox.start_held(argv, wanted, sandbox.Filter(Effect.OBSERVE))
 
 
-def _keeper_argv(
-    place: Place, backend: sandbox.Backend, tools: Sequence[Path], *, listen_fd: int, lifeline_fd: int
-) -> list[str]:
+def _keeper_argv(place: Place, wanted: Wanted, lifeline_fd: int) -> list[str]:
     """The worker of a place, held by its keeper in a domain of its own where the kernel has that."""
+    backend = wanted.backend
     ends = backend.ends if place is Place.KEYS else Ends.CHILDREN
     argv = [sys.executable, "-m", "lightagentd.worker.keeper", "--ends", ends]
-    argv += ["--lifeline", str(lifeline_fd), "--listen-fd", str(listen_fd), "--place", place]
+    argv += ["--lifeline", str(lifeline_fd), "--listen-fd", str(wanted.listen_fd), "--place", place]
     if place is Place.KEYS:
         argv += ["--confined", "--landlock", str(backend.landlock_abi)]
-    for folder in tools:
+    for folder in wanted.tools:
         argv += ["--tools", str(folder)]
     if backend.name == "bwrap":
         argv += ["--scratch", str(sandbox.SCRATCH)]
     return argv
 
 
-def _keys_argv(
-    backend: sandbox.Backend, paths: Paths, tools: Sequence[Path], keeper: Sequence[str], filter_fd: int
-) -> list[str]:
-    if backend.name != "bwrap":
+def _keys_argv(wanted: Wanted, keeper: Sequence[str], filter_fd: int) -> list[str]:
+    if wanted.backend.name != "bwrap":
         if os.geteuid() != 0:
             return list(keeper)
         return ["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--", *keeper]
-    needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools]
-    writable = [paths.keys]
-    readable = [(given, CREDENTIALS / CREDENTIAL)] if (given := _credential()) else []
-    argv = sandbox.bwrap_argv(
-        Effect.OBSERVE, backend, paths, filter_fd, needed, writable=writable, readable=readable
+    mounts = Mounts(
+        needed=[Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *wanted.tools],
+        writable=[wanted.paths.keys],
+        readable=[(given, CREDENTIALS / CREDENTIAL)] if (given := _credential()) else [],
     )
+    argv = sandbox.bwrap_argv(Effect.OBSERVE, wanted.backend, wanted.paths, filter_fd, mounts)
     # It stays the daemon's user, to whom the folder belongs, so it needs none of root's capabilities.
     return [*argv, "--cap-drop", "ALL", "--", *keeper]
 
@@ -147,14 +125,16 @@ def has_inspect(backend: sandbox.Backend) -> bool:
     return all(bounds >> number & 1 for number in _INSPECT_NUMBERS)
 
 
-def _inspect_argv(backend: sandbox.Backend, paths: Paths, keeper: Sequence[str], filter_fd: int) -> list[str]:
+def _inspect_argv(wanted: Wanted, keeper: Sequence[str], filter_fd: int) -> list[str]:
     """As `nobody` with two capabilities, in bwrap where nothing can be written, without a network.
 
     It is in no Landlock domain and no PID namespace, from which no other process can be looked into; nothing
     that a model can name starts a program in it.
     """
+    backend = wanted.backend
     seeing = replace(backend, ends=Ends.CHILDREN, landlock_abi=max(1, backend.landlock_abi))
-    argv = sandbox.bwrap_argv(Effect.OBSERVE, seeing, paths, filter_fd, ())  # it may pass closed folders
+    # It may pass closed folders, so nothing has to be kept readable.
+    argv = sandbox.bwrap_argv(Effect.OBSERVE, seeing, wanted.paths, filter_fd, Mounts())
     names = [name.removeprefix("CAP_").lower() for name in INSPECT_CAPABILITIES]
     exactly = ",".join(["-all", *(f"+{name}" for name in names)])
     for name in (*INSPECT_CAPABILITIES, "CAP_SETPCAP"):

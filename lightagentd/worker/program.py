@@ -42,15 +42,7 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host import libc
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
-from lightagentd.worker.calls import (
-    METADATA_LIMIT_CHARS,
-    OUTPUT_LIMIT_CHARS,
-    CallContext,
-    check_args,
-    describe,
-    result_event,
-    run_action,
-)
+from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import ToolFiles
@@ -58,25 +50,13 @@ from lightagentd.worker.lockdown import MACHINE, forbid_programs, serves
 from lightagentd.worker.proof import prove
 from lightagentd.worker.removal import remove
 
-__all__ = [
-    "METADATA_LIMIT_CHARS",
-    "OUTPUT_LIMIT_CHARS",
-    "CallContext",
-    "Worker",
-    "WorkerInterface",
-    "check_args",
-    "describe",
-    "main",
-    "serve",
-]
-
 _log = logging.getLogger(__name__)
 
 _PUBLISHED_LIMIT = 4096
 """Events outside of calls that may wait for the daemon."""
 PREVIEW_LIMIT_S = 10.0
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
-"""How often and how fast it is looked after processes that were killed: they take a moment to go."""
+"""How often and how fast killed processes are checked for: they take a moment to go."""
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):

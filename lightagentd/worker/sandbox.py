@@ -20,7 +20,7 @@ import pwd
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +109,11 @@ async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) 
         return _bare(level, missing)
     backend = _with_bwrap(level)
     with Filter(Effect.OBSERVE) as held:
-        argv = [*bwrap_argv(Effect.OBSERVE, backend, paths, held.fd, ()), *switch_user_argv(), "/bin/true"]
+        argv = [
+            *bwrap_argv(Effect.OBSERVE, backend, paths, held.fd, Mounts()),
+            *switch_user_argv(),
+            "/bin/true",
+        ]
         try:
             tried = await start(argv, env={}, pass_fds=(held.fd,), stderr=asyncio.subprocess.PIPE)
         except OSError as err:
@@ -147,6 +151,43 @@ def _bare(level: int, reason: str) -> Backend:
     return Backend(name="none", enforced=False, reason=reason, ends=ends, landlock_abi=level)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A worker to start, which serves on `listen_fd`."""
+
+    where: Effect | Place
+    backend: Backend
+    paths: Paths
+    listen_fd: int
+    tools: Sequence[Path]
+    extra: Sequence[Path]
+    """Further folders that it must be able to read."""
+    env: Mapping[str, str]
+    bus: Path | None = None
+    """A socket to put in the place of the system bus, in bwrap."""
+
+    @property
+    def effect(self) -> Effect:
+        """A watcher's sandbox is that of observe."""
+        return self.where if isinstance(self.where, Effect) else Effect.OBSERVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mounts:
+    """What bwrap mounts for a worker beside the machine's files."""
+
+    needed: Iterable[Path] = ()
+    """Must stay readable for the worker."""
+    bus: Path | None = None
+    """A socket to put in the place of the system bus. With it, the worker can open Unix sockets; its commands
+    still cannot (`busdoor`).
+    """
+    writable: Iterable[Path] = ()
+    """Folders that it may write to."""
+    readable: Iterable[tuple[Path, Path]] = ()
+    """Files that it finds at another path."""
+
+
 class Filter:
     """The system call filter of an effect in a memory file, open while the block runs."""
 
@@ -165,24 +206,8 @@ class Filter:
         os.close(self.fd)
 
 
-def bwrap_argv(
-    effect: Effect,
-    backend: Backend,
-    paths: Paths,
-    filter_fd: int,
-    needed: Iterable[Path],
-    bus: Path | None = None,
-    *,
-    writable: Iterable[Path] = (),
-    readable: Iterable[tuple[Path, Path]] = (),
-) -> list[str]:
-    """The command line of bwrap up to the program to run. `needed` must stay readable for the worker.
-
-    `writable` are folders that it may write to, `readable` are files that it finds at another path.
-
-    `bus` is a socket to put in the place of the system bus. With it, the worker can open Unix sockets; its
-    commands still cannot (`busdoor`).
-    """
+def bwrap_argv(effect: Effect, backend: Backend, paths: Paths, filter_fd: int, mounts: Mounts) -> list[str]:
+    """The command line of bwrap up to the program to run."""
     argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev"]
     argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", "/run"]
     allowed = RUN_ALLOWED if effect is Effect.OBSERVE else RUN_ALLOWED + RUN_ALLOWED_REACH
@@ -192,7 +217,7 @@ def bwrap_argv(
             argv += ["--perms", "0755", "--dir", str(folder)]
     for name in allowed:
         argv += ["--ro-bind-try", name, name]
-    reachable, opened = _keep_reachable(needed)
+    reachable, opened = _keep_reachable(mounts.needed)
     covered = ["/run", "/dev"]
     for path in (paths.state, paths.runtime, *home_secrets()):
         if any(path.is_relative_to(folder) for folder in ("/run", *opened)):
@@ -203,12 +228,13 @@ def bwrap_argv(
         elif path.is_file():
             argv += ["--ro-bind", "/dev/null", str(path)]
     argv += reachable
-    if bus is not None:
-        argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent), "--ro-bind", str(bus), str(BUS_SOCKET)]
+    if mounts.bus is not None:
+        argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent)]
+        argv += ["--ro-bind", str(mounts.bus), str(BUS_SOCKET)]
     argv += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", str(SCRATCH)]
-    for folder in writable:
+    for folder in mounts.writable:
         argv += ["--bind", str(folder), str(folder)]
-    for path, seen_as in readable:
+    for path, seen_as in mounts.readable:
         argv += ["--ro-bind", str(path), str(seen_as)]
     for covering in (*covered, *opened):
         argv += ["--remount-ro", covering]
@@ -292,26 +318,16 @@ def worker_groups() -> list[int]:
     return found
 
 
-def worker_argv(
-    effect: Effect,
-    backend: Backend,
-    paths: Paths,
-    *,
-    filter_fd: int,
-    listen_fd: int,
-    lifeline_fd: int,
-    tools: Sequence[Path],
-    extra: Sequence[Path],
-    bus: Path | None = None,
-) -> list[str]:
-    """The whole command line of a worker. `extra` are further folders that it must be able to read."""
+def worker_argv(wanted: Wanted, *, filter_fd: int, lifeline_fd: int) -> list[str]:
+    """The whole command line of a worker."""
+    effect, backend = wanted.effect, wanted.backend
     confined = effect is not Effect.CHANGE
     ends = backend.ends if confined else Ends.CHILDREN
     keeper = [sys.executable, "-m", "lightagentd.worker.keeper"]
-    keeper += ["--ends", ends, "--lifeline", str(lifeline_fd), "--listen-fd", str(listen_fd)]
+    keeper += ["--ends", ends, "--lifeline", str(lifeline_fd), "--listen-fd", str(wanted.listen_fd)]
     if confined:
         keeper += ["--confined", "--landlock", str(backend.landlock_abi)]
-    for folder in tools:
+    for folder in wanted.tools:
         keeper += ["--tools", str(folder)]
     if not confined:
         return [*_first_to_go(), *keeper]
@@ -319,12 +335,12 @@ def worker_argv(
         if os.geteuid() == 0:
             keeper += ["--limit-processes", str(PROCESSES)]
         return [*_first_to_go(), *switch_user_argv(), *keeper]
-    needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *tools, *extra]
+    needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *wanted.tools, *wanted.extra]
     keeper += ["--limit-processes", str(PROCESSES), "--scratch", str(SCRATCH)]
-    keeper += ["--bus"] if bus is not None else []
+    keeper += ["--bus"] if wanted.bus is not None else []
     return [
         *_first_to_go(),
-        *bwrap_argv(effect, backend, paths, filter_fd, needed, bus),
+        *bwrap_argv(effect, backend, wanted.paths, filter_fd, Mounts(needed=needed, bus=wanted.bus)),
         *switch_user_argv(),
         *keeper,
     ]
@@ -379,42 +395,31 @@ class Child:
                     await self.process.wait()
 
 
-async def spawn(
-    where: Effect | Place,
-    backend: Backend,
-    paths: Paths,
-    *,
-    listen_fd: int,
-    tools: Sequence[Path],
-    extra: Sequence[Path],
-    env: Mapping[str, str],
-    bus: Path | None = None,
-) -> Child:
-    """Start a worker that serves on `listen_fd`; see `worker_argv` and `bwrap_argv`. Raises OSError.
+async def spawn(wanted: Wanted) -> Child:
+    """Start a worker of an effect, or a watcher; see `worker_argv` and `bwrap_argv`. Raises OSError."""
+    if wanted.where in (Place.KEYS, Place.INSPECT):
+        raise WorkerUnavailable(f"There is no {wanted.where} on this machine.")
 
-    A watcher's sandbox is that of observe.
+    def argv(filter_fd: int, lifeline_fd: int) -> list[str]:
+        return worker_argv(wanted, filter_fd=filter_fd, lifeline_fd=lifeline_fd)
+
+    return await start_held(argv, wanted, Filter(wanted.effect, bus=wanted.bus is not None))
+
+
+async def start_held(argv: Callable[[int, int], Sequence[str]], wanted: Wanted, calls: Filter) -> Child:
+    """Start a worker with a lifeline and a filter of system calls. Raises OSError.
+
+    `argv` gets the descriptors of the filter and of the worker's end of the lifeline.
     """
-    if where in (Place.KEYS, Place.INSPECT):
-        raise WorkerUnavailable(f"There is no {where} on this machine.")
-    effect = where if isinstance(where, Effect) else Effect.OBSERVE
     held_end, lifeline = os.pipe()
     try:
-        with Filter(effect, bus=bus is not None) as held:
-            argv = worker_argv(
-                effect,
-                backend,
-                paths,
-                filter_fd=held.fd,
-                listen_fd=listen_fd,
-                lifeline_fd=held_end,
-                tools=tools,
-                extra=extra,
-                bus=bus,
+        with calls:
+            process = await start(
+                argv(calls.fd, held_end), env=wanted.env, pass_fds=(calls.fd, wanted.listen_fd, held_end)
             )
-            process = await start(argv, env=env, pass_fds=(held.fd, listen_fd, held_end))
     except BaseException:
         os.close(lifeline)
         raise
     finally:
         os.close(held_end)
-    return Child(process=process, lifeline=lifeline, backend=backend)
+    return Child(process=process, lifeline=lifeline, backend=wanted.backend)

@@ -4,7 +4,7 @@ For each agent and effect there is a socket unit, `lightagent-observe@ops.socket
 systemd start the service of that name. The daemon starts the sockets of observe and reach over D-Bus when an
 agent makes its first call (a polkit rule lets it), and an administrator enables those of change. The units of
 a place that all agents share are wanted by the daemon's own unit. `socket_of` says where each listens, and
-that is all that a lane needs: `Units.connect` starts what is not there yet.
+that is all that the pool needs: `UnitChild.connect` starts what is not there yet.
 
 Instances are named after agents, whose names begin with a letter; `_describe` is the one that serves none.
 """
@@ -18,7 +18,7 @@ import os
 import pwd
 import signal
 import stat
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from lightagentd.worker import landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.sandbox import Backend
+from lightagentd.worker.source import Child, greeted
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +41,9 @@ STARTED = (Effect.OBSERVE, Effect.REACH)
 """The effects whose units the daemon may start. It may stop and kill the workers of all three."""
 JOB_TIMEOUT_S = 15.0
 KILL_TIMEOUT_S, KILL_PAUSE_S = 5.0, 0.02
-"""How long and how often it is looked after a unit that was killed: a process may be stuck in the kernel."""
+"""How long and how often a killed unit is checked: a process may be stuck in the kernel."""
 LEAVING_S = 3.0
-"""How long it is waited for a worker when the daemon is being stopped: systemd starts no other one then."""
+"""How long to wait for a worker while the daemon is being stopped: systemd starts no other one then."""
 RUNNING = ["active", "reloading", "activating", "deactivating"]
 """The states of a unit that has processes or is about to (org.freedesktop.systemd1(5))."""
 
@@ -84,11 +85,10 @@ def there(path: Path) -> bool:
 class UnitChild:
     """The worker of one unit; it may be running or not, since its socket starts it.
 
-    Several lanes may share it. Its `lock` is held while a connection is made and while it is stopped, so that
-    nobody connects to a worker that is on its way out.
+    Several lanes may share it.
     """
 
-    def __init__(self, units: Units, agent: str, where: Effect | Place, backend: Backend) -> None:
+    def __init__(self, units: UnitWorkers, agent: str, where: Effect | Place, backend: Backend) -> None:
         self._units = units
         self._where = where
         self.service = name_of(agent, where, "service")
@@ -97,9 +97,12 @@ class UnitChild:
         self.backend = backend
         self.lock = asyncio.Lock()
         self.outdated = False
-        """The files that it loaded may have changed: its connections are closed after their calls."""
-        self.pid = 0
+        self._pid = 0
+
+    @property
+    def pid(self) -> int:
         """The worker's process when it was last connected to."""
+        return self._pid
 
     @property
     def startable(self) -> bool:
@@ -111,11 +114,56 @@ class UnitChild:
         """Whether the daemon may stop and kill it: the workers of agents, and not the machine's places."""
         return self.startable or self._where is Effect.CHANGE
 
-    async def end(self) -> None:
-        """Stop the worker, with all that it runs; the next connection starts it again. Hold the `lock`.
+    async def connect(self) -> VarlinkConnection:
+        """Start its socket where that is not there yet, and connect."""
+        timeout_s = self._units.connect_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not there(self.path):
+                    await self._start_socket()
+                try:
+                    connection = await greeted(self.path)
+                except (OSError, Unavailable):
+                    # It left at this moment because it was idle, or its socket has failed: once more.
+                    await self._start_socket()
+                    connection = await greeted(self.path)
+        except TimeoutError as err:
+            raise self._unavailable(f"it did not answer within {timeout_s:g} s") from err
+        except (OSError, Unavailable) as err:
+            raise self._unavailable(str(err)) from err
+        if not self._pid or not Path("/proc", str(self._pid)).exists():
+            self._pid = await main_pid(self.service)
+        return connection
 
-        One that only an administrator may stop is asked to leave by itself.
+    async def _start_socket(self) -> None:
+        if self.startable:
+            await self._units.job("StartUnit", self.socket)
+
+    def _unavailable(self, reason: str) -> WorkerUnavailable:
+        reason = reason.rstrip(".")
+        if self._where is Effect.CHANGE and not there(self.path):
+            return WorkerUnavailable(
+                f"The worker for change cannot be reached: {reason}.",
+                suggestion=f"An administrator enables it: systemctl enable --now {self.socket}",
+            )
+        return WorkerUnavailable(
+            f"{self.service} cannot be reached: {reason}.",
+            suggestion=f"See why: systemctl status {self.service}",
+        )
+
+    async def discard(self, *, at_once: bool) -> None:
+        """Its unit stays as it is."""
+
+    async def end(self) -> None:
+        """Stop the worker; the next connection starts it again.
+
+        With the daemon its workers are stopped (PartOf=), and systemd would not do it before.
         """
+        if not self._units.leaving:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        """One that only an administrator may stop is asked to leave by itself."""
         self.outdated = False
         try:
             if self.stoppable:
@@ -125,15 +173,12 @@ class UnitChild:
         except LightagentError as err:
             _log.warning("%s cannot be stopped: %s", self.service, err)
 
-    async def kill(self) -> None:
-        """As `end`, but at once: also one that hangs, or that a command has stopped (SIGSTOP), is gone then.
-
-        Needs no `lock`.
-        """
+    async def end_hung(self) -> None:
+        """Kill it: a worker that hangs, or that a command has stopped (SIGSTOP), is gone then, too."""
         if not self.stoppable:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KILL_TIMEOUT_S):
-                    await self.end()
+                    await self._stop()
             return
         self.outdated = False
         try:
@@ -155,7 +200,7 @@ class UnitChild:
             raise WorkerUnavailable(f"It does not answer: {err}.") from err
 
 
-class Units:
+class UnitWorkers:
     """What the pool knows of worker units. Holds no connection to the bus but while it asks."""
 
     def __init__(self, start_timeout_s: float) -> None:
@@ -194,34 +239,29 @@ class Units:
             self._children[name] = UnitChild(self, agent, where, self.backend)
         return self._children[name]
 
+    async def open(self, agent: str, where: Effect | Place) -> UnitChild:
+        return self.child(agent, where)
+
     def has(self, agent: str, where: Effect | Place) -> bool:
-        """Whether there is such a unit to connect to, started by somebody else than this daemon."""
         return there(socket_of(agent, where))
 
-    async def connect(self, child: UnitChild) -> VarlinkConnection:
-        """Connect to the worker and wait for its first answer. Hold its `lock`.
+    def how_to_give_change(self, agent: str) -> str:
+        enable = f"systemctl enable --now {name_of(agent, Effect.CHANGE, 'socket')}"
+        return f"An administrator can give it one: {enable}"
 
-        Raises WorkerUnavailable.
-        """
-        timeout_s = min(self._start_timeout_s, LEAVING_S) if self.leaving else self._start_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                if not there(child.path):
-                    await self._start_socket(child)
-                try:
-                    connection = await _greeted(child.path)
-                except (OSError, Unavailable):
-                    # It left at this moment because it was idle, or its socket has failed: once more.
-                    await self._start_socket(child)
-                    connection = await _greeted(child.path)
-        except TimeoutError as err:
-            reason = f"it did not answer within {timeout_s:g} s"
-            raise _unavailable(child, reason) from err
-        except (OSError, Unavailable) as err:
-            raise _unavailable(child, str(err)) from err
-        if not child.pid or not Path("/proc", str(child.pid)).exists():
-            child.pid = await self._main_pid(child)
-        return connection
+    def holds_change(self, agent: str) -> tuple[str, str]:
+        unit = name_of(agent, Effect.CHANGE, "service")
+        return "systemd", f"It may do what {unit} leaves it: systemd-analyze security {unit}"
+
+    @property
+    def connect_timeout_s(self) -> float:
+        return min(self._start_timeout_s, LEAVING_S) if self.leaving else self._start_timeout_s
+
+    def leave(self) -> None:
+        self.leaving = True
+
+    async def close(self) -> None:
+        """Nothing is held open."""
 
     async def end_agent(self, agent: str) -> None:
         """Stop an agent's sockets and services of observe and reach."""
@@ -236,10 +276,8 @@ class Units:
                     except LightagentError as err:
                         _log.warning("%s cannot be stopped: %s", unit, err)
 
-    async def end_unconnected(self, connected: Callable[[], Container[str]]) -> None:
-        """Stop the workers that run without a connection of this daemon's: they may have loaded other files
-        than there are now. systemd starts a running worker again when it restarts the daemon, and before it.
-        """
+    async def end_unconnected(self, connected: Callable[[], Collection[Child]]) -> None:
+        """systemd starts a running worker again when it restarts the daemon, and before it."""
         try:
             names = await self._running()
         except LightagentError as err:
@@ -247,10 +285,10 @@ class Units:
             return
         await asyncio.gather(*(self._end_unconnected(name, connected) for name in names))
 
-    async def _end_unconnected(self, service: str, connected: Callable[[], Container[str]]) -> None:
+    async def _end_unconnected(self, service: str, connected: Callable[[], Collection[Child]]) -> None:
         child = self._children.get(service)
         async with child.lock if child is not None else contextlib.nullcontext():
-            if service in connected():
+            if service in {one.service for one in connected() if isinstance(one, UnitChild)}:
                 return
             try:
                 await self.job("StopUnit", service)
@@ -264,11 +302,15 @@ class Units:
             [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
         return [str(unit[0]) for unit in found]
 
-    async def kill_all(self) -> tuple[int, list[str]]:
-        """Kill every worker that runs for an agent, whoever started it.
+    async def kill_all(self, connected: Collection[Child]) -> tuple[int, list[str]]:
+        """Also workers that this daemon did not start. Those of the machine's places are asked to leave."""
+        places = [one for one in self._children.values() if one in connected and not one.stoppable]
+        asking = asyncio.gather(*(child.end_hung() for child in places))
+        killed = await self._kill_running()
+        await asking
+        return killed
 
-        Gives how many there were, and a sentence for each that may still run.
-        """
+    async def _kill_running(self) -> tuple[int, list[str]]:
         try:
             names = await self._running()
         except LightagentError as err:
@@ -325,19 +367,6 @@ class Units:
                 suggestion=f"See why: systemctl status {unit}",
             )
 
-    async def _main_pid(self, child: UnitChild) -> int:
-        """The worker's process; 0 where systemd does not say."""
-        try:
-            async with bus.connect("system") as system:
-                [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [child.service])
-                return int(await _property(system, path, "org.freedesktop.systemd1.Service", "MainPID"))
-        except LightagentError:
-            return 0
-
-    async def _start_socket(self, child: UnitChild) -> None:
-        if child.startable:
-            await self.job("StartUnit", child.socket)
-
     async def _not_installed(self) -> Sequence[str]:
         found = []
         async with bus.connect("system") as system:
@@ -351,7 +380,7 @@ class Units:
         """What a command of that effect can do and must not, tried in the instance that serves no agent."""
         child = self.child("", effect)
         async with child.lock:
-            connection = await self.connect(child)
+            connection = await child.connect()
             try:
                 async with asyncio.timeout(self._start_timeout_s):
                     reply = await connection.call("org.lightagent1.Worker.Prove")
@@ -399,25 +428,11 @@ async def _run_job(system: bus.Bus, method: str, unit: str) -> str:
     raise Unavailable("The bus went away.")
 
 
-async def _greeted(path: Path) -> VarlinkConnection:
-    """A connection whose peer has answered. Raises OSError, Unavailable."""
-    connection = await VarlinkConnection.connect(path)
+async def main_pid(service: str) -> int:
+    """The main process of a service; 0 where systemd does not say."""
     try:
-        await connection.call("org.varlink.service.GetInfo")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _unavailable(child: UnitChild, reason: str) -> WorkerUnavailable:
-    reason = reason.rstrip(".")
-    if child.path.name.startswith("change@") and not there(child.path):
-        return WorkerUnavailable(
-            f"The worker for change cannot be reached: {reason}.",
-            suggestion=f"An administrator enables it: systemctl enable --now {child.socket}",
-        )
-    return WorkerUnavailable(
-        f"{child.service} cannot be reached: {reason}.",
-        suggestion=f"See why: systemctl status {child.service}",
-    )
+        async with bus.connect("system") as system:
+            [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [service])
+            return int(await _property(system, path, "org.freedesktop.systemd1.Service", "MainPID"))
+    except LightagentError:
+        return 0

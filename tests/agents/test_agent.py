@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from lightagentd.agents import agent as agent_module
+from lightagentd.agents import supervision
 from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.turn import Step
@@ -27,15 +27,13 @@ def explode() -> Toolbox:
 
 def sabotage(test: Scripted) -> None:
     """Have the agent's next turn fail in a way that nobody expects."""
-    parts = test.agent.parts
-    assert parts is not None
-    dispatcher = dataclasses.replace(parts.dispatcher, toolbox=explode)
-    test.agent.parts = dataclasses.replace(parts, dispatcher=dispatcher)
+    assert test.agent.parts is not None
+    test.agent.parts = dataclasses.replace(test.agent.parts, toolbox=explode)
 
 
 @pytest.fixture
 def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.02)
 
 
 async def test_a_session_is_driven_step_by_step_from_python(paths: Paths) -> None:
@@ -201,7 +199,7 @@ async def test_a_drain_lets_the_turn_end_and_begins_no_other(paths: Paths) -> No
         running = await test.agent.prompt(session, "first")
         waiting = await test.agent.prompt(session, "second")
         await until(lambda: test.model.open_requests)
-        await test.agent.drain()
+        await test.agent.supervision.drain()
         assert (await watch(running))[-1]["text"] == "one"
         assert not waiting.begun
         await test.agent.stop()
@@ -273,7 +271,7 @@ async def test_the_pause_doubles_while_the_agent_fails_and_begins_anew_when_a_tu
 async def test_an_agent_can_be_stopped_while_it_waits_to_be_restarted(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "FIRST_PAUSE_S", 60.0)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 60.0)
     async with scripted(paths, [say("back")]) as test:
         session = await test.session()
         sabotage(test)
@@ -297,14 +295,14 @@ async def test_a_turn_that_fails_in_a_known_way_does_not_fail_the_agent(paths: P
 async def test_a_long_conversation_is_in_memory_only_while_a_turn_runs(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.agents.agent._LOADED_CHARS", 1000)
+    monkeypatch.setattr("lightagentd.agents.supervision._LOADED_CHARS", 1000)
     async with scripted(paths, [say("short"), say("x" * 2000), say("back")]) as test:
         session = await test.session()
         await test.prompt(session)
-        await until(lambda: not test.agent._runners)
+        await until(lambda: not test.agent.supervision.tasks)
         assert session.loaded_chars == len("go" + "short")
         await test.prompt(session)
-        await until(lambda: not test.agent._runners)
+        await until(lambda: not test.agent.supervision.tasks)
         assert session.loaded_chars == 0
         await test.prompt(session)
         assert [one["content"] for one in test.model.requests[-1].body["messages"][1:]] == [

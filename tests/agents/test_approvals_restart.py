@@ -373,7 +373,7 @@ async def test_an_agent_that_failed_takes_its_waiting_turns_up_again(paths: Path
     async with asking(paths, [call("probe_add", add(out)), say("done")]) as test:
         async with Watched(test, await test.session()):
             question = await asked(test)
-            test.agent._fail(RuntimeError("a bug"))
+            test.agent.supervision.fail(RuntimeError("a bug"))
             await until(lambda: test.agent.restarts == 1)
             await until(lambda: test.agent.turns_waiting == 1)
             await test.daemon.service.approve(ME, question.id, "")

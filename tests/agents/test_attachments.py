@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lightagentd.agents.sessions.attachments import ALL_TIMES, compose
+from lightagentd.agents.turn import Asked
 from lightagentd.api import Attachment
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
@@ -161,7 +162,7 @@ class TestAQuestionWithAFenceOfItsOwn:
         async with scripted(paths, [say("seen")]) as test:
             session = await test.session()
             await watch(await test.agent.prompt(session, prompt))
-            await session.enqueue(prompt, correlation_id="", max_queue=9)
+            await session.enqueue(Asked(prompt=prompt), max_queue=9)
             fork = (await test.daemon.service.fork_session(ME, session.id, "", None)).id
         async with scripted(paths, [say("again")]) as test:
             session = test.agent.sessions[session.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,8 +148,10 @@ async def test_in_a_turn_a_failing_action_is_a_result_and_the_agent_goes_on(path
     asked = [call("wrong_fail", {"how": how}, call_id=how) for how in ("runtime", "long", "fine")]
     async with scripted(paths, [*asked, say("ok")], toml="[limits]\nresult_bytes = 1000\n") as test:
         registry = test.daemon.registry
-        registry.builtins = Builtins([Wrong()])
-        registry.toolbox = toolbox_of(registry.builtins.described())
+        builtins = Builtins([Wrong()])
+        dispatcher = replace(registry.shared.dispatcher, builtins=builtins)
+        registry.shared = replace(registry.shared, dispatcher=dispatcher)
+        registry.shared.content.toolbox = toolbox_of(builtins.described())
         await test.agent.stop()
         await test.agent.start()
         session = await test.session()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents import agent as agent_module
+from lightagentd.agents import supervision
 from lightagentd.agents.sessions.session import Session
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
@@ -188,7 +188,7 @@ async def test_a_plans_tasks_are_on_the_word_of_who_had_it_applied(paths: Paths)
 async def test_what_an_agent_does_by_itself_is_on_nobodys_word(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.02)
     async with scripted(paths, [say("done")]) as test:
         service = test.daemon.service
         await asyncio.create_task(service.stop_agent(ME, "test"))

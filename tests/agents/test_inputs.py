@@ -306,7 +306,7 @@ async def test_a_failed_agent_goes_on_with_the_same_question(paths: Paths) -> No
         session = await test.session()
         async with prompted(test, session) as (_, events):
             asked = await question(test)
-            test.agent._fail(RuntimeError("for the test"))
+            test.agent.supervision.fail(RuntimeError("for the test"))
             assert (await events)[-1]["code"] == "agent_not_running"
         await until(lambda: test.agent.restarts == 1)
         await question(test)

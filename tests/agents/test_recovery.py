@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightagentd.agents.sessions.session import Session, new_record, turn_change
+from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.agents.tool_calls.results import message_event
-from lightagentd.agents.turn import Turn
+from lightagentd.agents.turn import Asked, Turn
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.model import new_id, within
@@ -34,15 +34,15 @@ async def crashed(paths: Paths, turns: Sequence[Sequence[NewEvent | str]]) -> st
         created = NewEvent(topic="session.created", type="created", data={"title": "t"})
         await history.append(*RUNNING, created, changes=(record.change(),))
     for number, stored in enumerate(turns):
-        turn = Turn(session, Prompt(f"p{number}"), trace_id=new_id("trace"), correlation_id="")
+        turn = Turn(session, Asked(prompt=Prompt(f"p{number}")), trace_id=new_id("trace"))
         with session.context(turn):
             prompt = NewEvent(topic="agent.prompt", type="prompt", data={"text": turn.prompt.text})
-            await history.append(prompt, changes=(turn_change(turn, "queued"),))
+            await history.append(prompt, changes=(turn.change("queued"),))
             if list(stored) != ["queued"]:
                 user = message_event(Message(role="user", content=turn.prompt.text))
                 events = [event for event in stored if isinstance(event, NewEvent)]
                 made = [_again(event) for event in events]
-                await history.append(_again(user), *made, changes=(turn_change(turn, "running"),))
+                await history.append(_again(user), *made, changes=(turn.change("running"),))
     await history.close()
     return record.id
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.sessions.session import Session, check_prompt, new_record, title_from
-from lightagentd.agents.turn import Turn
+from lightagentd.agents.turn import Asked, Turn
 from lightagentd.errors import InvalidArgument, QueueFull, StorageError
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.journal.entry import plain
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.quoted import Prompt
 from tests.agents.scripted import check_conversation
 
 DONE = NewEvent(topic="session.turn", type="done", data={})
@@ -34,7 +35,7 @@ def new_session(history: History) -> Session:
 
 
 async def queued(session: Session, text: str = "go", max_queue: int = 9) -> Turn:
-    return await session.enqueue(text, correlation_id="ticket", max_queue=max_queue)
+    return await session.enqueue(Asked(prompt=Prompt(text), correlation_id="ticket"), max_queue=max_queue)
 
 
 async def begun(session: Session, text: str) -> Turn:

@@ -118,7 +118,7 @@ def changed(daemon: Daemon) -> dict[str, dict[str, Any]]:
 def kill_watcher(daemon: Daemon) -> None:
     """As kill -9 does: the worker itself, below its keeper and bwrap."""
     [watcher] = [one for one in daemon.pool.workers() if one.where is Place.WATCHER]
-    parent = psutil.Process(watcher.process.pid)
+    parent = psutil.Process(watcher.pid)
     leaf = [one for one in (parent, *parent.children(recursive=True)) if not one.children()]
     leaf[0].send_signal(signal.SIGKILL)
 
@@ -274,10 +274,10 @@ async def test_the_watches_of_one_session_are_not_there_for_another(daemon: Daem
 
 async def test_a_reload_makes_the_watches_again(daemon: Daemon, folder: Path) -> None:
     made = await watch(daemon, folder)
-    [before] = [one.process.pid for one in daemon.pool.workers() if one.where is Place.WATCHER]
+    [before] = [one.pid for one in daemon.pool.workers() if one.where is Place.WATCHER]
     await daemon.reload()
     await until(lambda: events(daemon, "gap"))
-    [after] = [one.process.pid for one in daemon.pool.workers() if one.where is Place.WATCHER]
+    [after] = [one.pid for one in daemon.pool.workers() if one.where is Place.WATCHER]
     assert before != after
     assert [one["watch"] for one in await listed(daemon)] == [made]
 

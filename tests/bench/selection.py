@@ -60,7 +60,7 @@ async def _described() -> list[dict[str, Any]]:
         base = Path(name)
         base.chmod(0o755)
         async with Daemon(Paths(config=base / "etc", state=base / "state", runtime=base / "run")) as daemon:
-            return [*await daemon.pool.describe(), *daemon.registry.builtins.described()]
+            return [*await daemon.pool.describe(), *daemon.registry.shared.builtins.described()]
 
 
 def _rate(index: Any, prompts: list[tuple[frozenset[str], str]], first: int) -> float:

@@ -154,10 +154,10 @@ async def test_the_queue_of_a_paused_session_can_be_cancelled(test: Scripted, cl
     session = test.agent.sessions[made["id"]]
     await client.call("Sessions.Pause", session=session.id)
     session.record = type(session.record)(**{**session.record.to_dict(), "paused": False, "hosts": ()})
-    test.agent._draining = True  # nothing begins meanwhile
+    test.agent.supervision._draining = True  # nothing begins meanwhile
     queued = [await test.agent.prompt(session, text) for text in ("one", "two")]
     session.record = type(session.record)(**{**session.record.to_dict(), "paused": True, "hosts": ()})
-    test.agent._draining = False
+    test.agent.supervision._draining = False
     assert (await client.call("Sessions.Cancel", session=session.id))["cancelled"] == 2
     for turn in queued:
         await turn.over.wait()

@@ -301,7 +301,7 @@ async def test_a_stopped_agent_ends_its_turn_and_a_restarted_one_goes_on(
 async def test_an_agent_that_fails_unexpectedly_is_started_again_and_no_other_notices(
     paths: Paths, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightagentd.agents.agent.FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr("lightagentd.agents.supervision.FIRST_PAUSE_S", 0.05)
     whole = HttpClient.stream
     faults = 2
 

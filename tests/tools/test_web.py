@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from lightagentd import errors
 from lightagentd.tool import Effect
-from lightagentd.worker.program import describe
+from lightagentd.worker.calls import describe
 from tests.tools.conftest import TOOLS, Call, CallContext, Load
 from tests.tools.web_server import Asked, Nameserver, fetch, reply, serve, text_page
 

@@ -43,13 +43,11 @@ async def pool(request: pytest.FixtureRequest, pool_paths: Paths) -> AsyncIterat
         assert backend.ends is Ends.DOMAIN
     made = Pool(configuration.Worker(max_per_effect=1), pool_paths)
     await made.start()
-    made.backend = backend
+    running.local(made).backend = backend
     for effect in CONFINED:
         assert await shell(made, "echo ready", effect) == "ready\n"
     processes = [
-        process
-        for one in made.workers()
-        for process in psutil.Process(one.process.pid).children(recursive=True)
+        process for one in made.workers() for process in psutil.Process(one.pid).children(recursive=True)
     ]
     yield made
     await made.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import psutil
 
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
+from lightagentd.worker.local import LocalWorkers
 from lightagentd.worker.pool import Call, Pool
 
 PATIENCE_S = 60.0
@@ -35,6 +37,12 @@ def folders() -> Iterator[Paths]:
         yield paths
     finally:
         shutil.rmtree(base)
+
+
+def local(pool: Pool) -> LocalWorkers:
+    """Where a pool without worker units has its workers from."""
+    assert isinstance(pool.source, LocalWorkers)
+    return pool.source
 
 
 def a_call(tool: str, action: str, *, effect: Effect, agent: str, timeout_s: float, **args: Any) -> Call:
@@ -84,6 +92,12 @@ def marked(marker: str) -> list[int]:
         except psutil.Error:
             continue
     return found
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 def wait_until(condition: Any, what: str) -> None:

@@ -61,10 +61,11 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Pool, Fa
         async with fake_systemd(address, FakeUnit(name="web.service")) as fake:
             pool = Pool(configuration.Worker(max_per_effect=1), paths)
             await pool.start()
-            await pool.bus.close()
-            await pool.bus.start(sandbox.switch_user_argv(), bus)
-            assert pool.bus.path is not None, pool.bus.problem
-            pool.backend = backend
+            source = running.local(pool)
+            await source.bus.close()
+            await source.bus.start(sandbox.switch_user_argv(), bus)
+            assert source.bus.path is not None, source.bus.problem
+            source.backend = backend
             for effect in CONFINED:  # so that its processes do not count as left over
                 assert await shell(pool, "echo ready", effect) == "ready\n"
             try:
@@ -351,7 +352,7 @@ async def test_nothing_of_a_door_is_left_in_the_worker(pool: Pool) -> None:
 def _program(pool: Pool, effect: Effect) -> psutil.Process:
     """The worker's own process, below those that hold it."""
     (found,) = [one for one in pool.workers() if one.where is effect]
-    one = psutil.Process(found.process.pid)
+    one = psutil.Process(found.pid)
     while children := one.children():
         one = children[0]
     return one

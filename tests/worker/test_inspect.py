@@ -29,7 +29,7 @@ from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool
 from tests.worker import running
-from tests.worker.running import a_call, events
+from tests.worker.running import a_call, events, until
 
 in_module_loop = pytest.mark.asyncio(loop_scope="module")
 SECRET = "the-words-of-a-secret"
@@ -107,7 +107,7 @@ def status_of(pid: int) -> dict[str, str]:
 def inspectors(pool: Pool) -> list[psutil.Process]:
     """The processes of the worker for inspect, without bwrap's own."""
     [worker] = [one for one in pool.workers() if one.where is Place.INSPECT]
-    return psutil.Process(worker.process.pid).children(recursive=True)
+    return psutil.Process(worker.pid).children(recursive=True)
 
 
 @in_module_loop
@@ -258,7 +258,7 @@ async def test_a_lost_one_is_started_again() -> None:
             for process in inspectors(pool):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            await worker.process.wait()
+            await until(lambda: not worker.running, "it stays")
             assert (await asked(pool, "net", "connections"))["kind"] == "result"
         finally:
             await pool.close()
@@ -282,10 +282,17 @@ class TestWithoutOne:
     async def test_it_is_never_started_without_a_sandbox(self) -> None:
         with running.folders() as made, socket.socket(socket.AF_UNIX) as listener:
             backend = sandbox.Backend(name="none", enforced=False)
+            wanted = sandbox.Wanted(
+                where=Place.INSPECT,
+                backend=backend,
+                paths=made,
+                listen_fd=listener.fileno(),
+                tools=[],
+                extra=[],
+                env={},
+            )
             with pytest.raises(WorkerUnavailable):
-                await places.spawn(
-                    Place.INSPECT, backend, made, listen_fd=listener.fileno(), tools=[], extra=[], env={}
-                )
+                await places.spawn(wanted)
 
     async def test_an_ordinary_worker_says_what_it_left_out(self, closed: Path) -> None:
         with running.folders() as made:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -20,7 +21,7 @@ from lightagentd.worker.kept import KeptOutputs
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, handle_of
 from lightagentd.worker.pool import Call, Pool
 from tests.worker import running
-from tests.worker.running import a_call, events
+from tests.worker.running import a_call, events, until
 
 LINES = "".join(f"{number}\n" for number in range(1, 300_001)).encode()
 COUNT = "seq 1 300000"
@@ -79,8 +80,8 @@ async def test_a_short_output_has_no_handle(pool: Pool) -> None:
 async def test_it_outlives_the_worker(pool: Pool) -> None:
     handle = (await ran(pool, COUNT))["metadata"]["output_handle"]
     for worker in pool.workers():
-        worker.process.kill()
-        await worker.process.wait()
+        psutil.Process(worker.pid).kill()
+    await until(lambda: not any(worker.running for worker in pool.workers()), "a worker stays")
     assert (await read(pool, handle, limit=16))["output"].startswith("1\n2\n3\n")
 
 

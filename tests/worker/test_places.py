@@ -68,7 +68,7 @@ async def a_pool(paths: Paths, kind: str) -> AsyncIterator[Pool]:
         if not backend.enforced:
             await pool.close()
             pytest.skip(f"no sandbox here: {backend.reason}")
-        pool.backend = backend
+        running.local(pool).backend = backend
     try:
         yield pool
     finally:
@@ -118,10 +118,10 @@ confined = pytest.mark.parametrize("keys_pool", list(ABI), indirect=True)
 async def test_a_key_outlives_its_worker(own_pool: Pool) -> None:
     handle = await new_key(own_pool)
     first = await keys_call(own_pool, "sign", handle=handle, text="x")
-    (before,) = [one.process.pid for one in own_pool.workers() if one.where is Place.KEYS]
+    (before,) = [one.pid for one in own_pool.workers() if one.where is Place.KEYS]
     await own_pool.end_idle_now()
     again = await keys_call(own_pool, "sign", handle=handle, text="x")
-    (after,) = [one.process.pid for one in own_pool.workers() if one.where is Place.KEYS]
+    (after,) = [one.pid for one in own_pool.workers() if one.where is Place.KEYS]
     assert before != after
     assert again["metadata"] == first["metadata"]  # Ed25519 signs the same in the same way
 
@@ -248,7 +248,7 @@ async def test_nothing_that_comes_out_has_a_private_key(
     captured = capfd.readouterr()
     (worker,) = [one for one in keys_pool.workers() if one.where is Place.KEYS]
     shown = [str(said), captured.out, captured.err]
-    for process in [psutil.Process(worker.process.pid), *psutil.Process(worker.process.pid).children(True)]:
+    for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(True)]:
         shown.append(str(process.cmdline()))
         with contextlib.suppress(psutil.AccessDenied):  # the worker is closed even to its own user
             shown.append(str(process.environ()))
@@ -297,7 +297,7 @@ async def test_it_does_not_see_the_other_state_of_the_daemon(keys_pool: Pool, ke
 async def test_it_has_no_privileges_and_leaves_no_core(keys_pool: Pool) -> None:
     await new_key(keys_pool)
     (worker,) = [one for one in keys_pool.workers() if one.where is Place.KEYS]
-    top = psutil.Process(worker.process.pid)
+    top = psutil.Process(worker.pid)
     last = [top, *top.children(recursive=True)][-1].pid
     status = dict(
         line.split(":\t", 1)
@@ -346,7 +346,7 @@ async def test_without_a_sandbox_the_modes_keep_the_tools_of_root_out(
 async def test_no_shell_looks_into_the_worker_for_keys(keys_pool: Pool) -> None:
     await new_key(keys_pool)
     (worker,) = [one for one in keys_pool.workers() if one.where is Place.KEYS]
-    top = psutil.Process(worker.process.pid)
+    top = psutil.Process(worker.pid)
     for process in [top, *top.children(recursive=True)]:
         for name in ("mem", "environ", "maps"):
             said = await shell(keys_pool, f"head -c 1 /proc/{process.pid}/{name} >/dev/null && echo read")
@@ -354,7 +354,7 @@ async def test_no_shell_looks_into_the_worker_for_keys(keys_pool: Pool) -> None:
         await shell(keys_pool, f"kill -9 {process.pid}")
     await new_key(keys_pool)
     (same,) = [one for one in keys_pool.workers() if one.where is Place.KEYS]
-    assert same.process.pid == worker.process.pid
+    assert same.pid == worker.pid
 
 
 # -- limits and credentials --

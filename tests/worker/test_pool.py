@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,12 +19,12 @@ import pytest
 from lightagentd.config import configuration
 from lightagentd.errors import OutcomeUnknown, TimedOut, WorkerUnavailable
 from lightagentd.host.paths import Paths
-from lightagentd.tool import Effect
+from lightagentd.tool import Effect, Place
 from lightagentd.worker import pool as pool_module
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
 from tests.worker import running
-from tests.worker.running import a_call, events, marked, marker, shell, wait_until
+from tests.worker.running import a_call, events, local, marked, marker, shell, until, wait_until
 
 PROBE = Path(__file__).with_name("probe.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,15 +49,9 @@ def processes(pool: Pool) -> list[psutil.Process]:
     """What the pool's workers consist of: bwrap and keepers first, the workers last."""
     found = []
     for one in pool.workers():
-        top = psutil.Process(one.process.pid)
+        top = psutil.Process(one.pid)
         found += [top, *top.children(recursive=True)]
     return found
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(running.PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_worker_starts_with_the_first_call_and_stays_for_the_next(own_pool: Pool) -> None:
@@ -180,11 +174,22 @@ def _worker_pid(mark: str) -> int:
     raise AssertionError("no worker runs the command")
 
 
+async def test_calls_share_the_new_worker_of_a_place_while_an_old_one_is_busy(own_pool: Pool) -> None:
+    async with own_pool._worker("ops", Place.WATCHER) as old:
+        await own_pool.end_watcher("ops")
+        async with (
+            own_pool._worker("ops", Place.WATCHER) as second,
+            own_pool._worker("ops", Place.WATCHER) as third,
+        ):
+            assert second.child is third.child is not old.child
+    assert len(own_pool.workers()) == 1
+
+
 async def test_a_worker_that_died_while_it_was_idle_is_replaced(own_pool: Pool) -> None:
     await events(own_pool, "probe", "noop")
     for process in processes(own_pool):
         process.kill()
-    await until(lambda: own_pool.workers()[0].process.returncode is not None, "it is not noticed")
+    await until(lambda: not own_pool.workers()[0].running, "it is not noticed")
     (result,) = await events(own_pool, "probe", "noop")
     assert result["metadata"]["calls"] == 1
 
@@ -328,7 +333,7 @@ async def test_with_a_bus_in_the_sandbox_no_other_socket_can_be_reached(
             sock.listen()
         for name in ("bus", "other"):
             (folder / name).chmod(0o777)
-        monkeypatch.setattr(own_pool.bus, "path", folder / "bus")
+        monkeypatch.setattr(local(own_pool).bus, "path", folder / "bus")
         said = await shell(own_pool, f"python3 -c '{BUS}' {folder}/other {folder}")
         monkeypatch.undo()
     assert said.split() == ["connected", "refused", "refused"]

@@ -21,8 +21,8 @@ from lightagentd.errors import (
     ToolError,
     ToolNotFound,
 )
+from lightagentd.worker.calls import METADATA_LIMIT_CHARS, OUTPUT_LIMIT_CHARS
 from lightagentd.worker.pool import Pool
-from lightagentd.worker.program import METADATA_LIMIT_CHARS, OUTPUT_LIMIT_CHARS
 from tests.worker import running
 from tests.worker.running import events, marked, marker
 

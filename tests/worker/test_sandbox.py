@@ -209,7 +209,7 @@ async def test_a_process_outside_is_out_of_reach(pool: Pool, nobody: bool, effec
 @in_module_loop
 async def test_a_command_cannot_harm_its_worker(pool: Pool, effect: Effect) -> None:
     worker = _worker(pool, effect)
-    processes = [worker.process.pid, *(one.pid for one in psutil.Process(worker.process.pid).children(True))]
+    processes = [worker.pid, *(one.pid for one in psutil.Process(worker.pid).children(True))]
     attack = f"python3 -c '{INTERFERE}'"
     said = await shell(
         pool,
@@ -220,7 +220,7 @@ async def test_a_command_cannot_harm_its_worker(pool: Pool, effect: Effect) -> N
     assert "LIGHTAGENT_SKILLS" not in said
     assert all(psutil.pid_exists(pid) for pid in processes)
     assert await shell(pool, "echo alive", effect) == "alive\n"
-    assert _worker(pool, effect).process.pid == processes[0]
+    assert _worker(pool, effect).pid == processes[0]
 
 
 @pytest.mark.parametrize("effect", CONFINED)
@@ -259,7 +259,7 @@ async def test_a_worker_is_never_the_daemons_user_when_that_is_root(pool: Pool) 
     uid = pwd.getpwnam("nobody").pw_uid if ROOT else os.geteuid()
     assert said.split() == [str(uid), "CapPrm:", "0" * 16, "CapEff:", "0" * 16, "NoNewPrivs:", "1"]
     for worker in pool.workers():
-        for process in psutil.Process(worker.process.pid).children(recursive=True):
+        for process in psutil.Process(worker.pid).children(recursive=True):
             if process.name() != "bwrap":
                 assert process.uids().real == uid
 
@@ -298,7 +298,7 @@ async def test_what_hangs_on_term_and_its_children_are_gone_after_the_timeout(po
 @here
 @in_module_loop
 async def test_endless_output_is_capped_while_it_is_read(pool: Pool) -> None:
-    worker = psutil.Process(pool.workers()[0].process.pid)
+    worker = psutil.Process(pool.workers()[0].pid)
     found = await events(pool, "bash", "exec", command="head -c 30M /dev/zero | tr '\\0' x; echo; echo end")
     result = found[-1]
     assert len(result["output"]) < 200_000
@@ -362,9 +362,10 @@ async def test_a_backend_that_cannot_enforce_says_why(
 
 def test_a_worker_for_change_is_not_confined_and_stays_the_daemons_user(pool_paths: Paths) -> None:
     backend = sandbox.Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=6)
-    argv = sandbox.worker_argv(
-        Effect.CHANGE, backend, pool_paths, filter_fd=3, listen_fd=4, lifeline_fd=5, tools=[], extra=[]
+    wanted = sandbox.Wanted(
+        where=Effect.CHANGE, backend=backend, paths=pool_paths, listen_fd=4, tools=[], extra=[], env={}
     )
+    argv = sandbox.worker_argv(wanted, filter_fd=3, lifeline_fd=5)
     assert "bwrap" not in argv
     assert "--confined" not in argv
     assert argv[argv.index("--ends") + 1] == "children"

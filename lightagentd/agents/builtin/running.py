@@ -1,7 +1,7 @@
-"""Checks and runs the calls of built-in tools; a worker's part, inside the daemon.
+"""Checks and runs the calls of built-in tools, as a worker does for other tools, but inside the daemon.
 
-What a worker's process keeps away from the daemon is kept away here: an error that no tool should raise is
-the call's alone, what hangs is ended, and a result is what a tool may give back.
+The daemon is protected here as a worker's process protects it: an unexpected error fails that call alone, a
+call that hangs is ended, and a result is checked.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Asking:
         self._calls = ModelCalls(
             meter,
             results,
-            parts.circuits,
+            parts.shared.circuits,
             parts.history,
             turn=turn.trace_id,
             tell=turn.stream.emit,

@@ -1,8 +1,8 @@
 """One model call, whoever makes it and whatever for: checked against the budgets, counted, and stored.
 
 A call that ends early is counted too, when the endpoint had it or the call was cancelled: with the tokens
-that it had counted until then, else as a step without usage. Its event is then `failed`. Calls are made again
-in `attempts`.
+that it had counted until then, else as a step without usage. Its event is then `failed`. `retries`
+makes calls again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model clients of all agents: which models each one asks, and whether that has changed since.
 
-The registry owns it. An agent gets its clients when it starts, and closes them when it stops; a reload asks
-here which agents would get others now.
+The daemon makes one `ModelClients`. An agent gets its clients when it starts, and closes them when it stops;
+a reload asks here which agents would get others now.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.model_calls.call import store_unwatched
 from lightagentd.config.configuration import Models
 from lightagentd.errors import ConfigError
+from lightagentd.events.history import History
+from lightagentd.events.model import EventContext
+from lightagentd.events.types.daemon import CircuitClosed, CircuitOpened
+from lightagentd.events.types.event_type import Kind
+from lightagentd.llm.circuit import CircuitState
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
@@ -103,3 +109,22 @@ class ModelClients:
                 except ConfigError as err:
                     self._unmade[model] = err  # it keeps no agent from its work
         return found, behind
+
+
+def store_circuit(history: History, circuit: CircuitState) -> None:
+    """Store that an endpoint is left alone, or answers again; the event belongs to no turn."""
+    if circuit.state == "closed":
+        message = f"The model endpoint {circuit.endpoint} answers again."
+        told: Kind = CircuitClosed(endpoint=circuit.endpoint, message=message)
+    else:
+        message = (
+            f"The model endpoint {circuit.endpoint} is left alone for {circuit.open_s:.0f} s: it failed"
+            f" {circuit.failures} times in a row; the last time {circuit.why}."
+        )
+        told = CircuitOpened(
+            endpoint=circuit.endpoint,
+            failures=circuit.failures,
+            open_s=round(circuit.open_s, 3),
+            message=message,
+        )
+    store_unwatched(history, [told.event(context=EventContext())], [])

@@ -64,7 +64,7 @@ class Seen:
 
     reply: Reply
     conceded: str
-    """What the endpoint said to a first request, of which the second one left something out; often empty."""
+    """What the endpoint said against a first request, before a smaller second one; often empty."""
     first_ms: int
     """After how long the first piece came."""
     text_deltas: int

@@ -1,1 +1,1 @@
-"""Plan mode: how a plan is drafted, looked at and applied. `plans.Plans` is what others use."""
+"""Plan mode: how a plan is drafted, looked at and applied. Others use `plans.Plans`."""

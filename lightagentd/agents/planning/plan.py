@@ -43,10 +43,10 @@ class Task:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Task:
-        """The task that was stored. Raises TypeError or ValueError for what is none."""
+        """The task that was stored. Raises TypeError or ValueError when it is not valid."""
         found = cls(**checked(value, **dict.fromkeys(("id", "text", "check", "note", "trace_id"), str)))
         if found.state not in get_args(TaskState):
-            raise ValueError("its state is none")
+            raise ValueError("its state is not known")
         return found
 
 
@@ -72,7 +72,7 @@ class Plan:
         with decoding("plans", str(value.get("session"))):
             checked(value, tasks=list, caller=(int, type(None)), **dict.fromkeys(texts, str))
             if value["phase"] not in get_args(Phase):
-                raise ValueError("its phase is none")
+                raise ValueError("its phase is not known")
             return cls(**{**value, "tasks": tuple(Task.from_dict(task) for task in value.get("tasks", ()))})
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from lightagentd.agents.planning.plan import (
 )
 from lightagentd.agents.planning.proposal import proposal, proposal_in_text
 from lightagentd.agents.tool_calls.results import cap_text
+from lightagentd.agents.turn import Asked
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.errors import (
@@ -260,7 +261,7 @@ class Plans:
             return running, (*events, _task_event(session, task.id, "running"))
 
         prompt = plan_task.prompt_of(plan, task)
-        await session.enqueue(prompt, correlation_id="", max_queue=0, of_plan=of_plan)
+        await session.enqueue(Asked(prompt=prompt), max_queue=0, of_plan=of_plan)
         _tell(session, task.id)
         agent.go_on(session)
 

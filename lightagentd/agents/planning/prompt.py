@@ -1,4 +1,4 @@
-"""What the system prompt says on a session's plan, while there is one that is drafted or applied."""
+"""The section of the system prompt about a session's plan, while it is drafted or applied."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _drafting(plan: Plan, agent: AgentDefinition) -> str:
         how = f"answer with exactly one JSON object and nothing else: {SHAPE}"
     parts = [
         "# Plan mode",
-        f"You and your user draft a plan. {may} until he applies it: do not try to change anything, and do"
+        f"You and your user draft a plan. {may} until they apply it: do not try to change anything, and do"
         f" not ask whether to begin.{look} When you know what is to be done, {how}. Do the same to revise"
         " the plan.",
         "Later each task is a turn of its own, one after the other, in which you do what its text says; so"

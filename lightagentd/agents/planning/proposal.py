@@ -1,4 +1,4 @@
-"""What somebody proposes as a plan: `{title, tasks: [{id, text, check?}]}`, checked here and nowhere else.
+"""Checks a proposed plan, `{title, tasks: [{id, text, check?}]}`; nothing else does.
 
 It comes from a model's call of `plan.propose`, from the text of its answer, or from a person.
 """

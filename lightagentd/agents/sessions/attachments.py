@@ -20,7 +20,7 @@ NAME_CHARS = 255
 _CONTROL = "".join(chr(code) for code in (*range(1, 7), *range(14, 27), *range(28, 32), 127))
 """Control characters that no text has; those for line and page breaks, tabs, bells and colours are none."""
 _CONTROL_MOST = 0.3
-"""As in perl's `-B`: what has more of them than that is no text."""
+"""As in perl's `-B`: a file with a larger part of them is binary."""
 
 
 def compose(prompt: Prompt, attachments: Sequence[Attachment], limits: Limits) -> Prompt:

@@ -1,8 +1,8 @@
-"""Makes sessions out of conversations that there are already: forks, and imports.
+"""Makes sessions of existing conversations: forks and imports.
 
 The messages of the new session are events of its own, each with where it comes from; they commit together
-with the session, so there is all of it or nothing. What a call of the conversation did is done: nothing is
-run again, and no approval, plan or queue comes along.
+with the session, so there is all of it or nothing. No call of the conversation runs again, and no approval,
+plan or queue comes along.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lightagentd.events.types.session import SessionForked, SessionImported
 from lightagentd.llm.protocol import Message
 
 IMPORTED = "import"
-"""What a session is tainted by that was imported."""
+"""The reason why an imported session is tainted."""
 MAX_COPIED = 20_000
 """The messages that a fork may have: they are stored in one transaction, which others wait for."""
 MAX_COPIED_BYTES = 64 << 20
@@ -33,8 +33,8 @@ MAX_COPIED_BYTES = 64 << 20
 async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -> Session:
     """A session of `owner` with the stored conversation of another one, up to a message if one is given.
 
-    Raises InvalidArgument when that is none of its messages, LimitExceeded, MessageTooLarge, SessionNotFound,
-    StorageError.
+    Raises InvalidArgument for an event that is not one of its messages, LimitExceeded, MessageTooLarge,
+    SessionNotFound, StorageError.
     """
     record = source.record
     named = source.history.redactor.text(title) or f"{record.title[:TITLE_CHARS]} (fork)".strip()

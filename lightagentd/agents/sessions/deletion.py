@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lightagentd.agents.model_calls.metering.ledger import Ledger
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.watches import Watches
-    from lightagentd.policy.questions.asked import Asked
+    from lightagentd.policy.questions.asked import AllQuestions
 
 _WHY = "Its session was deleted."
 _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current")
@@ -32,7 +32,7 @@ _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current"
 class Deletion:
     """Deletes sessions; the registry's parts of it are given, and nothing is owned."""
 
-    def __init__(self, history: History, asked: Asked, watches: Watches, ledger: Ledger) -> None:
+    def __init__(self, history: History, asked: AllQuestions, watches: Watches, ledger: Ledger) -> None:
         self._history = history
         self._ledger = ledger
         self._asked = asked

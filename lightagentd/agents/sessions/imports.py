@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.agents.sessions.transcript import FORMAT, VERSION
+from lightagentd.agents.sessions.transcript import FORMAT, RECORD_FACTS, VERSION
 from lightagentd.errors import ImportInvalid
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.text.strict_json import MAX_VALUES, BadJson, counting
@@ -31,10 +31,7 @@ NO_RESULT = (
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*(\w*)")
 _LISTS = ("history", "messages")
 """What other programs call the list of messages."""
-_FACTS = frozenset(
-    {"format", "version", "id", "agent", "title", "created_us", "updated_us", "turns", "tainted"}
-    | {"tainted_by", "forked_from", "exported_us", "messages"}
-)
+_FACTS = frozenset({"format", "version", *RECORD_FACTS, "exported_us", "messages"})
 _KEYS = frozenset({"seq", "time_us", "role", "content", "tool_calls", "tool_call_id", "name"})
 _SYSTEM = ("system", "developer")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
-from lightagentd.agents.turn import TakenUp, Turn, unanswered
+from lightagentd.agents.turn import Asked, TakenUp, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event
@@ -23,7 +23,7 @@ from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
-from lightagentd.policy.questions.asked import Asked
+from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.quoted import Prompt
 
 UNKNOWN = (
@@ -74,21 +74,23 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
         events = session.history.select(Filter(trace=trace_id), limit=100_000)
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
         data = (prompt.data if prompt is not None else None) or {"text": ""}
-        asked = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
+        whole = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
         with decoding("turns", trace_id):
             checked(state, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
             waited = _taken_up(state) if state["state"] == "waiting" else None
         turn = Turn(
             session,
-            asked,
+            Asked(
+                prompt=whole,
+                correlation_id=str(state.get("correlation_id", "")),
+                unattended=bool(state.get("unattended", False)),
+            ),
             trace_id=trace_id,
-            correlation_id=str(state.get("correlation_id", "")),
             caller=state.get("caller"),
-            unattended=bool(state.get("unattended", False)),
             taken_up=waited,
         )
         turn.task_id = str(state.get("task", ""))
-        if state["state"] == "queued" and asked.text:
+        if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue
         if waited is not None:
@@ -166,7 +168,7 @@ def _told(trace_id: str, done: int, unknown: Sequence[str], not_run: int) -> str
 
 async def end_stored_turns(
     history: History,
-    asked: Asked,
+    asked: AllQuestions,
     why: LightagentError,
     *,
     agent: str,

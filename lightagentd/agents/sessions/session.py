@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from lightagentd.agents.definition import AgentDefinition
@@ -18,7 +18,7 @@ from lightagentd.agents.model_calls.compaction.compactor import stored_conversat
 from lightagentd.agents.planning.plan import DRAFTING, Plan
 from lightagentd.agents.stream import SessionStream
 from lightagentd.agents.tool_calls.results import message_event
-from lightagentd.agents.turn import Step, Turn, unanswered
+from lightagentd.agents.turn import Asked, Step, Turn, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.errors import (
@@ -36,7 +36,6 @@ from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
 from lightagentd.llm.protocol import Message
-from lightagentd.quoted import Prompt
 
 TITLE_CHARS = 60
 """How much of the first prompt becomes the title."""
@@ -84,21 +83,7 @@ class SessionRecord:
             return cls(**{**value, "hosts": tuple(map(str, value.get("hosts", ())))})
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "agent": self.agent,
-            "owner": self.owner,
-            "title": self.title,
-            "created_us": self.created_us,
-            "updated_us": self.updated_us,
-            "turns": self.turns,
-            "tainted": self.tainted,
-            "tainted_by": self.tainted_by,
-            "hosts": list(self.hosts),
-            "paused": self.paused,
-            "forked_from": self.forked_from,
-            "interrupted": self.interrupted,
-        }
+        return {**asdict(self), "hosts": list(self.hosts)}
 
     def change(self) -> Change:
         """The change of state that stores this record."""
@@ -153,17 +138,14 @@ class Session:
     def messages(self) -> list[Message]:
         """The conversation, read from the history when it is not in memory."""
         if self._messages is None:
-            self._messages = self._read()
+            self._messages = stored_conversation(self.history, self.id).messages
         return self._messages
 
     async def load(self) -> None:
         """Have the conversation in memory, without keeping the event loop while it is read."""
         if self._messages is None:
-            found = await asyncio.to_thread(self._read)
-            self._messages = found if self._messages is None else self._messages
-
-    def _read(self) -> list[Message]:
-        return stored_conversation(self.history, self.id).messages
+            found = await asyncio.to_thread(stored_conversation, self.history, self.id)
+            self._messages = found.messages if self._messages is None else self._messages
 
     @property
     def waiting(self) -> bool:
@@ -212,17 +194,15 @@ class Session:
             event = kinds.SessionRenamed(title=title, by=by).event()
         await self._change(event, title=title)
 
-    async def pause(self, *, by: int) -> None:
-        """Take no prompts and begin no turn from now on. Raises SessionNotFound, StorageError."""
-        with self.context():
-            event = kinds.SessionPaused(by=by).event()
-        await self._change(event, paused=True)
+    async def set_paused(self, paused: bool, *, by: int) -> None:
+        """Take no prompts and begin no turn from now on, or the opposite; then its agent has to be told.
 
-    async def resume(self, *, by: int) -> None:
-        """The opposite of `pause`; its agent has to be told. Raises SessionNotFound, StorageError."""
+        Raises SessionNotFound, StorageError.
+        """
+        kind = kinds.SessionPaused if paused else kinds.SessionResumed
         with self.context():
-            event = kinds.SessionResumed(by=by).event()
-        await self._change(event, paused=False)
+            event = kind(by=by).event()
+        await self._change(event, paused=paused)
 
     async def _change(self, event: NewEvent, **changes: Any) -> None:
         """Change fields of the record, and store that with its event; when that fails it is as before."""
@@ -230,7 +210,7 @@ class Session:
         before = {name: getattr(self.record, name) for name in changes}
         self.record = replace(self.record, **changes)
         try:
-            await uninterrupted(self._store(event, self.record.change()))
+            await uninterrupted(self.history.append(event, changes=(self.record.change(),)))
         except LightagentError:
             self.record = replace(self.record, **before)
             raise
@@ -240,12 +220,9 @@ class Session:
         self.check_there()
         with self.context():
             event = kinds.SessionSwitched(by=by).event()
-        await self._store(event, self.record.current_change())
+        await self.history.append(event, changes=(self.record.current_change(),))
         if self.take_current is not None:
             self.take_current(self)
-
-    async def _store(self, event: NewEvent, *changes: Change) -> None:
-        await self.history.append(event, changes=changes)
 
     def take_messages(self, messages: list[Message]) -> None:
         """Have the model be sent these from now on."""
@@ -295,21 +272,14 @@ class Session:
 
     async def enqueue(
         self,
-        prompt: Prompt | str,
+        asked: Asked,
         *,
-        correlation_id: str,
         max_queue: int,
-        stepwise: bool = False,
-        unattended: bool = False,
-        outside: bool = False,
-        becomes_current: bool = False,
         of_plan: Callable[[Turn], tuple[Plan, Sequence[NewEvent]]] | None = None,
     ) -> Turn:
         """Store a prompt and put its turn into the queue.
 
-        With `outside` the prompt holds text from outside: it taints the session, from now on. With
-        `becomes_current` its owner's prompts without a session go here, too, from now on. Raises QueueFull,
-        SessionPaused, SessionNotFound, StorageError.
+        Raises QueueFull, SessionPaused, SessionNotFound, StorageError.
 
         `of_plan` makes the turn one of the session's plan: it gives the plan with that turn, and the events
         to store with it. Such a turn finds room in any queue, and waits in that of a paused session.
@@ -329,73 +299,65 @@ class Session:
                 suggestion="Wait for their answers, or cancel them.",
             )
         redactor = self.history.redactor
-        prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         turn = Turn(
             self,
-            prompt.cleaned(redactor.text),
+            replace(
+                asked,
+                prompt=asked.prompt.cleaned(redactor.text),
+                correlation_id=redactor.text(asked.correlation_id),
+            ),
             trace_id=new_id("trace"),
-            correlation_id=redactor.text(correlation_id),
             caller=current_context().caller,
-            stepwise=stepwise,
-            unattended=unattended,
         )
         planned = of_plan(turn) if of_plan is not None else (None, ())
         self.storing.add(turn.trace_id)
         self._storing_bytes += turn.size_bytes
         try:
-            await uninterrupted(
-                self._store_prompt(turn, *planned, outside=outside, becomes_current=becomes_current)
-            )
+            await uninterrupted(self._store_prompt(asked, turn, *planned))
         except asyncio.CancelledError:
-            if stepwise:
+            if asked.stepwise:
                 turn.cancel()  # nobody will take its steps
             raise
         return turn
 
     async def _store_prompt(
-        self,
-        turn: Turn,
-        plan: Plan | None,
-        events: Sequence[NewEvent],
-        *,
-        outside: bool,
-        becomes_current: bool,
+        self, asked: Asked, turn: Turn, plan: Plan | None, events: Sequence[NewEvent]
     ) -> None:
         """Appends keep their order, so the queue has the turns in the order of their prompts."""
         about = plan.title if plan is not None else turn.prompt.question
         title = self.record.title or title_from(about[:TITLE_MAX_CHARS])[:TITLE_CHARS]
         now = time.time_ns() // 1000
         self.record = replace(self.record, title=title, updated_us=now, turns=self.record.turns + 1)
-        if outside and not self.record.tainted:
+        if asked.outside and not self.record.tainted:
             self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
         with self.context(turn):
             chars = turn.prompt.question_chars
             where = {"question_chars": chars} if chars else {}
-            prompt = Prompted(text=turn.prompt.text, **where).event()
-        changes = [self.record.change(), turn_change(turn, "queued")]
+            prompted = Prompted(text=turn.prompt.text, **where).event()
+        changes = [self.record.change(), turn.change("queued")]
         if plan is not None:
             changes.append(plan.change())
-        if becomes_current:
+        if asked.becomes_current:
             changes.append(self.record.current_change())
         try:
-            await self.history.append(prompt, *events, changes=changes)
+            await self.history.append(prompted, *events, changes=changes)
             self.plan = plan or self.plan
             self.queue.append(turn)
         finally:
             self.storing.discard(turn.trace_id)
             self._storing_bytes -= turn.size_bytes
-        if becomes_current and self.take_current is not None:
+        if asked.becomes_current and self.take_current is not None:
             self.take_current(self)
         self.stream.emit(turn_events.PromptTaken(text=turn.prompt.text), trace_id=turn.trace_id)
 
     async def begin(self, turn: Turn) -> None:
         """Store that a turn begins: its prompt becomes a message of the conversation."""
         messages = self.messages
-        missing = self._missing_results()
+        missing = missing_results(self.messages)
         prompt = turn.prompt
         message = Message(role="user", content=prompt.text, question_chars=prompt.question_chars)
         started, said = kinds.TurnStarted().event(), message_event(message)
-        await self.history.append(*missing, started, said, changes=(turn_change(turn, "running"),))
+        await self.history.append(*missing, started, said, changes=(turn.change("running"),))
         if missing:
             self.forget_messages()
         else:
@@ -411,7 +373,7 @@ class Session:
             # Appends keep their order: after an empty one, what a cancel did not wait for is stored too.
             await self.history.append()
             self.forget_messages()
-            missing = self._missing_results()
+            missing = missing_results(self.messages)
         ended = [Change(state="turns", key=turn.trace_id, value=None)]
         if self.record.interrupted and outcome.type == "done":
             self.record = replace(self.record, interrupted="")
@@ -421,17 +383,13 @@ class Session:
         if missing:
             self.forget_messages()
 
-    def _missing_results(self) -> list[NewEvent]:
-        """A result for each call of the conversation that has none: no endpoint takes it otherwise."""
-        return [
-            result_event(call.id, call.name, "Error (cancelled): The call was not run.")
-            for call in unanswered(self.messages)
-        ]
 
-
-def turn_change(turn: Turn, state: str) -> Change:
-    """The change of state that keeps an unfinished turn findable after a crash."""
-    return turn.change(state)
+def missing_results(messages: Sequence[Message]) -> list[NewEvent]:
+    """A result for each call of the conversation that has none: no endpoint takes it otherwise."""
+    return [
+        result_event(call.id, call.name, "Error (cancelled): The call was not run.")
+        for call in unanswered(messages)
+    ]
 
 
 def result_event(call_id: str, name: str, text: str) -> NewEvent:
@@ -440,7 +398,7 @@ def result_event(call_id: str, name: str, text: str) -> NewEvent:
 
 
 def session_not_found(session_id: str) -> SessionNotFound:
-    """What whoever asks for a session that is not there gets, or that he may not know of."""
+    """The error for a session that does not exist, or that the caller may not know of."""
     return SessionNotFound(
         f"There is no session {session_id[:60]!r}.", suggestion="Run: lactl sessions list", field="session"
     )
@@ -453,9 +411,9 @@ def title_from(text: str) -> str:
 
 
 def check_room(session: Session, text: str, waiting_of: Callable[[int], int], max_bytes: int) -> None:
-    """Prompts that wait are in memory, so they may not be too large in all; one may wait in any case.
+    """Waiting prompts are kept in memory, so their total size is limited; one may always wait.
 
-    `waiting_of` says how much waits of an owner. Raises QueueFull.
+    `waiting_of` gives the bytes that wait for an owner. Raises QueueFull.
     """
     size_bytes = len(text.encode("utf-8", "replace"))
     owner = session.record.owner

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import SessionRecord
 
 FORMAT, VERSION = "lightagent-session", 1
+RECORD_FACTS = (
+    *("id", "agent", "title", "created_us", "updated_us", "turns"),
+    *("tainted", "tainted_by", "forked_from"),
+)
+"""The fields of the session's record that the first of the JSON lines has."""
 MARKDOWN, JSON_LINES = "markdown", "jsonl"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROLES = {"user": "User", "assistant": "Agent", "tool": "Result"}
@@ -39,22 +44,15 @@ def said_us(event: Event) -> int:
 
 def to_json_lines(record: SessionRecord, messages: Sequence[Event]) -> str:
     """The whole session, one JSON object a line."""
-    facts = {
-        "format": FORMAT,
-        "version": VERSION,
-        "id": record.id,
-        "agent": record.agent,
-        "title": record.title,
-        "created_us": record.created_us,
-        "updated_us": record.updated_us,
-        "turns": record.turns,
-        "tainted": record.tainted,
-        "tainted_by": record.tainted_by,
-        "forked_from": record.forked_from,
-        "exported_us": time.time_ns() // 1000,
-        "messages": len(messages),
-    }
-    lines = [facts]
+    lines: list[dict[str, Any]] = [
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            **{name: getattr(record, name) for name in RECORD_FACTS},
+            "exported_us": time.time_ns() // 1000,
+            "messages": len(messages),
+        }
+    ]
     for event in messages:
         message = Message.from_dict(event.data or {})
         lines.append({"seq": event.seq, "time_us": said_us(event), **message.to_dict()})

@@ -5,8 +5,7 @@ person is asked about, what is stored and what runs. What is refused, invalid or
 the model reads; only a history that cannot store and a cancel end the turn. No call runs before its intent is
 on disk, and an approval is used up with the intent.
 
-A `ToolRun` is made for one call and lives as long as that. The registry makes a `Dispatcher` for each start
-of an agent.
+A `ToolRun` is made for one call and lives as long as that. The daemon makes one `Dispatcher`, for all agents.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
-from lightagentd.policy.questions.asked import Asked, is_input
+from lightagentd.policy.questions.asked import AllQuestions, is_input
 from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
@@ -76,7 +75,7 @@ class Dispatcher:
 
     history: History
     policy: Policy
-    asked: Asked
+    asked: AllQuestions
     pool: Pool
     limits: Limits
     builtins: Builtins

@@ -1,6 +1,5 @@
-"""Which of an agent's functions its model is offered, where it has more than one request should carry.
+"""Picks the functions that a model is offered, where an agent has more than one request should carry.
 
 `words` takes texts apart, `synonyms` says which words administrators use for which, `index` ranks functions
-by words, `room` says how many a small window has room for, and `choice` makes of that what one turn offers.
-No model is asked.
+by words, and `choice` picks what one turn offers, as far as the window has room. No model is asked.
 """

@@ -1,6 +1,7 @@
 """`lactl chat`: a conversation on a terminal.
 
     conversation   one chat: its session, what is typed, what is asked; it owns all the rest
+    typed          what is typed: prompts, commands, answers and Ctrl-C
     daemon         calls of the daemon, and the watch of a session that outlives the daemon's restarts
     transcript     what happens in the session, on the screen; shows everything exactly once
     catching_up    the stored part of a session: its last messages, and events that nobody watched

@@ -6,7 +6,6 @@ Each takes the conversation and its argument as typed, and raises LightagentErro
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,40 +21,7 @@ from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_dict
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
 
-_NAME_COLUMNS = 24
-"""So wide is the column of the commands in the help."""
 _PLAN_CHOICES = {"apply": None, "retry": "retry", "skip": "skip", "abort": "abort"}
-
-
-async def help_(chat: Conversation, argument: str) -> None:
-    """The table of the commands, or one of them."""
-    from lightagentd.cli.chatting.commands import COMMANDS, find
-
-    if argument:
-        one = find(argument.removeprefix("/"))
-        chat.say(f"/{one.name} {one.takes}".rstrip(), f"  {one.help}")
-        return
-    wide = chat.screen.columns >= 60
-    for command in COMMANDS:
-        used = f"/{command.name} {command.takes}".rstrip()
-        beside = wide and len(used) <= _NAME_COLUMNS
-        first = f"{used:<{_NAME_COLUMNS}}  " if beside else "  " + " " * (_NAME_COLUMNS if wide else 0)
-        chat.say(
-            *([] if beside else _wrapped(chat, used, "  ")),
-            *_wrapped(chat, first + command.help, " " * len(first)),
-        )
-    for line in (
-        "A unique beginning of a name is enough; a line that is to begin with a slash begins with two.",
-        "Enter sends, Alt-Enter or a backslash at the end begins a new line, Tab completes.",
-        "Ctrl-C cancels the turn and the prompts that wait, Ctrl-D leaves.",
-    ):
-        chat.say(*_wrapped(chat, line, ""))
-
-
-def _wrapped(chat: Conversation, line: str, indent: str) -> list[str]:
-    """The line within the width of the screen, broken between words; what follows the first is indented."""
-    columns = max(chat.screen.columns, len(indent) + 8)
-    return textwrap.wrap(line, columns, subsequent_indent=indent, break_on_hyphens=False)
 
 
 async def usage(chat: Conversation, argument: str) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
 
 _LINE_MAX = 60
+_NAME_COLUMNS = 24
+"""So wide is the column of the commands in the help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,39 @@ class Command:
     run: Callable[[Conversation, str], Awaitable[None]]
 
 
+async def _help(chat: Conversation, argument: str) -> None:
+    """The table of the commands, or one of them."""
+    if argument:
+        one = find(argument.removeprefix("/"))
+        chat.say(f"/{one.name} {one.takes}".rstrip(), f"  {one.help}")
+        return
+    wide = chat.screen.columns >= 60
+    for command in COMMANDS:
+        used = f"/{command.name} {command.takes}".rstrip()
+        beside = wide and len(used) <= _NAME_COLUMNS
+        first = f"{used:<{_NAME_COLUMNS}}  " if beside else "  " + " " * (_NAME_COLUMNS if wide else 0)
+        chat.say(
+            *([] if beside else _wrapped(chat, used, "  ")),
+            *_wrapped(chat, first + command.help, " " * len(first)),
+        )
+    for line in (
+        "A unique beginning of a name is enough; a line that is to begin with a slash begins with two.",
+        "Enter sends, Alt-Enter or a backslash at the end begins a new line, Tab completes.",
+        "Ctrl-C cancels the turn and the prompts that wait, Ctrl-D leaves.",
+    ):
+        chat.say(*_wrapped(chat, line, ""))
+
+
+def _wrapped(chat: Conversation, line: str, indent: str) -> list[str]:
+    """The line within the width of the screen, broken between words; what follows the first is indented."""
+    columns = max(chat.screen.columns, len(indent) + 8)
+    return textwrap.wrap(line, columns, subsequent_indent=indent, break_on_hyphens=False)
+
+
 COMMANDS = tuple(
     Command(name=name, takes=takes, completes=completes, run=run, help=text)
     for name, takes, completes, run, text in (
-        ("help", "[COMMAND]", "command", acting.help_, "This list."),
+        ("help", "[COMMAND]", "command", _help, "This list."),
         ("new", "[TITLE]", "", session_acting.new, "Begin a new session."),
         ("sessions", "[AGENT]", "agent", session_acting.sessions, "List your sessions."),
         (

@@ -48,9 +48,10 @@ class Transcript:
     def __init__(
         self, screen: Screen, questions: Questions, ended: Callable[[str, LightagentError | None], None]
     ) -> None:
-        self._screen = screen
-        self._questions = questions
+        self.screen = screen
+        self.questions = questions
         self._ended = ended
+        self._events = _Events(self)
         self.shown = Shown()
         self.progress = Progress()
         self.own: set[str] = set()
@@ -61,9 +62,9 @@ class Transcript:
         """The digest of the plan that was on the screen last."""
         self.plan_told: tuple[str, ...] = ()
         """How the plan stood that was on the screen last."""
-        self._passage: Passage | None = None
-        self._passage_trace = ""
-        self._joined = False
+        self.passage: Passage | None = None
+        self.passage_trace = ""
+        self.joined = False
         """Whether the text that streams began before the watch, so that it is shown once it is stored."""
         self._before = ""
         """What was printed last: block, prompt, line or nothing."""
@@ -83,7 +84,7 @@ class Transcript:
 
     def joins(self) -> None:
         """A turn runs that was not watched from its beginning."""
-        self._joined = True
+        self.joined = True
 
     def interrupted(self, what: str) -> None:
         """Say, once, what is known of a turn that the daemon stopped in the middle of."""
@@ -92,26 +93,22 @@ class Transcript:
 
     def lost(self) -> None:
         """The watch is broken: what was streamed so far is left as it is."""
-        self._end_passage()
+        self.end_passage()
         self.progress.idle()
-        self._questions.close_turn()
-        self._screen.refresh()
+        self.questions.close_turn()
+        self.screen.refresh()
 
     def needs_history(self, event: dict[str, Any]) -> bool:
         """Whether what is stored has to be shown before this event."""
-        return self._joined and event["type"] in _AT_BOUNDARY
+        return self.joined and event["type"] in _AT_BOUNDARY
 
     def caught_up(self) -> None:
         """All that is stored is shown."""
-        self._joined = False
+        self.joined = False
 
     def show(self, event: dict[str, Any]) -> None:
-        """One event of the watch, shown by the method `_on_` and its type, if there is one."""
-        handler = getattr(self, f"_on_{event['type']}", None)
-        is_over = event.get("trace_id") in self.shown.turns and event["type"] not in _BEYOND_TURNS
-        if handler is not None and not is_over:
-            handler(event)
-        self._screen.refresh()
+        """One event of the watch."""
+        self._events.show(event)
 
     def stored(self, event: dict[str, Any]) -> None:
         """One event of the history, unless it was shown already."""
@@ -120,126 +117,170 @@ class Transcript:
             return
         if topic == "agent.message":
             if data["role"] == "user":
-                self._echo(trace_id, data["content"])
+                self.echo(trace_id, data["content"])
             elif data["role"] == "assistant":
-                self._end_passage()
-                self._block(self.shown.rest_of(trace_id, data["content"]))
+                self.end_passage()
+                self.block(self.shown.rest_of(trace_id, data["content"]))
         elif topic == "agent.tool_dispatch" and event["type"] == "intent":
-            self._call(data)
+            self.call(data)
         elif topic == "agent.tool_dispatch" and event["type"] == "refused":
             tool = data.get("tool") or data.get("function")
-            self._on_tool_result({**data, "tool": tool, "text": data.get("message")})
+            self.result({**data, "tool": tool, "text": data.get("message")})
         elif topic.startswith("tool.") and event["type"] == "invocation":
-            self._on_tool_result(data)
+            self.result(data)
         elif topic == "session.turn" and event["type"] == "done":
-            if not self._screen.is_terminal:
-                self._screen.print(self.shown.last_text.get(trace_id, "").rstrip("\n"))
-            self._end(trace_id, None, data)
+            if not self.screen.is_terminal:
+                self.screen.print(self.shown.last_text.get(trace_id, "").rstrip("\n"))
+            self.end(trace_id, None, data)
         elif topic == "agent.error" and event["type"] != "fallback":
-            self._failed(trace_id, data)
+            self.failed(trace_id, data)
 
     def note(self, text: str, code: str = DIM) -> None:
         """A line of our own, where a person reads along."""
-        if self._screen.is_terminal:
-            self._end_passage()
+        if self.screen.is_terminal:
+            self.end_passage()
             self.lines([style(text, code)])
 
     def lines(self, lines: list[str]) -> None:
         """Lines that are safe already."""
         for line in lines:
-            self._screen.print(line)
+            self.screen.print(line)
         self._before = "line"
 
     def live(self, columns: int, rows: int) -> list[str]:
         """What is not finished yet, at most so many lines of at most so many columns."""
-        rest = self._passage.rest if self._passage else ""
-        return self.progress.lines(rest, columns, rows, colours=self._screen.colours)
+        rest = self.passage.rest if self.passage else ""
+        return self.progress.lines(rest, columns, rows, colours=self.screen.colours)
 
-    # Prompts and the beginning of turns
-
-    def _on_prompt(self, event: dict[str, Any]) -> None:
-        if event["trace_id"] not in self.shown.prompts:
-            self.progress.queued[event["trace_id"]] = event["text"]
-
-    def _on_queued(self, event: dict[str, Any]) -> None:
-        ahead = event.get("position") or 0
-        if ahead and not self._screen.can_redraw:
-            self.note(f"Waiting for {ahead} earlier {'prompt' if ahead == 1 else 'prompts'}.")
-
-    def _on_started(self, event: dict[str, Any]) -> None:
-        trace_id = event["trace_id"]
-        self._joined = False
-        self._echo(trace_id, self.progress.queued.get(trace_id, ""))
-        self.progress.begin(trace_id)
-
-    def _echo(self, trace_id: str, text: str) -> None:
+    def echo(self, trace_id: str, text: str) -> None:
         """Show a prompt, where it is not to be seen already."""
         self.progress.queued.pop(trace_id, None)
-        if not text or not self.shown.first(trace_id, self.shown.prompts) or not self._screen.is_terminal:
+        if not text or not self.shown.first(trace_id, self.shown.prompts) or not self.screen.is_terminal:
             return
-        if trace_id in self.own and self._screen.echoes:
+        if trace_id in self.own and self.screen.echoes:
             self._before = "prompt"
             return
-        self._end_passage()
+        self.end_passage()
         if self._before:
-            self._screen.print()
+            self.screen.print()
         lines = clean(text).strip("\n").split("\n")
         for number, line in enumerate(lines[:_PROMPT_LINES]):
-            self._screen.print(style(f"{'  ' if number else '> '}{line}", BOLD))
+            self.screen.print(style(f"{'  ' if number else '> '}{line}", BOLD))
         if len(lines) > _PROMPT_LINES:
-            self._screen.print(style(f"  … {len(lines) - _PROMPT_LINES} more lines", DIM))
+            self.screen.print(style(f"  … {len(lines) - _PROMPT_LINES} more lines", DIM))
         self._before = "prompt"
 
-    # Texts
-
-    def _on_text_delta(self, event: dict[str, Any]) -> None:
-        if self._joined:
-            return
-        if self._passage is None:
-            self._passage, self._passage_trace = Passage(), event["trace_id"]
-            self.progress.begin(event["trace_id"])
-        self._block(self._passage.feed(event.get("text") or ""))
-
-    def _end_passage(self) -> None:
-        passage, self._passage = self._passage, None
+    def end_passage(self) -> None:
+        passage, self.passage = self.passage, None
         if passage is not None:
-            self._block(passage.end())
-            self.shown.text(self._passage_trace, passage.text)
+            self.block(passage.end())
+            self.shown.text(self.passage_trace, passage.text)
 
-    def _block(self, source: str) -> None:
-        if not source.strip() or not self._screen.is_terminal:
+    def block(self, source: str) -> None:
+        if not source.strip() or not self.screen.is_terminal:
             return
         if self._before in ("block", "prompt"):
-            self._screen.print()
-        for line in render(source, self._screen.columns - 1, colours=self._screen.colours):
-            self._screen.print(line)
+            self.screen.print()
+        for line in render(source, self.screen.columns - 1, colours=self.screen.colours):
+            self.screen.print(line)
         self._before = "block"
 
-    # Calls
-
-    def _on_tool_call(self, event: dict[str, Any]) -> None:
-        self._call(event)
-        if event["call_id"] not in self.shown.results:
-            self.progress.call(event)
-
-    def _on_tool_output(self, event: dict[str, Any]) -> None:
-        self.progress.output(event["call_id"], event.get("text") or "")
-
-    def _call(self, event: dict[str, Any]) -> None:
+    def call(self, event: dict[str, Any]) -> None:
         if self.shown.first(event["call_id"], self.shown.calls):
-            self._end_passage()
+            self.end_passage()
             self.note(call_line(event))
 
-    def _on_tool_result(self, event: dict[str, Any]) -> None:
+    def result(self, event: dict[str, Any]) -> None:
         self.progress.result(event["call_id"])
         if self.shown.first(event["call_id"], self.shown.results):
-            self._end_passage()
+            self.end_passage()
             good = event.get("result") in ("ok", None)
             size = len((event.get("text") or "").splitlines()) if good else 0
             told = f"  {size} {'line' if size == 1 else 'lines'}" if size else ""
             self.note(result_line(event) + told, DIM if good else RED)
 
-    # What is asked
+    def told_of_plan(self, plan: dict[str, Any]) -> bool:
+        """Whether a plan has been on the screen just as it is; from now on it has."""
+        told = tuple(str(plan.get(name) or "") for name in ("phase", "digest", "note"))
+        before, self.plan_told = self.plan_told, told
+        return before == told
+
+    def failed(self, trace_id: str, data: dict[str, Any]) -> None:
+        error = from_dict(data)
+        if data.get("code") == _GOES_ON and self.screen.can_ask:
+            self.end_passage()
+            self.note(error.message)
+            self.progress.idle()
+            return
+        self.end(trace_id, error, data)
+
+    def end(self, trace_id: str, error: LightagentError | None, figures: dict[str, Any]) -> None:
+        self.end_passage()
+        self.echo(trace_id, self.progress.queued.get(trace_id, ""))
+        took = duration(figures.get("duration_ms") or 0)
+        steps = figures.get("steps") or 0
+        if isinstance(error, Cancelled):
+            self.note(f"· cancelled after {took}", RED)
+        elif error is not None:
+            self.end_passage()
+            self.screen.warn(error.message, error.suggestion)
+            self._before = "line"
+        else:
+            self.note(f"· {steps} {'step' if steps == 1 else 'steps'}, {took}")
+        self.questions.close_turn(trace_id)
+        self.progress.end(trace_id)
+        self.shown.end(trace_id)
+        self.own.discard(trace_id)
+        self._ended(trace_id, error)
+
+
+class _Events:
+    """Shows the events of the watch; the transcript owns it."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._on = transcript
+
+    def show(self, event: dict[str, Any]) -> None:
+        """One event, by the method `_on_` and its type, if there is one."""
+        handler = getattr(self, f"_on_{event['type']}", None)
+        is_over = event.get("trace_id") in self._on.shown.turns and event["type"] not in _BEYOND_TURNS
+        if handler is not None and not is_over:
+            handler(event)
+        self._on.screen.refresh()
+
+    def _on_prompt(self, event: dict[str, Any]) -> None:
+        if event["trace_id"] not in self._on.shown.prompts:
+            self._on.progress.queued[event["trace_id"]] = event["text"]
+
+    def _on_queued(self, event: dict[str, Any]) -> None:
+        ahead = event.get("position") or 0
+        if ahead and not self._on.screen.can_redraw:
+            self._on.note(f"Waiting for {ahead} earlier {'prompt' if ahead == 1 else 'prompts'}.")
+
+    def _on_started(self, event: dict[str, Any]) -> None:
+        trace_id = event["trace_id"]
+        self._on.joined = False
+        self._on.echo(trace_id, self._on.progress.queued.get(trace_id, ""))
+        self._on.progress.begin(trace_id)
+
+    def _on_text_delta(self, event: dict[str, Any]) -> None:
+        if self._on.joined:
+            return
+        if self._on.passage is None:
+            self._on.passage, self._on.passage_trace = Passage(), event["trace_id"]
+            self._on.progress.begin(event["trace_id"])
+        self._on.block(self._on.passage.feed(event.get("text") or ""))
+
+    def _on_tool_call(self, event: dict[str, Any]) -> None:
+        self._on.call(event)
+        if event["call_id"] not in self._on.shown.results:
+            self._on.progress.call(event)
+
+    def _on_tool_output(self, event: dict[str, Any]) -> None:
+        self._on.progress.output(event["call_id"], event.get("text") or "")
+
+    def _on_tool_result(self, event: dict[str, Any]) -> None:
+        self._on.result(event)
 
     def _on_approval_requested(self, event: dict[str, Any]) -> None:
         self._ask(event, Question.of_call(event), may_answer=bool(event.get("may_answer")))
@@ -248,102 +289,68 @@ class Transcript:
         self._ask(event, Question.of_agent(event), may_answer=True)
 
     def _ask(self, event: dict[str, Any], question: Question, *, may_answer: bool) -> None:
-        self._end_passage()
-        self.progress.waiting = True
-        asks = may_answer and self._screen.can_ask
-        if self.shown.first(question.id, self.shown.questions):
-            if self._screen.is_terminal:
-                self.lines([*question_lines(event)])
+        self._on.end_passage()
+        self._on.progress.waiting = True
+        asks = may_answer and self._on.screen.can_ask
+        if self._on.shown.first(question.id, self._on.shown.questions):
+            if self._on.screen.is_terminal:
+                self._on.lines([*question_lines(event)])
             if not asks:
-                self._screen.warn("The turn waits until somebody answers this.", how_to_answer(event))
-        elif asks and not self._questions.is_open(question.id):
-            self.note(f"Still asked: {question.summary}")
+                self._on.screen.warn("The turn waits until somebody answers this.", how_to_answer(event))
+        elif asks and not self._on.questions.is_open(question.id):
+            self._on.note(f"Still asked: {question.summary}")
         if asks:
-            self._questions.open(question)
+            self._on.questions.open(question)
 
     def _on_approval_answered(self, event: dict[str, Any]) -> None:
-        self.progress.waiting = False
+        self._on.progress.waiting = False
         question = question_id(event)
-        self._questions.close(question)
-        if self.shown.first(question, self.shown.answers):
-            self.note(answer_line(event), DIM if is_granted(event) else RED)
+        self._on.questions.close(question)
+        if self._on.shown.first(question, self._on.shown.answers):
+            self._on.note(answer_line(event), DIM if is_granted(event) else RED)
 
     _on_input_answered = _on_approval_answered
 
-    # The rest
-
     def _on_notice(self, event: dict[str, Any]) -> None:
-        if self._screen.is_terminal:
-            self.note(cell(event.get("message")))
+        if self._on.screen.is_terminal:
+            self._on.note(cell(event.get("message")))
         else:
-            self._screen.warn(str(event.get("message") or ""))
+            self._on.screen.warn(str(event.get("message") or ""))
 
     def _on_compacted(self, event: dict[str, Any]) -> None:
-        self.note(compacted_line(event))
-
-    def told_of_plan(self, plan: dict[str, Any]) -> bool:
-        """Whether a plan has been on the screen just as it is; from now on it has."""
-        told = tuple(str(plan.get(name) or "") for name in ("phase", "digest", "note"))
-        before, self.plan_told = self.plan_told, told
-        return before == told
+        self._on.note(compacted_line(event))
 
     def _on_plan(self, event: dict[str, Any]) -> None:
         plan = event.get("plan") or {}
         phase = plan.get("phase")
-        self.session = self.session | {"mode": "normal" if phase in (None, "off", "completed") else phase}
-        if not event.get("task") and self.told_of_plan(plan):
+        self._on.session = self._on.session | {
+            "mode": "normal" if phase in (None, "off", "completed") else phase
+        }
+        if not event.get("task") and self._on.told_of_plan(plan):
             return
         if phase == "ready" and not event.get("task"):  # what can be applied now has been on the screen
-            self.plan_shown = str(plan.get("digest") or "")
+            self._on.plan_shown = str(plan.get("digest") or "")
             for line in plan_lines(plan):
-                self.note(line)
+                self._on.note(line)
         else:
-            self.note(plan_event_line(event))
+            self._on.note(plan_event_line(event))
         if stopped_at := plan.get("stopped_at"):
-            self.note(
+            self._on.note(
                 f"It stopped at the task {cell(stopped_at)}: /plan retry, /plan skip or /plan abort.", YELLOW
             )
 
     def _on_session(self, event: dict[str, Any]) -> None:
-        self.session = event.get("session_info") or self.session
+        self._on.session = event.get("session_info") or self._on.session
 
     def _on_done(self, event: dict[str, Any]) -> None:
         trace_id, answer = event["trace_id"], clean(event.get("text") or "")
-        self._end_passage()
-        if self._screen.is_terminal:
-            if answer.strip() != self.shown.last_text.get(trace_id, "").strip():
-                self._block(answer)
+        self._on.end_passage()
+        if self._on.screen.is_terminal:
+            if answer.strip() != self._on.shown.last_text.get(trace_id, "").strip():
+                self._on.block(answer)
         else:
-            self._screen.print(answer.rstrip("\n"))
-        self._end(trace_id, None, event)
+            self._on.screen.print(answer.rstrip("\n"))
+        self._on.end(trace_id, None, event)
 
     def _on_error(self, event: dict[str, Any]) -> None:
-        self._failed(event["trace_id"], event)
-
-    def _failed(self, trace_id: str, data: dict[str, Any]) -> None:
-        error = from_dict(data)
-        if data.get("code") == _GOES_ON and self._screen.can_ask:
-            self._end_passage()
-            self.note(error.message)
-            self.progress.idle()
-            return
-        self._end(trace_id, error, data)
-
-    def _end(self, trace_id: str, error: LightagentError | None, figures: dict[str, Any]) -> None:
-        self._end_passage()
-        self._echo(trace_id, self.progress.queued.get(trace_id, ""))
-        took = duration(figures.get("duration_ms") or 0)
-        steps = figures.get("steps") or 0
-        if isinstance(error, Cancelled):
-            self.note(f"· cancelled after {took}", RED)
-        elif error is not None:
-            self._end_passage()
-            self._screen.warn(error.message, error.suggestion)
-            self._before = "line"
-        else:
-            self.note(f"· {steps} {'step' if steps == 1 else 'steps'}, {took}")
-        self._questions.close_turn(trace_id)
-        self.progress.end(trace_id)
-        self.shown.end(trace_id)
-        self.own.discard(trace_id)
-        self._ended(trace_id, error)
+        self._on.failed(event["trace_id"], event)

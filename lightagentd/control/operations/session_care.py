@@ -105,7 +105,7 @@ class SessionCareOperations(SessionOperations):
         if found.record.paused:
             await self._history.append()  # somebody else's pause may be on its way to the disk
         else:
-            await found.pause(by=caller.uid)
+            await found.set_paused(True, by=caller.uid)
         return self._changed(found)
 
     async def resume_session(self, caller: Caller, session: str) -> api.Session:
@@ -115,7 +115,7 @@ class SessionCareOperations(SessionOperations):
                 f"The session {found.id} is not paused.", suggestion="It takes prompts as it is."
             )
         self._daemon.panic.check()
-        await found.resume(by=caller.uid)
+        await found.set_paused(False, by=caller.uid)
         agent.go_on(found)
         return self._changed(found)
 

@@ -29,6 +29,7 @@ from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import Environment
 from lightagentd.events.types.history import HistoryInstalled
 from lightagentd.host import state_lock
+from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.renaming import exchange, rename_new, sync_folder
 
 HISTORY, STAGING = "history", "history.installing"
@@ -172,11 +173,7 @@ def _sentence(how: str, by: int, found: StoreFacts, aside: Path | None) -> str:
 
 
 def _mark(staging: Path, aside: Path | None) -> None:
-    fd = os.open(staging / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump({"set_aside": aside.name if aside else ""}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(staging / MARK, json.dumps({"set_aside": aside.name if aside else ""}).encode())
     for name in staging.iterdir():
         _sync_file(name)
     sync_folder(staging)

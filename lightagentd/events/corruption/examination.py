@@ -1,8 +1,8 @@
-"""Is the history's file sound, and what to do with one that is not: it is set aside, never written over.
+"""Finds out whether the history's file is sound; a damaged one is set aside, never written over.
 
 `examine` looks before LMDB opens the file (see `pages`): at the first pages, the list of databases, the
-newest event and the stored states, and then at everything else for as long as it may. What it finds is
-damage; that the file cannot be read at all (no permission, a device that fails) is none: no daemon starts.
+newest event and the stored states, and then at everything else for as long as it may. A file that cannot be
+read at all (no permission, a device that fails) is not damaged: then no daemon starts.
 
 `set_aside` renames the folder to `history.damaged-YYYYMMDDTHHMMSSZ` and leaves a note first, with which a
 start that was killed goes on: a new store begins behind the last event that was known of the old one. The
@@ -47,7 +47,7 @@ _SINCE_VERSION = {"by_field": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """What there is. `problem` says what is wrong, and is empty for a sound store and for none at all."""
+    """The result of `examine`. `problem` is empty for a sound store, and where there is no store."""
 
     problem: str = ""
     seq: int = 0

@@ -1,9 +1,10 @@
 """The pages of the history's file, read without LMDB.
 
-LMDB maps its file and trusts it: a page that is not what it should be ends the process with SIGBUS or
-SIGSEGV, or has it walk for ever. Here each page is read with pread(2) and looked at before it is used, so
-whatever the file holds gives either its content or `Torn`. This is what `damage` examines a store with before
-LMDB opens it, and what `salvage` reads the rest of a damaged one with. Nothing is ever written.
+LMDB maps its file and trusts it: a damaged page ends the process with SIGBUS, SIGSEGV or SIGABRT, or has it
+walk for ever. Here each page is read with pread(2) and checked before it is used, so a damaged file gives
+`Torn`. `examination` uses this before LMDB opens a store, and `salvage` to read the rest of a damaged one:
+on 200 damaged stores LMDB's own cursors gave fewer events (tests/events/corruption/compare.py). Nothing is
+ever written.
 
 The layout is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), in the machine's byte order. A
 tree is a database: FREE has the pages that may be used again, MAIN the roots of all others.

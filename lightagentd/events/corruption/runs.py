@@ -1,8 +1,8 @@
 """How the last runs of the daemon ended, in a small file beside the history.
 
-The history itself says whether a run ended with a stop; this says it when the history cannot be read, and
-counts the runs that ended soon, which is what a damaged store makes of them. It also keeps the newest event
-that was known at the last start or stop.
+The history itself says whether a run ended with a stop; this file says it when the history cannot be read. It
+also counts the runs that ended soon, since a damaged store ends them, and names the newest event that was
+known at the last start or stop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Run:
     """What is known of the last run."""
 
     stopped: bool = True
-    """Whether it ended with a stop; also when there was none."""
+    """Whether it ended with a stop; true when there was no run."""
     short: int = 0
     """How many runs, one after the other up to it, ended within STEADY_S and without a stop."""
     seq: int = 0
@@ -63,7 +63,7 @@ class Runs:
         return self.last
 
     def forget(self) -> None:
-        """This run was none: the store could not be opened, and was not changed."""
+        """Do not count this run: the store could not be opened, and was not changed."""
         self._now = self.last
         self._write()
 

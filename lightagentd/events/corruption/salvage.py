@@ -1,4 +1,4 @@
-"""What can still be read of a damaged store, written to a file of JSON lines as `lactl history export` makes.
+"""Writes what can still be read of a damaged store to a file of JSON lines, as `lactl history export` does.
 
 The trees are walked as far as they go (see `pages`). Where they do not go, every page of the file is looked
 at for events that the walk did not come to. Pages that are not the store's any more lie among those, so the
@@ -36,7 +36,7 @@ _PAUSE_PAGES, _PAUSE_S = 256, 0.002
 """The daemon serves meanwhile, in the same process."""
 _DELETED = b'"topic":"session.deleted"'
 _MOST_EVENTS = 1 << 32
-"""A number beyond that is no number of an event."""
+"""No event has a number beyond that."""
 
 
 class Stopped(Exception):
@@ -162,7 +162,7 @@ class DamagedStore:
 
 @contextlib.contextmanager
 def opened(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[DamagedStore]:
-    """What is no file is as one with nothing in it. Raises OSError."""
+    """The store; anything else than a file is read as an empty one. Raises OSError."""
     path = folder / DATA
     is_file = path.is_file()  # before it is opened: to open a device may do something
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if is_file else os.memfd_create("nothing")

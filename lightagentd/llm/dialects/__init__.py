@@ -1,1 +1,1 @@
-"""What model servers speak: one module for each protocol, all behind `dialect.Dialect`."""
+"""The protocols of model servers, one module each, behind `dialect.Dialect`."""

@@ -1,4 +1,4 @@
-"""Chat completions, as OpenAI and most other servers speak them: what is sent (answers: `chat_decoder`).
+"""Encodes requests for chat completions, the protocol of OpenAI and most servers (answers: `chat_decoder`).
 
 The API reference is "Create chat completion" with `stream: true`. Where servers differ, a request begins with
 what the most of them take, and does without what this one refuses: see `ChatCompletions.concedes`.
@@ -95,8 +95,8 @@ class ChatCompletions:
         return ChatDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """What servers refuse: the option for the usage, the name of the limit, reasoning that comes back or
-        does not, long ids, two of one role, calls without a signature.
+        """Give up what the server refuses: the option for the usage, the name of the limit, reasoning that
+        comes back or does not, long ids, two of one role, calls without a signature.
         """
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False

@@ -1,4 +1,4 @@
-"""The answers of chat completions: chunks of a stream, or one whole completion where a server has no stream.
+"""Decodes answers of chat completions: chunks of a stream, or one whole completion without a stream.
 
 What is here beyond the API reference, servers have been seen to send: calls without index or id, the same
 index for every call, arguments as an object, content in parts, reasoning in fields of several names, an end

@@ -1,4 +1,4 @@
-"""Makes any conversation one that an endpoint takes.
+"""Changes a conversation so that an endpoint accepts it.
 
 A conversation may have begun with another model, may be imported, or may have lost a part. The endpoints
 refuse it whole for one call without a result, one result without its call, or an id that they find odd. What
@@ -152,7 +152,7 @@ def function_name(name: str) -> str:
 
 
 def arguments_object(arguments: str) -> dict[str, Any] | None:
-    """The object that the arguments of a call are; None for what is none."""
+    """Parse the arguments of a call; None when they are not a JSON object."""
     try:
         found = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -165,5 +165,5 @@ def arguments_object(arguments: str) -> dict[str, Any] | None:
 
 
 def wrapped_arguments(arguments: str) -> dict[str, Any]:
-    """What stands in a conversation for arguments that are no object."""
+    """The object that replaces arguments that are not a JSON object."""
     return {"not_a_json_object": arguments}

@@ -1,4 +1,4 @@
-"""The Messages API, as Anthropic and some other servers speak it: what is sent (answers: `messages_decoder`).
+"""Encodes requests for the Messages API of Anthropic and some other servers (answers: `messages_decoder`).
 
 The API reference is "Create a Message" with `stream: true`, version 2023-06-01, and the guides about tool
 use, prompt caching and extended thinking. Where models and servers differ, a request begins with what most of
@@ -54,7 +54,7 @@ class Messages:
         self._name = f"{settings.provider}/{settings.model}"
         self._tools = ToolsJson()
         self._forms: list[str] = []
-        """How thinking can be asked for, the next one first; nothing for no thinking."""
+        """The forms in which thinking can be requested, the next one first; empty for no thinking."""
         if settings.thinking_tokens > 0:
             self._forms = (
                 ["adaptive", "enabled"] if _thinks_by_itself(settings.model) else ["enabled", "adaptive"]
@@ -65,7 +65,7 @@ class Messages:
         self._cached: dict[str, Any] = _CACHED
         self._no_choice = {"tool_choice": {"type": "none"}}
         self._most_tokens: int | None = None
-        """How long an answer may be, as the endpoint said."""
+        """The longest answer that the endpoint allows, as it said."""
 
     def url(self, base_url: str) -> str:
         base = base_url.partition("?")[0].rstrip("/")
@@ -97,8 +97,8 @@ class Messages:
         return MessagesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """What models refuse: the form of the thinking, blocks of it, so long an answer; and what servers do
-        that speak the same protocol: caching, and a choice of no tool.
+        """Give up what a model refuses: a form of thinking, its blocks, a long answer. Other servers
+        with the same protocol refuse caching, and a choice of no tool.
         """
         said = message.replace(self._name, "")
         if found := _TOO_MANY.search(said):
@@ -125,7 +125,7 @@ class Messages:
         return bool(refused)
 
     def _limits(self, messages: Sequence[Message], size_bytes: int) -> dict[str, Any]:
-        """How long the answer may be, and the thinking that is a part of it."""
+        """The limits of the answer, and of the thinking in it."""
         settings, budget = self._settings, self._settings.thinking_tokens
         given = settings.extra_body.get("max_tokens")
         if isinstance(given, int):

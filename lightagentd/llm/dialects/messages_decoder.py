@@ -1,4 +1,4 @@
-"""The answers of the Messages API.
+"""Decodes answers of the Messages API.
 
 The references are the guide "Streaming messages" and those about tool use and extended thinking.
 """

@@ -1,4 +1,4 @@
-"""The Responses API, as OpenAI and some other servers speak it: what is sent (answers: `responses_decoder`).
+"""Encodes requests for the Responses API of OpenAI and some other servers (answers: `responses_decoder`).
 
 The API reference is "Create a model response" with `stream: true`. Nothing is stored at the endpoint: each
 request has the whole conversation, and what the model thought comes back as it was, in cipher.
@@ -74,7 +74,7 @@ class Responses:
         return ResponsesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """What models refuse: to encrypt reasoning that they do not have; and reasoning that comes back."""
+        """Give up what a model refuses: encrypted reasoning, or reasoning that comes back."""
         said = message.replace(self._name, "")
         if self._encrypted and _ABOUT_CIPHER.search(said):
             self._encrypted = False

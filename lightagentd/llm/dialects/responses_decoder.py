@@ -1,4 +1,4 @@
-"""The answers of the Responses API.
+"""Decodes answers of the Responses API.
 
 The reference is "Streaming events". Some endpoints leave out events, or the index of the item that one is
 about; whatever they say twice is delivered once.
@@ -34,7 +34,7 @@ class _Item:
     """Reasoning in words that the endpoint wants back, or the summary of what it encrypted."""
     encrypted: str = ""
     told: set[tuple[str, int]] = field(default_factory=set)
-    """The parts of which text has been delivered, by their kind and index."""
+    """The parts whose text was delivered, by kind and index."""
     ended: bool = False
 
 
@@ -115,7 +115,7 @@ class ResponsesDecoder(TypedDecoder):
         return item
 
     def _text(self, event: dict[str, Any], said: str, *, more: bool = False) -> list[Part]:
-        """Deliver a piece of text, or all of a part of which no piece was delivered."""
+        """Deliver a piece of text, or a whole part when none of its pieces was delivered."""
         part = ("text", int(event.get("content_index") or 0))
         return self._deliver(self._item(event), part, said, more=more)
 

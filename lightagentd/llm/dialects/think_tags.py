@@ -1,4 +1,4 @@
-"""Reasoning that a local server leaves in the text: `<think>…</think>` at the very beginning of the answer.
+"""Separates reasoning that a local server leaves in the text: `<think>…</think>` at the start of an answer.
 
 Only there: a tag further on is what the model says, about such tags for instance.
 """
@@ -21,7 +21,7 @@ class ThinkTags:
         """Whether all that comes is text, as it comes."""
         self._inside = False
         self._held = ""
-        """What may be a part of a tag."""
+        """Text that may be a part of a tag."""
         self._behind = False
         """Whether the place is behind the reasoning, where blanks are left out until the text begins."""
 
@@ -49,7 +49,7 @@ class ThinkTags:
         return _reasoning(thought[: len(thought) - keep])
 
     def finish(self) -> list[Part]:
-        """What was held back."""
+        """The text that was held back."""
         held, self._held = self._held, ""
         if self._inside:
             return _reasoning(held)

@@ -1,4 +1,4 @@
-"""What decoders have in common whose events say themselves what they are: each is an object with a `type`.
+"""The base of decoders for streams whose events are objects with a `type`.
 
 An event of an unknown type is none of ours and is left out, since the APIs add types as they grow. One of a
 known type that does not have its shape makes the whole answer ModelGarbled.
@@ -27,7 +27,7 @@ class TypedDecoder(ABC):
     """Puts the typed events of one answer together."""
 
     PROTOCOL = ""
-    """What the protocol is called."""
+    """The name of the protocol."""
 
     def __init__(self, model: str, on_usage: Callable[[Usage], None] | None = None) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""Tells what a response with a status of success holds: events, one whole answer, an error, or a web page.
+"""Recognizes the content of a successful response: events, one whole answer, an error, or a web page.
 
 The content type says little: some gateways send events as plain text, and errors as a stream. No event stream
 begins with a brace, a bracket or an angle bracket, so its first character says what it is.
@@ -76,7 +76,7 @@ class Answer:
         return []
 
     def finish(self) -> list[str]:
-        """What is left at the end of the response. Raises ModelError."""
+        """The remaining events at the end of the response. Raises ModelError."""
         if self.feed == self._json:
             return [self._whole_json()]
         if self.feed == self._page:

@@ -1,4 +1,4 @@
-"""The body of one response, read until a deadline. Who makes a `Body` closes it, and with it the response.
+"""Reads the body of one response until a deadline. The maker of a `Body` closes it and its response.
 
 The deadline is looked at between chunks, and set on the reading only once it is nearer than the timeout
 between chunks: a timer for each chunk would cost as much as its decoding.
@@ -36,7 +36,7 @@ class Body:
         self._chunks: AsyncGenerator[bytes, None] | None = None
         self._pieces: AsyncIterator[bytes] | None = None
         self.received = 0
-        """How many bytes came, and what those with compression became; each chunk adds CHUNK_BYTES."""
+        """The number of bytes received, decompressed ones included; each chunk adds CHUNK_BYTES."""
 
     def hurry(self, seconds: float) -> None:
         """Have what is left come within so much time."""

@@ -1,4 +1,4 @@
-"""Takes the compression off an answer that came compressed although the request asked for none.
+"""Decompresses answers that are compressed although the request asked for none.
 
 httpx does that without a bound: a few kilobytes, compressed twice, would fill the memory.
 """
@@ -28,7 +28,7 @@ class Decompressor:
         self._may_be_raw = encoding == "deflate"
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What the bytes are without compression, in pieces of at most PIECE_BYTES."""
+        """Decompress the bytes, in pieces of at most PIECE_BYTES."""
         while chunk:
             if self._zlib.eof:
                 self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)  # gzip may have several members

@@ -1,4 +1,4 @@
-"""What a failure on the way to an endpoint means: the error with its code, and what to do about it.
+"""Maps failures of the connection to an endpoint to errors with a code and a suggestion.
 
 httpx says what kind of failure it is, and in its causes are the words of the system and of OpenSSL.
 """

@@ -1,4 +1,4 @@
-"""One model server as one agent reaches it: keep-alive connections of the agent's own.
+"""Connects one agent to one model server, over keep-alive connections of the agent's own.
 
 It uses httpx one level below its client, since a model call wants neither redirects (the key would go along)
 nor cookies: one `httpx.AsyncHTTPTransport` each, all with the same TLS context. A shared pool of connections
@@ -46,7 +46,7 @@ _AFTER_OVER_S = 2.0
 
 @dataclass(kw_only=True)
 class Head:
-    """What is known of an answer beside its events."""
+    """Facts about an answer beside its events."""
 
     content_type: str = ""
     over: bool = False

@@ -1,4 +1,4 @@
-"""What an endpoint's refusal means: the error with its code, and what to do about it.
+"""Maps refusals of an endpoint to errors with a code and a suggestion.
 
 `refusal` is for a response that is no answer, `stream_error` for an error within one. Both read the shapes of
 all dialects, and those of the gateways and web frameworks before them. The codes are those of the references
@@ -102,7 +102,7 @@ _SENTENCES = ("message", "detail", "msg", "errors", "title")
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What an endpoint says of an error."""
+    """An error as an endpoint describes it."""
 
     message: str = ""
     codes: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ def _kind(status: int, said: Said) -> type[ModelError]:
 
 
 def error_said(value: object) -> Said | None:
-    """What a decoded body says of an error, or None if it is none in any of the known shapes."""
+    """The error in a decoded body, or None if the body has none of the known shapes of errors."""
     if isinstance(value, list) and value:
         return error_said(value[0])
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""How long an endpoint wants to be left alone: the header Retry-After, RFC 9110, section 10.2.3.
+"""Reads the header Retry-After, RFC 9110, section 10.2.3.
 
 OpenAI and Azure also say it in milliseconds (`retry-after-ms`), which is the more exact of the two.
 """

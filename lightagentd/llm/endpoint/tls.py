@@ -1,4 +1,4 @@
-"""The TLS contexts of all agents: to load the certificates of the system costs time and a megabyte."""
+"""Shares TLS contexts between agents: to load the certificates of the system costs time and a megabyte."""
 
 from __future__ import annotations
 

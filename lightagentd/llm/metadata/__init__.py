@@ -1,1 +1,1 @@
-"""What is known of models: windows, prices, abilities. `facts.Metadata` is what the daemon asks."""
+"""Facts about models: windows, prices, abilities. The daemon asks `facts.Metadata`."""

@@ -1,4 +1,4 @@
-"""What is known of a model, and from where: the configuration, the refreshed table, or the shipped one.
+"""Looks up facts about a model in the configuration, the refreshed table and the shipped table.
 
 The first of the three that says something counts, `[models.known]` and `[models.prices]` field by field. The
 shipped table is `models.json` beside this module (`SNAPSHOT`), the refreshed one is what `lactl models
@@ -46,7 +46,7 @@ _TABLE_MODE = 0o600
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of one model; None, or empty, is what is not. Dates are YYYY, YYYY-MM or YYYY-MM-DD."""
+    """The facts about one model; unknown ones are None or empty. Dates are YYYY, YYYY-MM or YYYY-MM-DD."""
 
     model: str
     """The model string that was asked about."""
@@ -121,7 +121,7 @@ class Metadata:
             self.facts(model)
 
     def facts(self, model: str) -> Facts | None:
-        """What is known of a model; None for nothing."""
+        """The facts about a model; None when there are none."""
         if model not in self._facts:
             if len(self._facts) >= _MAX_CACHED:
                 self._facts.clear()
@@ -129,7 +129,7 @@ class Metadata:
         return self._facts[model]
 
     def price(self, model: str) -> Price | None:
-        """What a model takes; None when that is not known."""
+        """The prices of a model; None when they are unknown."""
         facts = self.facts(model)
         return facts.price if facts is not None else None
 
@@ -211,7 +211,7 @@ class Metadata:
         return None
 
     def _table_name(self, provider: str) -> str:
-        """What the tables call a provider."""
+        """The name of a provider in the tables."""
         configured = self._models.providers.get(provider)
         known = provider_at(configured.base_url) if configured is not None else None
         known = known or known_provider(provider)

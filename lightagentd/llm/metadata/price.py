@@ -1,4 +1,4 @@
-"""What a model takes, and what a call of it cost."""
+"""The prices of a model, and the cost of a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a million tokens cost: in the currency of the configured prices, of others in USD."""
+    """The price of a million tokens: configured prices in their own currency, others in USD."""
 
     prompt: float
     completion: float
@@ -24,7 +24,7 @@ class Price:
     """Of a call whose prompt has more than 200,000 tokens, where that is another price."""
 
     def cost(self, usage: Usage) -> float:
-        """What a call cost."""
+        """The cost of a call."""
         if self.over_200k is not None and usage.prompt_tokens > _LONG_PROMPT_TOKENS:
             return self.over_200k.cost(usage)
         cached = min(usage.cached_tokens, usage.prompt_tokens)

@@ -1,4 +1,4 @@
-"""The table of models, in the JSON shape of https://models.dev/api.json, read with distrust.
+"""Reads and checks the table of models, in the JSON shape of https://models.dev/api.json.
 
 `{provider: {name, models: {id: {name, attachment, reasoning, tool_call, knowledge, release_date, status,
 modalities: {output}, cost: {input, output, cache_read, cache_write, context_over_200k}, limit: {context,
@@ -60,7 +60,7 @@ class Reading:
 
 
 def count(table: Table) -> int:
-    """How many models there are."""
+    """The number of models."""
     return sum(len(provider["models"]) for provider in table.values())
 
 
@@ -129,7 +129,7 @@ def _models(
 
 
 def _model(name: str, value: Any) -> dict[str, Any] | None:
-    """What is kept of a model; None for one that does not answer with text. Raises _Unfit."""
+    """The entry to keep for a model; None for one that does not answer with text. Raises _Unfit."""
     if not _ID.fullmatch(name):
         raise _Unfit("that is not the id of a model")
     if not isinstance(value, dict):

@@ -21,7 +21,7 @@ class Extraction:
     def take(
         self, pattern: str | re.Pattern[str], kind: str, value: Callable[[re.Match[str]], str | None]
     ) -> None:
-        """Replace what matches by a placeholder; `value` returns None where it is none after all."""
+        """Replace what matches by a placeholder; `value` returns None where there is no value after all."""
 
         def replace(found: re.Match[str]) -> str:
             got = value(found)

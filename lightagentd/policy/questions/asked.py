@@ -1,6 +1,6 @@
 """All that people are asked: approvals and inputs as one thing, for those who stop, end and delete turns.
 
-The registry makes it; it lives as long as the daemon. Who asks and who answers goes to the one or the other
+The daemon makes it; it lives as long as the daemon. Who asks and who answers goes to the one or the other
 store.
 """
 
@@ -15,7 +15,7 @@ from lightagentd.policy.questions.inputs import Input, Inputs
 from lightagentd.policy.questions.questions import Stored
 
 
-class Asked:
+class AllQuestions:
     """Begin with `load()` when the history is open; there is nothing to close."""
 
     def __init__(self, history: History, limits: Limits, *, key_file: Path) -> None:

@@ -129,7 +129,7 @@ def _described(cert: x509.Certificate) -> dict[str, Any]:
 
 
 def _extensions(cert: x509.Certificate, warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """What the extensions of interest say, and the subject's alternative names."""
+    """The extensions of interest as text, and the subject's alternative names."""
     from cryptography import x509
 
     try:

@@ -13,7 +13,7 @@ from lightagentd.errors import InvalidArgument, NotFound, ToolError
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What a server showed in a handshake; `chain` is PEM, as it was offered."""
+    """The result of a handshake; `chain` is PEM, as the server sent it."""
 
     address: str
     protocol: str

@@ -1,4 +1,4 @@
-"""The store of private keys: one encrypted file for each key, by the uid and the agent that it belongs to.
+"""Stores private keys: one encrypted file for each key, by the uid and the agent that it belongs to.
 
     STORE/master.key               the wrapping key, where no credential gives one (see `wrapping`)
     STORE/wrapped-by-credential    a credential was in use: without it, no key is made with less
@@ -55,7 +55,7 @@ Kind = Literal["hmac-sha256", "ed25519", "ecdsa-p256"]
 
 
 class KeyFacts(BaseModel):
-    """What may be told of a key. All of it is bound into the sealed part."""
+    """The public facts of a key. All of them are bound into the sealed part."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The keys that encrypt the files of the key store.
+"""Finds or makes the key that encrypts the files of the key store.
 
 Where systemd gives the credential `lightagent-keys.wrap` (systemd-creds(1); it may be sealed with the TPM),
 the files can be read only with that. Else a random secret in the file `master.key` beside them does it, mode
@@ -48,7 +48,7 @@ class WrappingKey:
         return nonce + AESGCM(self.secret).encrypt(nonce, plain, bound)
 
     def unseal(self, sealed: bytes, bound: bytes) -> bytes | None:
-        """What was sealed, or None when any bit of it or of `bound` has changed."""
+        """The sealed content, or None when any bit of it or of `bound` has changed."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -18,7 +18,7 @@ XML_LIMIT_CHARS = 2 * 1024 * 1024
 
 @dataclass
 class Introspected:
-    """What the introspection text says of one object."""
+    """The parsed introspection of one object."""
 
     interfaces: list[dict[str, Any]] = field(default_factory=list)
     children: list[str] = field(default_factory=list)

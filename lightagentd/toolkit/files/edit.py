@@ -1,4 +1,4 @@
-"""Replaces exact text in the bytes of a file, in the file's own encoding and with its line ends."""
+"""Replaces exact text in a file, in the file's own encoding and with its line ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says what a path is and what a folder holds, from lstat(2): no file is opened and no link followed."""
+"""Describes a path or lists a folder with lstat(2). No file is opened and no link followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths as callers give them, and what the kernel says about them as errors that a model can act on."""
+"""Resolves paths of callers, and turns errors of the kernel into errors that a model can act on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of a file would do, for the person who is asked, and the proof that it still is that change.
+"""Previews a change of a file for the person who is asked, and proves later that it is still that change.
 
 A preview is made by the worker for observe, which does not see all files and may not read all that it sees.
 What it saw goes with the approval as `expected`, and the worker for change compares that with what is there

@@ -1,4 +1,4 @@
-"""Files as text: finding the encoding, one page of numbered lines, and the difference of two contents.
+"""Reads files as text: finds the encoding, pages numbered lines, and compares two contents.
 
 Every byte sequence can be read: what is not UTF-8 is shown as ISO 8859-1, which has a character for each
 byte, and what is binary as a hexadecimal dump. Reading a page costs memory for that page alone.

@@ -1,4 +1,4 @@
-"""What files held before a call changed them, so that the change can be taken back.
+"""Keeps the previous content of changed files, so that a change can be undone.
 
 For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there
 was something before, `<call_id>.sealed` with its bytes. Both are written and synced before the change. The

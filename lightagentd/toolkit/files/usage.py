@@ -1,4 +1,4 @@
-"""How much space the folders below a folder take, like du(1), for a process that may enter every folder.
+"""Measures the space that folders take, like du(1), for a process that may enter every folder.
 
 Nothing but folders is ever opened, relative to the folder above and never through a symbolic link; of a file
 only what lstat(2) says is used. Names of folders are given back and names of files are not: whoever may not

@@ -1,4 +1,4 @@
-"""The log lines of one unit, as `journalctl -u` finds them; for the tool systemd.
+"""Reads the log lines of one unit, as `journalctl -u` finds them; for the tool systemd.
 
 The journal's library is imported when it is first used, since every worker loads every tool.
 LIGHTAGENT_JOURNAL names another folder of journal files, for tests.

@@ -1,4 +1,4 @@
-"""One process closely: what it was started with, holds open and may use, without any content.
+"""Describes one process: its arguments, open files and limits, without any content.
 
 It may run with rights to look into the processes of others (the place INSPECT), so it names files and
 variables, and never gives back what is in them.

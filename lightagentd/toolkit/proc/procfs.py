@@ -1,4 +1,4 @@
-"""/proc as text and numbers: the state of every process, from one small file each (proc(5)).
+"""Reads the state of every process from /proc, one small file each (proc(5)).
 
 A process that ends in between is left out. Bytes that are not UTF-8, and control characters, appear escaped.
 """

@@ -1,4 +1,4 @@
-"""What a watch found: single changes, those of a moment made into one record, and the bounded buffer.
+"""The changes that a watch found: merges those of a moment into one record, and buffers them.
 
 All that happens to one path within COALESCE_S becomes one record, which lists the kinds in their order and
 counts the events. Creations, deletions and moves are always listed; writes are listed once after each of

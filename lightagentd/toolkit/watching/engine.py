@@ -1,14 +1,14 @@
-"""The engine of one watch: follows a tree of folders with one inotify instance, and says what changed.
+"""The engine of one watch: follows a tree of folders with one inotify instance, and reports changes.
 
 It is synchronous and belongs to one `Watch`, which calls it in a thread, one call at a time. Where inotify
 alone would be silent, it looks itself:
 
-- A new or moved-in folder is watched first and listed then, so what was made in it before is told of as
+- A new or moved-in folder is watched first and listed then, so what was made in it before is reported as
   created (`found_by` scan). An event about it that comes later is known already, and not told again.
 - After an overflow of the kernel's queue the whole tree is listed and compared with what was known of it:
-  what appeared, vanished or changed (by inode, size and time) is told of (`found_by` rescan).
-- A root that goes away (deleted, moved, unmounted) is told of, and waited for; when there is a folder of its
-  name again, that is watched, and what it holds is told of as created. The root is looked at every
+  what appeared, vanished or changed (by inode, size and time) is reported (`found_by` rescan).
+- A root that goes away (deleted, moved, unmounted) is reported, and waited for; when there is a folder of its
+  name again, that is watched, and its content is reported as created. The root is looked at every
   ROOT_CHECK_S, because a rename of a folder above it makes no event.
 
 Links are never followed; other file systems only when that was asked for. What a folder that was moved out
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def seen_us(self) -> int:
-        """Up to here (microseconds since 1970) nothing that happened waits to be told of any more."""
+        """Everything up to this time (microseconds since 1970) has been reported."""
         seen_ns = time.time_ns() if self._rescan_at is None else self._sure_ns
         return min(seen_ns, time.time_ns() - _ON_THE_WAY_NS) // 1000
 
@@ -222,7 +222,7 @@ class Engine:
         self.tree.change(kind, folder, name, is_dir=is_dir)
 
     def _now_there(self, folder: Folder, name: str) -> bool:
-        """Remember an entry; True when it was known, so that it was told of already."""
+        """Remember an entry; True when it was known, and so was reported already."""
         known = folder.known is not None and name in folder.known
         self.tree.remember(folder, name, time.time_ns())
         return known

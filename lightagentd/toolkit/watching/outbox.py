@@ -1,4 +1,4 @@
-"""What goes to the event bus: batches that stay small, however much happens.
+"""Sends changes to the event bus in batches that stay small, however much happens.
 
 The daemon stores each event durably and sends it to the journal, so a storm must not become a storm of
 events, and an event must not cause the next one. Per watch:

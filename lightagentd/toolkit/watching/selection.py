@@ -1,4 +1,4 @@
-"""Which changes a watch tells of: kinds of events, globs, and never what the daemon itself writes."""
+"""Selects the changes that a watch reports: by kind and by glob, and never what the daemon itself writes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class OwnFolders:
 
 
 class Selector:
-    """Decides what of a tree is told of, and which folders are gone into."""
+    """Filters events and picks the folders to descend into."""
 
     def __init__(self, root: str, selection: Selection, own: OwnFolders) -> None:
         self.root, self.selection, self.own = root, selection, own
@@ -105,7 +105,7 @@ class Selector:
         self._include, self._exclude = Globs(selection.include), Globs(selection.exclude)
 
     def excluded(self, above: str, name: str) -> bool:
-        """Whether a folder is never gone into."""
+        """Whether a folder is never descended into."""
         return self.own.holds(above, name) or self._exclude.match(join(above, name)[self._below :])
 
     def wants(

@@ -1,4 +1,4 @@
-"""The watched folders of one tree: which are watched, what is known of each, and what could not be watched.
+"""Tracks the folders of one tree: the watched ones, their entries, and those that cannot be watched.
 
 A `Tree` belongs to an engine, which tells it what the kernel said. It opens each folder without following
 links below the root, watches it, and lists it only then, so that nothing is made unseen in between.

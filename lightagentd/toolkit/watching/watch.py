@@ -1,4 +1,4 @@
-"""A watch as the tool inotify has it: an engine in a thread, a buffer that is polled, and events for the bus.
+"""One watch of the tool inotify: an engine in a thread, a buffer to poll, and events for the bus.
 
 The tool owns its watches; each owns one task, which ends with `stop` or with an error that is published like
 a stop. The reader is taken off the loop while the engine works, so one step is under way at a time.

@@ -1,4 +1,4 @@
-"""One HTTP request of the tool web: its redirects, its limits, and what came back as bytes.
+"""Makes one HTTP request for the tool web: follows redirects, keeps limits, returns bytes.
 
 `fetch` owns every connection that it makes, one transport for each hop, closed when it returns: a pooled TLS
 connection would be used again for another name at the same address, with a certificate that nobody checked

@@ -1,4 +1,4 @@
-"""Which URLs the tool web may ask for, and which addresses it may connect to.
+"""Decides which URLs the tool web may request, and which addresses it may connect to.
 
 The model is taken for an attacker, and so is whoever runs the page or the nameserver. A URL is parsed
 strictly, its name is resolved once, every address is checked, and the caller connects to exactly those that

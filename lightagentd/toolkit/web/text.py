@@ -1,4 +1,4 @@
-"""What a web page's bytes say: whether they are text, in which charset, and HTML as text with its links.
+"""Turns the bytes of a web page into text: finds the charset, and renders HTML with its links.
 
 Pages are hostile, so everything here takes time in proportion to the page. That is why HTML is not read with
 `html.parser`: on Python 3.11 it takes 30 seconds for 50 kB of "<a <a <a". This scanner follows the tokenizer

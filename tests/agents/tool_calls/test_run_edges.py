@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from lightagentd.agents.model_calls.storable import storable
 from lightagentd.agents.tool_calls.calls import parse_call
-from lightagentd.agents.turn import storable
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
 from lightagentd.host.paths import Paths

@@ -28,7 +28,7 @@ def toolboxes() -> dict[str, Toolbox]:
 async def toolbox(daemon: Daemon, toolboxes: dict[str, Toolbox]) -> Toolbox:
     """This checkout's tools, as the real worker describes them, among 2,000 functions."""
     if "many" not in toolboxes:
-        described = [*await daemon.pool.describe(), *daemon.registry.builtins.described()]
+        described = [*await daemon.pool.describe(), *daemon.registry.shared.builtins.described()]
         toolboxes["many"] = toolbox_of(many(described, TOTAL))
     return toolboxes["many"]
 

@@ -1,1 +1,1 @@
-"""Keeps conversations within the models' windows. `compactor.Compactor` is what a turn uses."""
+"""Keeps conversations within the models' windows. A turn uses `compactor.Compactor`."""

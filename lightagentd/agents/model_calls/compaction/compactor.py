@@ -4,7 +4,7 @@ It happens inside a turn, before a model call, when the request has become longe
 the window, or when the endpoint says that it is too long. The messages stay in the history; the stored state
 `compactions` says for each session from which event on they are sent, and what stands for those before. It
 commits with the event `session.compacted`. The system prompt and the functions are no part of the
-conversation and never go; what turn is kept says `window.cut`.
+conversation and never go; `window.cut` decides which turns stay.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What turns use and may use: `meter.Meter` is what a turn has of it, `ledger.Ledger` the whole."""
+"""Counts what turns use, and holds them to the budgets: a `Meter` for each turn, one `Ledger` for all."""

@@ -1,7 +1,7 @@
 """What one turn uses while it runs, and whether the budgets let it go on.
 
 Each turn has a `Meter`, which it makes and owns. Every model call, whoever makes it and whatever for, is
-counted with `Meter.count`, after `Meter.check` has let it through; `modelcall` does both.
+counted with `Meter.count`, after `Meter.check` has let it through; `call.model_call` does both.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Meter:
 
 
 def used_of(ledger: Ledger, whose: Whose) -> Iterable[tuple[Limit, str, float]]:
-    """Each limit that applies, the name in its scope, and how much is used. For what is no session's, or
-    no turn's that runs, the limits of these have an empty name, and nothing is used.
+    """Each limit that applies, the name in its scope, and how much is used. Without a session, or a turn that
+    runs, the limits of these have an empty name and no use.
     """
     meter, day = Meter(ledger, whose), today()
     for limit in ledger.limits:

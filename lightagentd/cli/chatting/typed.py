@@ -1,0 +1,198 @@
+"""What is typed in a chat: prompts and commands, worked off in order, and answers, which do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from lightagentd.cli.chatting.commands import Command, parse
+from lightagentd.cli.chatting.questions import Question
+from lightagentd.cli.chatting.screen import Line
+from lightagentd.errors import Cancelled, InvalidArgument, LightagentError
+
+if TYPE_CHECKING:
+    from lightagentd.cli.chatting.conversation import Conversation
+
+_MOMENT_S = 2.0
+"""A second Ctrl-C within it is meant to leave."""
+_LINES_AHEAD = 1000
+
+
+class Typed:
+    """The typed lines of one chat. The conversation owns it, and the tasks that it begins."""
+
+    def __init__(self, chat: Conversation) -> None:
+        self._chat = chat
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_LINES_AHEAD if chat.screen.can_ask else 1)
+        self._doing: asyncio.Task[None] | None = None
+        """The line that is worked off."""
+        self.changed = asyncio.Event()
+        """A turn ended, or began to wait for a person."""
+        self._over: dict[str, int] = {}
+        """Where lines come from a program: the turns that are over, and the exit status of each."""
+        self._latest = ""
+        """The turn that was prompted here last, where lines come from a program."""
+        self._interrupted_s = -_MOMENT_S
+
+    def turn_ended(self, trace_id: str, error: LightagentError | None) -> None:
+        """A turn of the session is over."""
+        if not self._chat.screen.can_ask:
+            self._over[trace_id] = 0 if error is None else error.exit_status
+        self.changed.set()
+        if self._lines.empty() and not self._chat.transcript.progress.queued:
+            self._chat.screen.ready()
+
+    async def read(self) -> None:
+        """Take what is typed, to its end."""
+        try:
+            async with aclosing(self._chat.screen.typed(self._chat)) as typed:
+                async for line in typed:
+                    if line.asked:
+                        await self._answer(line)
+                    elif line.text.strip():
+                        await self._lines.put(line)
+                    else:
+                        self._chat.screen.ready()
+        except LightagentError as err:
+            self._chat.screen.warn(err.message, err.suggestion)
+            self._chat.status = err.exit_status
+        if self._chat.screen.can_ask:
+            self._chat.leave()
+        else:
+            await self._lines.put(None)
+
+    async def work(self) -> None:
+        """Work the lines off, to the last one."""
+        while (line := await self._lines.get()) is not None:
+            self._doing = self._chat.spawn(self._do(line.text))
+            await asyncio.wait([self._doing])
+            self._doing = None
+        await self._until_over()
+        self._chat.leaving.set()
+
+    async def _do(self, text: str) -> None:
+        """Work off one line; what is wrong with it is told."""
+        try:
+            meant = parse(text)
+            if isinstance(meant, str):
+                await self._prompt(meant)
+                return
+            command, argument = meant
+            await self._command(command, argument, text)
+        except LightagentError as err:
+            self._chat.screen.warn(err.message, err.suggestion)
+            if not self._chat.screen.can_ask:
+                self._chat.status = err.exit_status
+        self._chat.screen.ready()
+
+    async def _command(self, command: Command, argument: str, typed: str) -> None:
+        if self._chat.screen.can_redraw:
+            self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
+        await command.run(self._chat, argument)
+        self._chat.refresh_names()
+
+    async def _prompt(self, text: str) -> None:
+        """Prompt; where lines come from a program, one turn after the other. While one waits for a person,
+        the next line may be a command that answers.
+        """
+        await self._until_over()
+        attached, self._chat.attached = self._chat.attached, []
+        try:
+            trace_id = await self._chat.daemon.prompt(
+                session=self._chat.session, text=text, attachments=attached or None
+            )
+        except LightagentError:
+            self._chat.attached = attached
+            self._chat.screen.put_back(text)
+            raise
+        self._chat.transcript.own.add(trace_id)
+        if not self._chat.screen.can_ask:
+            self._latest = trace_id
+            await self._until_over(or_waiting=True)
+
+    async def _until_over(self, *, or_waiting: bool = False) -> None:
+        while self._latest and self._latest not in self._over:
+            self.changed.clear()
+            if or_waiting and self._chat.transcript.progress.waiting:
+                return
+            await self.changed.wait()
+        if self._latest:
+            self._chat.status = self._over.pop(self._latest)
+            self._latest = ""
+
+    async def _answer(self, line: Line) -> None:
+        """Answer the question that was on the screen."""
+        question = self._chat.questions.current
+        if line.text.strip().startswith("/") and not line.text.strip().startswith("//"):
+            await self._lines.put(Line(line.text))
+            return
+        if question is None or question.id != line.asked:
+            self._chat.screen.warn("This was answered already.")
+            return
+        text = line.text.replace("//", "/", 1) if line.text.startswith("//") else line.text
+        answer = question.answer(text)
+        if self._chat.screen.can_redraw:
+            self._chat.transcript.note(f"{question.words}{line.text}")
+        if answer is None:
+            self._say_how(question)
+            self._chat.screen.ready()
+        elif question.kind == "confirmation":
+            self._chat.questions.confirmed(answer == "yes")
+        else:
+            self._chat.spawn(self._send_answer(question, answer))
+
+    def _say_how(self, question: Question) -> None:
+        if question.kind != "input":
+            self._chat.screen.warn(
+                "Answer y to allow it, or n to refuse it." if question.kind == "approval" else "y or n?"
+            )
+        elif question.choices:
+            self._chat.screen.warn("Answer with a number of the list, or with its text.")
+        else:
+            self._chat.screen.warn("The question waits for a text.", "Ctrl-C cancels the turn.")
+
+    async def _send_answer(self, question: Question, answer: str) -> None:
+        try:
+            if question.kind == "input":
+                await self._chat.daemon.call("Inputs.Answer", input=question.id, text=answer)
+            else:
+                method = "Approvals.Approve" if answer == "yes" else "Approvals.Deny"
+                await self._chat.daemon.call(method, approval=question.id)
+        except LightagentError as err:
+            self._chat.screen.warn(err.message, err.suggestion)
+            if not isinstance(err, InvalidArgument):
+                self._chat.questions.close(question.id)
+
+    async def interrupt(self) -> None:
+        """Ctrl-C: cancel the turn, or forget what was typed, or say how to leave."""
+        if not self._chat.screen.can_ask:  # what feeds the lines was ended, too
+            if self._chat.transcript.running:
+                await self._try_cancel()
+            self._chat.status = Cancelled.exit_status
+            self._chat.leaving.set()
+            return
+        now_s, before_s = time.monotonic(), self._interrupted_s
+        self._interrupted_s = now_s
+        asks_to_leave = now_s - before_s < _MOMENT_S
+        question = self._chat.questions.current
+        if question is not None and question.kind == "confirmation":
+            self._chat.questions.confirmed(False)
+        elif self._chat.transcript.running:
+            await self._try_cancel()
+        elif self._doing is not None:
+            self._doing.cancel()
+        elif not self._chat.screen.clear():
+            asks_to_leave = True
+        if asks_to_leave:
+            self._chat.transcript.note("Leave with Ctrl-D or /exit.")
+            self._interrupted_s = -_MOMENT_S
+        if not self._chat.transcript.running:
+            self._chat.screen.ready()
+
+    async def _try_cancel(self) -> None:
+        try:
+            await self._chat.cancel()
+        except LightagentError as err:
+            self._chat.screen.warn(f"The turn could not be cancelled: {err.message}", err.suggestion)

@@ -1,0 +1,75 @@
+"""Makes what all agents share (`SharedParts`); nothing of it runs before `Registry.start`."""
+
+from __future__ import annotations
+
+from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.builtin.human import Human
+from lightagentd.agents.builtin.memory import Memory
+from lightagentd.agents.builtin.plan import PlanTool
+from lightagentd.agents.builtin.tool_search import ToolSearch
+from lightagentd.agents.content import Content
+from lightagentd.agents.model_calls.clients import ModelClients, store_circuit
+from lightagentd.agents.model_calls.metering.ledger import Ledger
+from lightagentd.agents.parts import SharedParts
+from lightagentd.agents.planning.plans import Plans
+from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.tool_calls.run import Dispatcher
+from lightagentd.agents.tool_choice.choice import Offers
+from lightagentd.agents.watches import Watches
+from lightagentd.config.configuration import Config
+from lightagentd.events.history import History
+from lightagentd.host.paths import Paths
+from lightagentd.llm.circuit import Circuits
+from lightagentd.llm.metadata.facts import Metadata
+from lightagentd.memory.memories import Memories
+from lightagentd.memory.profiles import Profiles
+from lightagentd.policy.decide import Policy
+from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.asked import AllQuestions
+from lightagentd.worker.pool import Pool
+
+
+def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, panic: Panic) -> SharedParts:
+    limits, content = config.limits, Content(paths)
+    policy = Policy(
+        enforced=lambda: pool.backend.enforced,
+        trusted_skill=content.trusts_skill,
+        disk_low=lambda: history.disk_low,
+    )
+    key_file = paths.state / "approvals.key"
+    asked = AllQuestions(history, limits, key_file=key_file)
+    plans, offers = Plans(history), Offers(history)
+    metadata = Metadata(config.models, paths.state / "models.json")
+    memories, profiles = Memories(config.memory, history), Profiles(history)
+    search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), search])
+    return SharedParts(
+        paths=paths,
+        limits=limits,
+        history=history,
+        pool=pool,
+        panic=panic,
+        content=content,
+        policy=policy,
+        asked=asked,
+        plans=plans,
+        metadata=metadata,
+        model_clients=ModelClients(config.models, metadata, history.redactor, content.catalog_of),
+        circuits=Circuits(lambda circuit: store_circuit(history, circuit)),
+        ledger=Ledger(history, config.budgets, metadata.price),
+        memories=memories,
+        profiles=profiles,
+        prompts=SystemPrompts(paths, memories, profiles),
+        offers=offers,
+        builtins=builtins,
+        dispatcher=Dispatcher(
+            history=history,
+            policy=policy,
+            asked=asked,
+            pool=pool,
+            limits=limits,
+            builtins=builtins,
+            toolbox=lambda: content.toolbox,
+        ),
+        watches=Watches(history, pool, content, policy),
+    )

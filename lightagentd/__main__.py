@@ -10,9 +10,9 @@ from lightagentd.worker import first_units
 def main() -> None:
     if "NOTIFY_SOCKET" in os.environ and first_units.expected():
         first_units.begin()
-    from lightagentd.daemon import daemon  # only here: it takes as long as a worker's start
+    from lightagentd.daemon import serving  # only here: it takes as long as a worker's start
 
-    daemon.main()
+    serving.main()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ from tests.declared import undeclared
 from tests.distribution import order, pytest_xdist_make_scheduler  # noqa: F401 - pytest calls the latter
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
+from tests.prepared import Forked, prepared
+from tests.prepared import close as close_prepared
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
@@ -61,6 +63,14 @@ def _needs_loop(item: pytest.Function) -> bool:
     fixtures = (definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values())
     functions = [item.obj, *fixtures]
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
+
+
+def pytest_sessionstart() -> None:
+    DaemonProcess.forks = True
+
+
+def pytest_sessionfinish() -> None:
+    close_prepared()
 
 
 def pytest_collection_finish() -> None:
@@ -170,6 +180,9 @@ def only_declared_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class DaemonProcess:
     """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
 
+    forks = False
+    """Whether a daemon without variables of its own is forked (tests/prepared.py), as in all tests."""
+
     def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
         """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
         self.paths = paths
@@ -178,7 +191,7 @@ class DaemonProcess:
         self.cwd = REPOSITORY
         """Where the daemon is started."""
         self._env = env or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -203,17 +216,17 @@ class DaemonProcess:
 
     def spawn(self) -> None:
         """Start it, without waiting for anything."""
+        folders = [
+            f"--config-dir={self.paths.config}",
+            f"--state-dir={self.paths.state}",
+            f"--runtime-dir={self.paths.runtime}",
+        ]
         with self.log.open("ab") as log:
+            if self.forks and not self._prefix and not self._env:
+                self._process = prepared().fork(folders, self.env, self.cwd, log.fileno())
+                return
             self._process = subprocess.Popen(
-                [
-                    *self._prefix,
-                    sys.executable,
-                    "-m",
-                    "lightagentd.daemon",
-                    f"--config-dir={self.paths.config}",
-                    f"--state-dir={self.paths.state}",
-                    f"--runtime-dir={self.paths.runtime}",
-                ],
+                [*self._prefix, sys.executable, "-m", "lightagentd.daemon", *folders],
                 cwd=self.cwd,
                 env=self.env,
                 stdin=subprocess.DEVNULL,

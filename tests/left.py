@@ -41,6 +41,16 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
+_kept_children: set[str] = set()
+_kept_descriptors: set[str] = set()
+
+
+def keep(child: int, descriptor: int) -> None:
+    """Do not take these for left over: all tests share them."""
+    _kept_children.add(str(child))
+    _kept_descriptors.add(str(descriptor))
+
+
 class Left:
     """The child processes, descriptors and tasks that are there now and were not when this was made."""
 
@@ -56,9 +66,9 @@ class Left:
         descriptors = _descriptors()
         left = {
             "tasks are left": _tasks(),
-            "child processes are left": _children() - self._children,
+            "child processes are left": _children() - self._children - _kept_children,
             "descriptors are left open": {
-                fd: descriptors[fd] for fd in descriptors.keys() - self._descriptors
+                fd: descriptors[fd] for fd in descriptors.keys() - self._descriptors - _kept_descriptors
             },
         }
         self._found = [f"{what}: {those}" for what, those in left.items() if those]

@@ -21,7 +21,7 @@ SYSTEM_STATE = Path("/var/lib/lightagentd")
 
 
 class StoredClient(Client):
-    """Answers calls as the daemon does, from the store; see `control.stored` for which."""
+    """Answers calls as the daemon does, from the store; see `control.operations.stored` for which."""
 
     def __init__(self, state: Path) -> None:
         super().__init__()

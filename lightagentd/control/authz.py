@@ -91,7 +91,7 @@ class Authority:
         self._deciders = deciders
 
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller, with what he may see. Raises PermissionDenied when he may not do this.
+        """The caller, with what they may see. Raises PermissionDenied when they may not do this.
 
         Whoever may administer sees everybody's sessions, like root.
         """
@@ -123,8 +123,8 @@ class Authority:
         """Those of the agents that a caller who was just admitted may look at: an answer about several agents
         has no more than these. Nobody is asked for it.
 
-        Who had to authenticate to look at all may look at those, too, for which he would have to authenticate
-        again: polkit keeps an authentication for the action, whatever its details are.
+        Callers who had to authenticate to look at all may also look at those for which they would have to
+        authenticate again: polkit keeps an authentication for the action, whatever its details are.
         """
         verdicts = await self.verdicts(caller, Operation.INSPECT, {"", *agents})
         authenticated = verdicts[""] is None
@@ -136,7 +136,7 @@ class Authority:
         self, caller: Caller, operation: Operation, agents: Iterable[str]
     ) -> Mapping[str, bool | None]:
         """For each agent, and for the empty name that stands for none, whether the caller may do this; None
-        when he may once he has authenticated. All are asked about at the same time, nobody for a password.
+        when they may once they have authenticated. All are asked about at once, nobody for a password.
         """
         names = set(agents)
         if caller.is_administrator:

@@ -7,30 +7,27 @@ an administrator wrote, settings that an error quotes, what lies in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from lightagentd.control.presentation import as_json
 from lightagentd.errors import LightagentError
 from lightagentd.events.model import dump_json
 from lightagentd.redaction import Redactor
 
 _WHOLE = ("org.lightagent1.Approvals", "org.lightagent1.Events", "org.lightagent1.History")
-"""Whoever decides on a call sees all of it: what looks like a secret could be the part that he would not
+"""Whoever decides on a call sees all of it: what looks like a secret could be the part that they would not
 allow. The history has no secrets, and is long.
 """
 
 
 def cleaned(redactor: Redactor, interface: str, value: Any) -> Any:
     """A result of a method of this interface, JSON or types of `api`, without secrets."""
-    if interface in _WHOLE or not redactor.suspects(dump_json(_as_json(value))):
+    if interface in _WHOLE or not redactor.suspects(
+        dump_json(value if isinstance(value, dict) else as_json(value))
+    ):
         return value
     return _without_secrets(redactor, value)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_json(one) for one in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _without_secrets(redactor: Redactor, value: Any) -> Any:

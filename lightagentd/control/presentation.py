@@ -1,60 +1,33 @@
-"""How tools, skills and events of the daemon's inside are shown to callers, as types of `api`."""
+"""How the records of the daemon's inside become the types of `api` that callers get."""
 
 from __future__ import annotations
 
-from lightagentd import api
-from lightagentd.agents.tool_calls.toolbox import ToolInfo
-from lightagentd.events.model import Event
-from lightagentd.skills import Skill
+from dataclasses import asdict, fields, is_dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
-def stored_event(event: Event) -> api.StoredEvent:
-    return api.StoredEvent(**event.to_dict())
+def shown(kind: type[_T], record: object, **different: Any) -> _T:
+    """An object of `api`: of a record the fields of the same names, and as given those that differ.
+
+    Enums become their values, and tuples lists.
+    """
+    names = {one.name for one in fields(kind)} - different.keys()  # type: ignore[arg-type]
+    return kind(**{name: _plain(getattr(record, name)) for name in names}, **different)
 
 
-def tool_info(tool: ToolInfo) -> api.Tool:
-    return api.Tool(
-        name=tool.name,
-        description=tool.description,
-        origin=tool.path,
-        problem=tool.problem,
-        actions=[
-            api.Action(
-                name=action.name,
-                description=action.description,
-                effect=action.effect.value if action.effect else "",
-                taints=action.taints,
-                timeout_s=action.timeout_s,
-                schema=action.schema,
-            )
-            for action in tool.actions
-        ],
-    )
+def as_json(value: Any) -> Any:
+    """What an operation gives, as JSON has it."""
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {name: as_json(item) for name, item in value.items()}
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def skill_info(skill: Skill, *, body: str) -> api.Skill:
-    return api.Skill(
-        name=skill.name,
-        description=skill.description,
-        prompts=list(skill.prompts),
-        args=list(skill.args),
-        effect=skill.effect,
-        runbook=skill.runbook is not None,
-        origin=str(skill.folder),
-        problem="",
-        body=body,
-    )
-
-
-def broken_skill_info(name: str, why: str) -> api.Skill:
-    return api.Skill(
-        name=name,
-        description="",
-        prompts=[],
-        args=[],
-        effect="",
-        runbook=False,
-        origin="",
-        problem=why,
-        body="",
-    )
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value

@@ -21,15 +21,15 @@ class Sight:
     """Of one caller, who was just admitted to inspect."""
 
     def __init__(self, authority: Authority, caller: Caller, agent: str) -> None:
-        """`agent` is the one that he was admitted to look at; empty for all."""
+        """`agent` is the one that they were admitted to look at; empty for all."""
         self._authority, self._caller, self._agent = authority, caller, agent
         self._seen: dict[str, bool] = {}
         self._authenticated: bool | None = None
-        """Whether he had to authenticate at the start: then what would need that is his to see later, too."""
+        """Whether they had to authenticate at the start: then they may see later what would need that."""
         self._until_s = 0.0
 
     async def sees(self, event: Event) -> bool:
-        """Raises PermissionDenied when he may see nothing any more."""
+        """Raises PermissionDenied when they may see nothing any more."""
         return await self.sees_of(event.agent, event.owner)
 
     async def sees_of(self, agent: str, owner: int | None) -> bool:
@@ -62,4 +62,4 @@ class Sight:
         if self._authenticated is None:
             self._authenticated = verdicts[self._agent] is None
         self._seen |= {name: is_yes(verdict, self._authenticated) for name, verdict in verdicts.items()}
-        self._seen.setdefault("", True)  # what is about no agent: he was admitted to look at
+        self._seen.setdefault("", True)  # what is about no agent: they were admitted to that

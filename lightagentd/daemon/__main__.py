@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.daemon.daemon import main
+from lightagentd.daemon.serving import main
 
 if __name__ == "__main__":
     main()

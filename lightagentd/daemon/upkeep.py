@@ -37,8 +37,10 @@ from lightagentd.host import process
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
+    from lightagentd.agents.registry import Registry
     from lightagentd.agents.sessions.session import Session
-    from lightagentd.daemon.daemon import Daemon
+    from lightagentd.daemon.runtime import Now
+    from lightagentd.events.history import History
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +62,9 @@ _DAY_US = 86_400_000_000
 class Upkeep:
     """Start with `start()`, end with `close()`."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._settings = daemon.config.history
+    def __init__(self, now: Now, history: History, registry: Registry, deletion: Deletion) -> None:
+        self._now, self._history, self._registry, self._deletion = now, history, registry, deletion
+        self._settings = now.config.history
         self._working = asyncio.Lock()
         """Held by whoever prunes or compacts: one at a time."""
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +116,7 @@ class Upkeep:
 
     async def forecast(self) -> api.Pruned:
         """What `prune` would do now, about: it changes nothing. Raises StorageError, HistoryDamaged."""
-        history = self._daemon.history
+        history = self._history
         age = await asyncio.to_thread(self._forecast_age)
         sessions = [session for _, session in self._idle(self._idle_limit_us())]
         removed, freed = age.removed, age.size_bytes
@@ -138,16 +140,16 @@ class Upkeep:
         bounds = self._age_bounds()
         if bounds is None:
             return retention.Forecast()
-        return retention.forecast(self._daemon.history.environment, bounds)
+        return retention.forecast(self._history.environment, bounds)
 
     async def _prune(self) -> api.Pruned:
-        environment = self._daemon.history.environment
+        environment = self._history.environment
         before = await self._live()
         await asyncio.to_thread(environment.forget_dead_readers)
         sessions = [
             session.id
             for agent, session in self._idle(self._idle_limit_us())
-            if await self._delete(agent, session, self._idle_reason(session))
+            if await self._delete(agent, session, _idle_reason(session))
         ]
         removed = await self._sweep()
         if (bounds := self._age_bounds()) is not None:
@@ -168,7 +170,7 @@ class Upkeep:
         )
 
     def _bounds(self, reason: str, before_us: int = 0) -> Bounds:
-        last = max(0, self._daemon.history.head_seq - retention.NEWEST)
+        last = max(0, self._history.head_seq - retention.NEWEST)
         return Bounds(reason=reason, to_seq=last, before_us=before_us)
 
     def _age_bounds(self) -> Bounds | None:
@@ -182,12 +184,8 @@ class Upkeep:
         days = self._settings.session_max_idle_days
         return time.time_ns() // 1000 - round(days * _DAY_US) if days else 0
 
-    def _idle_reason(self, session: Session) -> str:
-        days = (time.time_ns() // 1000 - session.record.updated_us) // _DAY_US
-        return f"Nobody used it for {days} days."
-
     async def _live(self) -> int:
-        return await asyncio.to_thread(self._daemon.history.environment.live_bytes)
+        return await asyncio.to_thread(self._history.environment.live_bytes)
 
     async def _over(self) -> int:
         """How many bytes the history is to lose, because it is too large; 0 when it is not."""
@@ -196,7 +194,7 @@ class Upkeep:
 
     async def _passes(self, bounds: Bounds, goal_bytes: int) -> int:
         """Remove what may go, or until the history is no larger than `goal_bytes`. Gives the count."""
-        history, removed = self._daemon.history, 0
+        history, removed = self._history, 0
         while True:
             events = await history.appending(partial(retention.prune, history.environment, bounds))
             if not events:
@@ -209,14 +207,14 @@ class Upkeep:
     async def _pause(self) -> None:
         """Raises ShuttingDown."""
         await asyncio.sleep(PAUSE_S)
-        if self._daemon.draining:
+        if self._now.draining:
             raise ShuttingDown("The daemon is stopping; the history is pruned further after its next start.")
 
     async def _sweep(self) -> int:
         """Remove what was kept for sessions and turns that are gone. Gives the count."""
-        environment, history, removed = self._daemon.history.environment, self._daemon.history, 0
+        environment, removed = self._history.environment, 0
         deletion = await asyncio.to_thread(retention.last_deletion, environment)
-        for part in retention.parts(await asyncio.to_thread(history.state, "prunings")):
+        for part in retention.parts(await asyncio.to_thread(self._history.state, "prunings")):
             if not part.others and deletion == self._last_deletion:
                 continue
             removed += await self._sweep_part(part)
@@ -224,7 +222,7 @@ class Upkeep:
         return removed
 
     async def _sweep_part(self, part: Part) -> int:
-        history, removed = self._daemon.history, 0
+        history, removed = self._history, 0
         now: Part | None = part
         while now is not None and await asyncio.to_thread(retention.needs_sweep, history.environment, now):
             events = await history.appending(partial(retention.sweep, history.environment, now))
@@ -238,7 +236,7 @@ class Upkeep:
     def _part(self, first_seq: int) -> Part | None:
         key = f"{first_seq:020d}"
         with contextlib.suppress(NotFound):
-            return retention.parts({key: self._daemon.history.state_of("prunings", key)})[0]
+            return retention.parts({key: self._history.state_of("prunings", key)})[0]
         return None
 
     async def _to_size(self) -> tuple[int, list[str]]:
@@ -256,8 +254,8 @@ class Upkeep:
 
     def _idle(self, before_us: int) -> list[tuple[Agent, Session]]:
         """The sessions that nobody used since, and that nothing goes on in; idle longest first."""
-        registry = self._daemon.registry
-        busy = {str(turn["session"]) for turn in self._daemon.history.state("turns").values()}
+        registry = self._registry
+        busy = {str(turn["session"]) for turn in self._history.state("turns").values()}
         busy |= {record.session for record in registry.watches.records.values()}
         found = [
             (agent, session)
@@ -275,17 +273,15 @@ class Upkeep:
         """Delete a session as its owner would; False when something began in it meanwhile."""
         if session.deleted or not session.at_rest or session.queue:
             return False
-        registry = self._daemon.registry
-        deletion = Deletion(self._daemon.history, registry.asked, registry.watches, registry.ledger)
         try:
-            await deletion.delete(agent, session, by=os.getuid(), reason=why)
+            await self._deletion.delete(agent, session, by=os.getuid(), reason=why)
         except SessionNotFound:  # its owner was faster
             return False
         await self._pause()
         return True
 
     async def _compact_if_worth_it(self) -> bool:
-        environment = self._daemon.history.environment
+        environment = self._history.environment
         used, live = await asyncio.to_thread(environment.used_bytes), await self._live()
         if used <= COMPACT_BYTES or live * 2 > used:
             return False
@@ -297,8 +293,13 @@ class Upkeep:
         return True
 
     async def _compact(self) -> api.Compacted:
-        done = await compacting.compact(self._daemon.history, _copy)
+        done = await compacting.compact(self._history, _copy)
         return api.Compacted(bytes_before=done.bytes_before, bytes_after=done.bytes_after)
+
+
+def _idle_reason(session: Session) -> str:
+    days = (time.time_ns() // 1000 - session.record.updated_us) // _DAY_US
+    return f"Nobody used it for {days} days."
 
 
 async def _copy(source: Path, target: Path) -> None:

@@ -87,7 +87,7 @@ class WorkerProcess:
     @property
     def running(self) -> bool:
         """Whether the worker is there to answer."""
-        return not self.connection.closed
+        return self.child.answers(self.connection)
 
 
 def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:

@@ -43,6 +43,10 @@ class LocalChild:
     def runs(self) -> bool:
         return self.held.process.returncode is None
 
+    def answers(self, _connection: VarlinkConnection) -> bool:
+        """A worker whose keeper is gone gets no more calls, even while it lives on."""
+        return self.runs
+
     async def connect(self) -> VarlinkConnection:
         """Its socket listens before the program runs."""
         try:

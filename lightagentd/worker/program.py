@@ -448,7 +448,7 @@ def main(
         effect=effect,
     )
     if options.place is not None and not forbid_programs():
-        _log.warning("no filter of system calls for this processor: only the sandbox keeps programs out")
+        _log.warning("no filter of system calls can be made here: only the sandbox keeps programs out")
     asyncio.run(serve(worker, sock, options.idle_timeout))
 
 

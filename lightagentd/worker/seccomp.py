@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import socket
 from collections.abc import Iterator, Sequence
 
 from lightagentd.host import libc
@@ -57,6 +58,8 @@ _ALLOW, _ERRNO, _KILL, _NOTIFY = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _ATTRIBUTE_BAD_ARCH = 2
 _NE, _LT, _EQ, _GT, _MASKED_EQ = 1, 2, 4, 6, 7
 _UNKNOWN = -1
+_LONGEST_BYTES = 8 * 4096
+"""BPF_MAXINSNS of linux/bpf_common.h."""
 _INT = 0xFFFFFFFF
 
 
@@ -161,16 +164,16 @@ def program(
     if not made:
         raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
     try:
-        _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _KILL))
+        # Where this process may not call seccomp(2), libseccomp knows no way to kill more than the thread.
+        library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _KILL)
         for name, action, compared in _rules(families, refused, uid, bus=bus):
             array = (_Compared * len(compared))(*compared)
             _check(library.seccomp_rule_add_array(made, action, number(name), len(compared), array))
-        fd = os.memfd_create("lightagent-seccomp")
-        try:
-            _check(library.seccomp_export_bpf(made, fd))
-            return os.pread(fd, os.fstat(fd).st_size, 0)
-        finally:
-            os.close(fd)
+        # Worker units may make no file in memory and no pipe (@ipc of systemd.exec(5)).
+        to, back = socket.socketpair()
+        with to, back:
+            _check(library.seccomp_export_bpf(made, to.fileno()))
+            return back.recv(_LONGEST_BYTES)
     finally:
         library.seccomp_release(made)
 

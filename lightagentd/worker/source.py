@@ -27,6 +27,9 @@ class Child(Protocol):
     def pid(self) -> int:
         """The worker, or what holds it; 0 where that is not known."""
 
+    def answers(self, connection: VarlinkConnection, /) -> bool:
+        """Whether the worker is there to answer on this connection."""
+
     async def connect(self) -> VarlinkConnection:
         """Connect, and wait for its first answer. Hold its `lock`. Raises WorkerUnavailable."""
 

@@ -114,6 +114,9 @@ class UnitChild:
         """Whether the daemon may stop and kill it: the workers of agents, and not the machine's places."""
         return self.startable or self._where is Effect.CHANGE
 
+    def answers(self, connection: VarlinkConnection) -> bool:
+        return not connection.closed
+
     async def connect(self) -> VarlinkConnection:
         """Start its socket where that is not there yet, and connect."""
         timeout_s = self._units.connect_timeout_s

@@ -17,6 +17,7 @@ cat >"$data/settings" <<END
 branch = true
 parallel = true
 sigterm = true
+patch = _exit, fork
 source = $PWD/lightagentd
 data_file = $data/covered
 END

@@ -68,6 +68,18 @@ if [ -n "$needed$useful" ]; then
   fi
 fi
 
+# The Debian roots of the tests mostly wait for the network, so they are made beside what follows, and go on when
+# this script has ended. A test that needs one waits for it, and says why where it could not be made.
+if [ "${1:-}" = test ] && [ "$(id -u)" = 0 ]; then
+  roots=""
+  for root in machine builder; do
+    env --default-signal=INT "$python" -m tests.e2e.debian "$root" >/dev/null 2>&1 </dev/null &
+    roots="$roots $!"
+  done
+  # shellcheck disable=SC2086,SC2154
+  trap 'status=$?; [ "$status" = 0 ] || kill $roots 2>/dev/null' EXIT
+fi
+
 # Of pyproject.toml, only what an installation depends on.
 stamp=$({ "$python" -VV; cat requirements.lock; sed -n '/^\[build-system\]/,/^\[tool/p' pyproject.toml; } | cksum)
 if [ ! -e "$venv/stamp" ] || [ "$(cat "$venv/stamp")" != "$stamp" ]; then

@@ -39,19 +39,19 @@ class Planning:
         self.service = test.daemon.service
 
     async def get(self) -> api.Plan:
-        return await self.service.get_plan(ME, self.session.id)
+        return await self.service.plans.get(ME, self.session.id)
 
     async def begin(self) -> api.Plan:
-        return await self.service.begin_plan(ME, self.session.id)
+        return await self.service.plans.begin(ME, self.session.id)
 
     async def set(self, plan: Any) -> api.Plan:
-        return await self.service.set_plan(ME, self.session.id, plan)
+        return await self.service.plans.set(ME, self.session.id, plan)
 
     async def apply(self, choice: str = "") -> api.Plan:
-        return await self.service.apply_plan(ME, self.session.id, choice, "")
+        return await self.service.plans.apply(ME, self.session.id, choice, "")
 
     async def end(self) -> api.Plan:
-        return await self.service.end_plan(ME, self.session.id)
+        return await self.service.plans.end(ME, self.session.id)
 
     async def rests(self) -> api.Plan:
         """The plan once it is not being applied any more, or stopped, and nothing runs in the session."""

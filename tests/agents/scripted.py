@@ -41,7 +41,7 @@ class Scripted:
         return self.daemon.registry.get("test")
 
     async def session(self) -> Session:
-        made = await self.daemon.service.create_session(ME, "test", "")
+        made = await self.daemon.service.sessions.create(ME, "test", "")
         return self.agent.sessions[made.id]
 
     async def prompt(self, session: Session, text: str = "go") -> list[TurnEvent]:

@@ -235,7 +235,7 @@ async def test_a_failure_ends_the_agents_other_turns_and_no_other_agent(paths: P
     async with scripted(paths, [HANG, say("back")]) as test:
         hanging, failing = await test.session(), await test.session()
         other = test.daemon.registry.get("other")
-        made = await test.daemon.service.create_session(ME, "other", "")
+        made = await test.daemon.service.sessions.create(ME, "other", "")
         beside = await other.prompt(other.sessions[made.id], "check disk")
         turn = await test.agent.prompt(hanging, "go")
         await until(lambda: test.model.open_requests)

@@ -34,10 +34,10 @@ async def test_a_granted_call_runs_once_and_the_turn_goes_on_with_its_result(pat
         async with Watched(test, session) as turn:
             question = await asked(test)
             assert lines(out) == []
-            assert (await test.daemon.service.get_session(ME, session.id)).state == "waiting"
-            status = await test.daemon.service.status(ME)
+            assert (await test.daemon.service.sessions.get(ME, session.id)).state == "waiting"
+            status = await test.daemon.service.manager.status(ME)
             assert (status.turns_running, status.turns_waiting) == (0, 1)
-            await test.daemon.service.approve(ME, question.id, "fine")
+            await test.daemon.service.approvals.approve(ME, question.id, "fine")
             events = await turn.end()
         assert lines(out) == ["ran"]
         assert types(events) == [
@@ -76,7 +76,7 @@ async def test_a_denied_call_does_not_run_and_the_model_reads_the_note(paths: Pa
         session = await test.session()
         async with Watched(test, session) as turn:
             question = await asked(test)
-            await test.daemon.service.deny(ME, question.id, "not on a Friday")
+            await test.daemon.service.approvals.deny(ME, question.id, "not on a Friday")
             events = await turn.end()
         assert lines(out) == []
         assert result(events)["result"] == "approval_denied"
@@ -95,7 +95,7 @@ async def test_an_unanswered_question_expires_to_denied(paths: Paths) -> None:
         assert lines(out) == []
         assert kinds(test) == ["requested", "expired"]
         with pytest.raises(ApprovalClosed, match="expired"):
-            await test.daemon.service.approve(ME, approvals(test)[0].id, "")
+            await test.daemon.service.approvals.approve(ME, approvals(test)[0].id, "")
 
 
 async def test_the_time_of_a_turn_stands_still_while_a_person_is_asked(paths: Paths) -> None:
@@ -109,7 +109,7 @@ async def test_the_time_of_a_turn_stands_still_while_a_person_is_asked(paths: Pa
             timer = turn.turn.timer
             assert timer is not None
             assert timer.when() is None
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             await turn.end()
         when = timer.when()
         assert when is not None
@@ -122,12 +122,12 @@ async def test_a_cancel_while_waiting_lapses_the_question(paths: Paths) -> None:
         session = await test.session()
         async with Watched(test, session) as turn:
             question = await asked(test)
-            assert await test.daemon.service.cancel(ME, session.id) == 1
+            assert await test.daemon.service.conversations.cancel(ME, session.id) == 1
             events = await turn.end()
         assert events[-1]["code"] == "cancelled"
         assert kinds(test) == ["requested", "lapsed"]
         with pytest.raises(ApprovalClosed, match="lapsed"):
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
         assert lines(out) == []
         assert test.daemon.history.state("turns") == {}
         check_conversation(test.conversation(session))
@@ -179,13 +179,13 @@ async def test_a_second_answer_is_refused(paths: Paths, first: bool) -> None:
         service = test.daemon.service
         async with Watched(test, await test.session()) as turn:
             question = await asked(test)
-            answer = service.approve if first else service.deny
+            answer = service.approvals.approve if first else service.approvals.deny
             await answer(ME, question.id, "")
-            for again in (service.approve, service.deny):
+            for again in (service.approvals.approve, service.approvals.deny):
                 with pytest.raises(ApprovalClosed):
                     await again(ME, question.id, "")
             await turn.end()
-        for again in (service.approve, service.deny):
+        for again in (service.approvals.approve, service.approvals.deny):
             with pytest.raises(ApprovalClosed):
                 await again(ME, question.id, "")
         assert lines(out) == (["ran"] if first else [])
@@ -201,8 +201,8 @@ async def test_of_two_answers_at_once_one_counts(paths: Paths) -> None:
             async with Watched(test, await test.session()) as turn:
                 question = await asked(test)
                 answers = await asyncio.gather(
-                    *(service.approve(ME, question.id, "") for _ in range(3)),
-                    *(service.deny(ME, question.id, "") for _ in range(3)),
+                    *(service.approvals.approve(ME, question.id, "") for _ in range(3)),
+                    *(service.approvals.deny(ME, question.id, "") for _ in range(3)),
                     return_exceptions=True,
                 )
                 await turn.end()
@@ -224,10 +224,10 @@ async def test_two_sessions_that_wait_do_not_disturb_each_other(paths: Paths) ->
         async with Watched(test, one) as first, Watched(test, two) as second:
             await asked(test, 2)
             mine = {question.session: question for question in approvals(test)}
-            await test.daemon.service.deny(ME, mine[two.id].id, "")
+            await test.daemon.service.approvals.deny(ME, mine[two.id].id, "")
             assert result(await second.end())["result"] == "approval_denied"
             assert lines(out) == []
-            await test.daemon.service.approve(ME, mine[one.id].id, "")
+            await test.daemon.service.approvals.approve(ME, mine[one.id].id, "")
             assert result(await first.end())["result"] == "ok"
         assert lines(out) == ["ran"]
 
@@ -240,7 +240,8 @@ async def test_calls_of_one_answer_are_asked_one_by_one(paths: Paths) -> None:
             for number, grant in enumerate((True, False, True)):
                 await until(lambda: [one.args["line"] for one in waiting(test)] == [f"n{number}"])  # noqa: B023
                 question = await asked(test)
-                answer = test.daemon.service.approve if grant else test.daemon.service.deny
+                approvals_of = test.daemon.service.approvals
+                answer = approvals_of.approve if grant else approvals_of.deny
                 await answer(ME, question.id, "")
             await turn.end()
         assert lines(out) == ["n0", "n2"]
@@ -251,7 +252,7 @@ async def test_an_unattended_turn_asks_nobody(paths: Paths) -> None:
     async with asking(paths, [call("probe_add", add(out)), say("pity")]) as test:
         events: list[TurnEvent] = [
             event
-            async for event in test.daemon.service.prompt(
+            async for event in test.daemon.service.conversations.prompt(
                 ME, agent="test", text="go", session="", new=True, correlation_id="", unattended=True
             )
         ]
@@ -272,7 +273,7 @@ async def test_the_question_can_be_heard_of_by_who_comes_late(paths: Paths) -> N
         late = turn.turn.stream.watch().events()
         assert (await anext(late))["approval"] == question.id
         await late.aclose()
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
 
 
@@ -285,18 +286,18 @@ async def test_only_who_may_see_the_session_knows_the_question(paths: Paths) -> 
         service = test.daemon.service
         async with Watched(test, await test.session()) as turn:
             question = await asked(test)
-            assert await service.list_approvals(OTHER, every=True) == []
+            assert await service.approvals.listed(OTHER, all_=True) == []
             for refused in (
-                service.get_approval(OTHER, question.id),
-                service.approve(OTHER, question.id, ""),
-                service.deny(OTHER, question.id, ""),
+                service.approvals.get(OTHER, question.id),
+                service.approvals.approve(OTHER, question.id, ""),
+                service.approvals.deny(OTHER, question.id, ""),
             ):
                 with pytest.raises(ApprovalNotFound) as caught:
                     await refused
                 assert caught.value.message == f"There is no approval {question.id!r}."
-            shown = await service.get_approval(ME, question.id)
+            shown = await service.approvals.get(ME, question.id)
             assert (shown.id, shown.may_answer, shown.state) == (question.id, True, "waiting")
-            await service.deny(ME, question.id, "")
+            await service.approvals.deny(ME, question.id, "")
             await turn.end()
 
 
@@ -304,14 +305,14 @@ async def test_the_owner_may_deny_and_not_approve(paths: Paths) -> None:
     out = prepare(paths)
     async with asking(paths, [call("probe_add", add(out)), say("done")]) as test:
         service = test.daemon.service
-        made = await service.create_session(OTHER, "test", "")
+        made = await service.sessions.create(OTHER, "test", "")
         async with Watched(test, test.agent.sessions[made.id]) as turn:
             question = await asked(test)
-            assert not (await service.get_approval(OTHER, question.id)).may_answer
+            assert not (await service.approvals.get(OTHER, question.id)).may_answer
             with pytest.raises(PermissionDenied):
-                await service.approve(OTHER, question.id, "")
-            assert [one.id for one in await service.list_approvals(OTHER, every=False)] == [question.id]
-            assert (await service.deny(OTHER, question.id, "")).state == "denied"
+                await service.approvals.approve(OTHER, question.id, "")
+            assert [one.id for one in await service.approvals.listed(OTHER, all_=False)] == [question.id]
+            assert (await service.approvals.deny(OTHER, question.id, "")).state == "denied"
             assert result(await turn.end())["result"] == "approval_denied"
         assert lines(out) == []
 
@@ -321,13 +322,13 @@ async def test_a_prompt_says_who_may_answer(paths: Paths) -> None:
     async with asking(paths, [call("probe_add", add(out)), say("done")]) as test:
         for caller, may in ((ME, True), (OTHER, False)):
             test.model.requests.clear()
-            events = test.daemon.service.prompt(
+            events = test.daemon.service.conversations.prompt(
                 caller, agent="test", text="go", session="", new=True, correlation_id=""
             )
             async for event in events:
                 if event["type"] == "approval_requested":
                     assert event["may_answer"] is may
-                    await test.daemon.service.deny(ME, event["approval"], "")
+                    await test.daemon.service.approvals.deny(ME, event["approval"], "")
 
 
 @pytest.mark.parametrize(
@@ -337,9 +338,9 @@ async def test_a_forged_id_is_not_found(paths: Paths, forged: str) -> None:
     async with asking(paths, [say("x")]) as test:
         service = test.daemon.service
         for refused in (
-            service.get_approval(ME, forged),
-            service.approve(ME, forged, ""),
-            service.deny(ME, forged, ""),
+            service.approvals.get(ME, forged),
+            service.approvals.approve(ME, forged, ""),
+            service.approvals.deny(ME, forged, ""),
         ):
             with pytest.raises(ApprovalNotFound):
                 await refused
@@ -354,9 +355,9 @@ async def test_a_note_that_is_too_long_answers_nothing(paths: Paths) -> None:
         question = await asked(test)
         for note in ("n" * 1001, "a\0b"):
             with pytest.raises(InvalidArgument):
-                await test.daemon.service.approve(ME, question.id, note)
+                await test.daemon.service.approvals.approve(ME, question.id, note)
         assert approvals(test)[0].state is State.WAITING
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
 
 
@@ -372,7 +373,7 @@ async def test_the_call_of_a_person_who_may_approve_is_approved_by_his_asking(pa
     async with asking(paths, [say("x")]) as test:
         events = [
             event
-            async for event in test.daemon.service.call_tool(
+            async for event in test.daemon.service.tools.call(
                 ME, agent="test", tool="probe", action="add", args=add(out)
             )
         ]
@@ -389,7 +390,7 @@ async def test_the_call_of_a_person_who_may_not_approve_waits(paths: Paths) -> N
         task = asyncio.create_task(own(test, add(out)))
         question = await asked(test)
         assert lines(out) == []
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         assert types(await task)[-1] == "done"
         assert lines(out) == ["ran"]
 
@@ -403,7 +404,7 @@ async def test_a_caller_who_hangs_up_lapses_his_question(paths: Paths) -> None:
         await asyncio.gather(task, return_exceptions=True)
         await until(lambda: kinds(test) == ["requested", "lapsed"])
         with pytest.raises(ApprovalClosed):
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
         assert lines(out) == []
 
 
@@ -430,7 +431,7 @@ async def test_arguments_that_were_changed_in_the_store_are_refused(paths: Paths
                 changes=[Change(state="approvals", key=question.id, value=forged | {"state": "granted"})]
             )
             # The grant writes the record that is in memory, so the forger comes again behind it.
-            granting = asyncio.create_task(test.daemon.service.approve(ME, question.id, ""))
+            granting = asyncio.create_task(test.daemon.service.approvals.approve(ME, question.id, ""))
             await asyncio.sleep(0)
             await test.daemon.history.append(
                 changes=[Change(state="approvals", key=question.id, value=forged | {"state": "granted"})]
@@ -455,7 +456,7 @@ async def test_a_stored_state_of_granted_alone_grants_nothing(paths: Paths) -> N
                 ]
             )
             assert test.daemon.registry.approvals.get(question.id).state is State.WAITING
-            await test.daemon.service.deny(ME, question.id, "")
+            await test.daemon.service.approvals.deny(ME, question.id, "")
             await turn.end()
         assert lines(out) == []
 
@@ -466,7 +467,7 @@ async def test_a_call_whose_tool_has_no_preview_is_asked_with_its_arguments(path
     async with asking(paths, script) as test, Watched(test, await test.session()) as turn:
         question = await asked(test)
         assert "cannot be read" in question.preview
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         assert result(await turn.end())["result"] == "ok"
 
 
@@ -476,7 +477,7 @@ async def test_policy_is_asked_again_after_the_answer(paths: Paths, monkeypatch:
         async with Watched(test, await test.session()) as turn:
             question = await asked(test)
             monkeypatch.setattr(test.daemon.pool, "has_change", lambda agent: False)
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             events = await turn.end()
         assert result(events)["result"] == "change_not_enabled"
         assert lines(out) == []

@@ -222,7 +222,7 @@ async def test_a_grant_that_was_stored_and_not_used_runs_after_the_restart(paths
         question = await asked(test)
         test.daemon.registry.approvals.suspend()
         await until(lambda: not test.agent.turns_running)
-        await test.daemon.service.approve(  # nobody waits for it any more
+        await test.daemon.service.approvals.approve(  # nobody waits for it any more
             ME, question.id, ""
         )
     assert lines(out) == []
@@ -254,14 +254,14 @@ async def test_a_call_with_a_secret_is_approved_without_storing_it(
         async with Watched(test, session) as turn:
             question = await asked(test)
             assert question.volatile
-            shown = await test.daemon.service.get_approval(ME, question.id)
+            shown = await test.daemon.service.approvals.get(ME, question.id)
             assert shown.volatile
             if "line" in secret:
                 assert SECRET in str(shown.args), "who decides sees what would run"
             else:
                 assert value not in str(shown.args)
             assert next(event for event in turn.events or await _so_far(turn) if event["volatile"])
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             await turn.end()
         written = lines(out)
         assert len(written) == 1
@@ -332,7 +332,7 @@ async def test_what_begins_to_wait_while_the_daemon_drains_stays_too(paths: Path
         assert [state["state"] for state in test.daemon.history.state("turns").values()] == ["waiting"]
     async with asking(paths, [say("pity")]) as test:
         question = await asked(test)
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await until(lambda: test.daemon.history.state("turns") == {})
         assert lines(out) == []
 
@@ -343,12 +343,12 @@ async def test_stopping_the_agent_lapses_its_questions(paths: Paths) -> None:
         session = await test.session()
         async with Watched(test, session) as turn:
             question = await asked(test)
-            await test.daemon.service.stop_agent(ME, "test")
+            await test.daemon.service.agents.stop(ME, "test")
             assert (await turn.end())[-1]["code"] == "cancelled"
         assert kinds(test) == ["requested", "lapsed"]
         with pytest.raises(LightagentError):
-            await test.daemon.service.approve(ME, question.id, "")
-        await test.daemon.service.start_agent(ME, "test")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
+        await test.daemon.service.agents.start(ME, "test")
         assert (await test.prompt(test.agent.sessions[session.id]))[-1]["text"] == "back"
         assert lines(out) == []
 
@@ -359,13 +359,13 @@ async def test_deleting_the_agent_lapses_its_questions(paths: Paths) -> None:
         front = test.agent.running_parts().definition.front
         made = await test.daemon.registry.create("made", front, "Be.")
         test.daemon.pool._settings.change_agents.append("made")
-        created = await test.daemon.service.create_session(ME, "made", "")
+        created = await test.daemon.service.sessions.create(ME, "made", "")
         turn = await made.prompt(made.sessions[created.id], "go")
         await asked(test)
-        await test.daemon.service.delete_agent(ME, "made")
+        await test.daemon.service.agents.delete(ME, "made")
         assert turn.over.is_set()
         assert kinds(test) == ["requested", "lapsed"]
-        assert await test.daemon.service.list_approvals(ME, every=False) == []
+        assert await test.daemon.service.approvals.listed(ME, all_=False) == []
 
 
 async def test_an_agent_that_failed_takes_its_waiting_turns_up_again(paths: Paths) -> None:
@@ -376,7 +376,7 @@ async def test_an_agent_that_failed_takes_its_waiting_turns_up_again(paths: Path
             test.agent.supervision.fail(RuntimeError("a bug"))
             await until(lambda: test.agent.restarts == 1)
             await until(lambda: test.agent.turns_waiting == 1)
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             await until(lambda: test.daemon.history.state("turns") == {})
         assert lines(out) == ["ran"]
         assert kinds(test) == ["requested", "granted", "used"]

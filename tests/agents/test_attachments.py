@@ -92,8 +92,8 @@ class TestContent:
 
 class TestInTheDaemon:
     async def prompt(self, daemon: Scripted, text: str, *attachments: Attachment) -> list[Any]:
-        events = daemon.daemon.service.prompt(
-            ME, agent="test", text=text, session="", new=False, correlation_id="", attachments=attachments
+        events = daemon.daemon.service.conversations.prompt(
+            ME, agent="test", text=text, attachments=list(attachments)
         )
         return [event async for event in events]
 
@@ -138,7 +138,7 @@ class TestAQuestionWithAFenceOfItsOwn:
         async with scripted(paths, []) as test:
             events = [
                 event
-                async for event in test.daemon.service.prompt(
+                async for event in test.daemon.service.conversations.prompt(
                     ME,
                     agent="book",
                     text=text,
@@ -163,7 +163,7 @@ class TestAQuestionWithAFenceOfItsOwn:
             session = await test.session()
             await watch(await test.agent.prompt(session, prompt))
             await session.enqueue(Asked(prompt=prompt), max_queue=9)
-            fork = (await test.daemon.service.fork_session(ME, session.id, "", None)).id
+            fork = (await test.daemon.service.sessions.fork(ME, session.id, "", None)).id
         async with scripted(paths, [say("again")]) as test:
             session = test.agent.sessions[session.id]
             await until(lambda: session.at_rest)

@@ -202,7 +202,7 @@ async def test_no_file_takes_the_name_or_the_place_of_a_built_in_tool(paths: Pat
         assert f"{tools / 'human.py'} is not used: the tool human is built in" in problems
         assert "forged" in problems
         assert "place daemon" in problems
-        (shown,) = [one for one in await test.daemon.service.list_tools(ME) if one.name == "human"]
+        (shown,) = [one for one in await test.daemon.service.tools.listed(ME) if one.name == "human"]
         assert (shown.origin, shown.problem) == ("(built in)", "")
         assert [action.name for action in shown.actions] == ["ask"]
         assert shown.actions[0].effect == "observe"

@@ -53,7 +53,7 @@ class Teacher(Tool):
 
 async def anna(test: Scripted) -> Session:
     """A session of another user's."""
-    made = await test.daemon.service.create_session(ANNA, "test", "")
+    made = await test.daemon.service.sessions.create(ANNA, "test", "")
     return test.agent.sessions[made.id]
 
 
@@ -61,7 +61,7 @@ def prompt(test: Scripted, caller: Caller, session: Session, text: str = "go") -
     """Prompt as the control planes do, in a task of the caller's own."""
 
     async def run() -> None:
-        turn = test.daemon.service.prompt(
+        turn = test.daemon.service.conversations.prompt(
             caller, agent="", text=text, session=session.id, new=False, correlation_id=f"of {text}"
         )
         async with contextlib.aclosing(turn) as events:
@@ -138,7 +138,7 @@ async def test_a_turn_that_waits_for_an_answer_keeps_its_caller_over_a_restart(p
     await asyncio.gather(waiting, return_exceptions=True)
     async with asking(paths, [say("done")]) as test:
         question = await asked(test)
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         await until(lambda: any(event.type == "done" for event in test.stored(topic="session.turn")))
         assert callers(of_turn(test)) == {ME.uid}
 
@@ -150,7 +150,7 @@ async def test_an_answer_is_on_the_word_of_who_gave_it_and_the_call_on_that_of_w
     async with asking(paths, [call("probe_add", add(out)), say("done")]) as test:
         turn = prompt(test, ANNA, await anna(test))
         question = await asked(test)
-        await asyncio.create_task(test.daemon.service.approve(ME, question.id, ""))
+        await asyncio.create_task(test.daemon.service.approvals.approve(ME, question.id, ""))
         await turn
         by_type = {event.type: event.caller for event in test.stored(topic="approval")}
         assert by_type == {"requested": ANNA.uid, "granted": ME.uid, "used": ANNA.uid}
@@ -171,8 +171,8 @@ async def test_a_plans_tasks_are_on_the_word_of_who_had_it_applied(paths: Paths)
     async with scripted(paths, script) as test:
         session = await anna(test)
         service = test.daemon.service
-        await asyncio.create_task(service.set_plan(ANNA, session.id, TWO))
-        await asyncio.create_task(service.apply_plan(ME, session.id, "", ""))
+        await asyncio.create_task(service.plans.set(ANNA, session.id, TWO))
+        await asyncio.create_task(service.plans.apply(ME, session.id, "", ""))
         between = prompt(test, ANNA, session, "between")
         await between
         await until(lambda: session.at_rest)
@@ -191,8 +191,8 @@ async def test_what_an_agent_does_by_itself_is_on_nobodys_word(
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.02)
     async with scripted(paths, [say("done")]) as test:
         service = test.daemon.service
-        await asyncio.create_task(service.stop_agent(ME, "test"))
-        await asyncio.create_task(service.start_agent(ME, "test"))
+        await asyncio.create_task(service.agents.stop(ME, "test"))
+        await asyncio.create_task(service.agents.start(ME, "test"))
         sabotage(test)
         await asyncio.gather(prompt(test, ANNA, await anna(test)), return_exceptions=True)
 

@@ -27,9 +27,9 @@ PLAN = {"title": SECRET, "tasks": [{"id": "1", "text": SECRET}]}
 @pytest.mark.parametrize(
     "change",
     [
-        lambda service, session: service.set_plan(ME, session, PLAN),
-        lambda service, session: service.rename_session(ME, session, SECRET),
-        lambda service, session: service.switch_session(ME, session),
+        lambda service, session: service.plans.set(ME, session, PLAN),
+        lambda service, session: service.sessions.rename(ME, session, SECRET),
+        lambda service, session: service.sessions.switch(ME, session),
     ],
     ids=["plan", "title", "current"],
 )
@@ -51,7 +51,7 @@ async def test_what_is_stored_just_before_goes_with_it(
         monkeypatch.setattr(history, "_commit", slowly)
         changing = asyncio.create_task(change(service, session.id))
         await asyncio.to_thread(begun.wait)
-        await service.delete_session(ME, session.id, confirmed=True)
+        await service.sessions.delete(ME, session.id, confirmed=True)
         await asyncio.gather(changing, return_exceptions=True)
         left = {state: history.state(state) for state in STATES}
         assert SECRET not in json.dumps(left)
@@ -83,5 +83,5 @@ async def test_outputs_that_are_kept_to_be_read_again_go_with_it(paths: Paths) -
             await kept.add(call, piece)
             await kept.whole(call)
         assert len(list(kept._folder.iterdir())) == 2
-        await test.daemon.service.delete_session(ME, one.id, confirmed=True)
+        await test.daemon.service.sessions.delete(ME, one.id, confirmed=True)
         assert [path.read_text() for path in kept._folder.iterdir()] == [SECRET]

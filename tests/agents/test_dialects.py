@@ -80,7 +80,7 @@ async def test_a_tool_loop(paths: Paths, kind: str) -> None:
     second = call("proc_list", {"limit": 1}, call_id="call_2", thinking=["Hm", "."])
     script = [LOOK, second, say("All ", "is well.", cached_tokens=4)]
     async with speaking(paths, kind, script) as (daemon, server):
-        session = (await daemon.service.create_session(ME, "test", "")).id
+        session = (await daemon.service.sessions.create(ME, "test", "")).id
         last = await turn(daemon, session)
         assert (last["type"], last["text"], last["steps"]) == ("done", "All is well.", 3)
         assert [asked.dialect for asked in server.asked] == [KINDS[kind]] * 3
@@ -130,7 +130,7 @@ async def test_a_model_that_refuses_the_form_of_the_thinking_gets_the_other(path
     )
     script: list[Scripted] = [refused, LOOK, say("All is well.")]
     async with speaking(paths, "anthropic", script) as (daemon, server):
-        session = (await daemon.service.create_session(ME, "test", "")).id
+        session = (await daemon.service.sessions.create(ME, "test", "")).id
         assert (await turn(daemon, session))["text"] == "All is well."
         forms = [asked.body["thinking"]["type"] for asked in server.asked]
         assert forms == ["enabled", "adaptive", "adaptive"]
@@ -144,7 +144,7 @@ async def test_a_session_goes_on_with_another_model(paths: Paths, first: str, th
     odd = call("proc_info", {"pid": 1}, call_id="odd id/é", thinking=["Hm", "."])
     script = [odd, say("one"), LOOK, say("two")]
     async with speaking(paths, first, script) as (daemon, server):
-        session = (await daemon.service.create_session(ME, "test", "")).id
+        session = (await daemon.service.sessions.create(ME, "test", "")).id
         assert (await turn(daemon, session))["text"] == "one"
         define(paths, server, then)
         await daemon.reload()
@@ -163,7 +163,7 @@ async def test_another_model_takes_over_in_the_middle_of_a_tool_loop(
     refused = Answer(body=(b"{}",), wire=Wire(status=401, content_type="application/json"))
     script: list[Scripted] = [LOOK, refused, say("All is well.")]
     async with speaking(paths, first, script, front=f"fallback: [{then}/x]") as (daemon, server):
-        session = (await daemon.service.create_session(ME, "test", "")).id
+        session = (await daemon.service.sessions.create(ME, "test", "")).id
         last = await turn(daemon, session)
         assert (last["type"], last["text"].partition("\n")[0]) == ("done", "All is well.")
         assert [asked.dialect for asked in server.asked] == [KINDS[first], KINDS[first], KINDS[then]]

@@ -230,10 +230,10 @@ async def test_an_emergency_stop_withdraws_every_question(paths: Paths) -> None:
         session = await test.session()
         async with prompted(test, session) as (_, events):
             asked = await question(test)
-            await test.daemon.service.panic(CALLER, "test")
+            await test.daemon.service.safety.panic(CALLER, "test")
             found = await events
         assert found[-1]["code"] == test.daemon.panic.error().code
-        await test.daemon.service.end_panic(CALLER)
+        await test.daemon.service.safety.end_panic(CALLER)
         await check_withdrawn(test, session, asked.id)
 
 
@@ -259,7 +259,7 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
         session = await test.session()
         async with prompted(test, session) as (_, events):
             asked = await question(test)
-            await test.daemon.service.delete_session(CALLER, session.id, confirmed=True)
+            await test.daemon.service.sessions.delete(CALLER, session.id, confirmed=True)
             assert (await events)[-1]["code"] == "cancelled"
         inputs = test.daemon.registry.inputs
         assert (inputs.all(), inputs.open_ones(), inputs.of_session(session.id)) == ([], [], [])
@@ -292,7 +292,9 @@ async def test_who_comes_later_to_watch_the_session_hears_the_question(paths: Pa
         session = await test.session()
         async with prompted(test, session) as (_, events):
             asked = await question(test)
-            async with contextlib.aclosing(test.daemon.service.watch(CALLER, session.id)) as watched:
+            async with contextlib.aclosing(
+                test.daemon.service.conversations.watch(CALLER, session.id)
+            ) as watched:
                 first = await anext(watched)
                 assert first["type"] == "session"
                 assert (await anext(watched))["input"] == asked.id

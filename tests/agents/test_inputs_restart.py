@@ -307,6 +307,6 @@ async def test_an_emergency_stop_ends_a_turn_whose_agent_does_not_run(paths: Pat
     (paths.config / "agent" / "test" / "AGENT.md").unlink()
     async with Daemon(paths) as daemon:
         assert daemon.registry.inputs.get(asked.id).state == "waiting"
-        await daemon.service.panic(ME, "test")
+        await daemon.service.safety.panic(ME, "test")
         assert daemon.registry.inputs.get(asked.id).state == "lapsed"
         assert not daemon.history.state("turns")

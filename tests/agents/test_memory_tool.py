@@ -52,7 +52,7 @@ def system_of(test: Scripted) -> str:
 
 
 async def states(test: Scripted, caller: Any = ME) -> list[tuple[str, str]]:
-    found = await test.daemon.service.list_memories(caller, agent="", state="all", limit=100)
+    found = await test.daemon.service.memory.listed(caller, agent="", state="all", limit=100)
     return [(each.state, each.text) for each in found]
 
 
@@ -66,7 +66,7 @@ async def test_what_an_agent_keeps_is_in_its_next_prompt_and_can_be_recalled(pat
         kept = await one(test, session, 0)
         assert kept["result"] == "ok"
         assert kept["metadata"]["state"] == "kept"
-        (stored,) = await test.daemon.service.list_memories(ME, agent="test", state="kept", limit=10)
+        (stored,) = await test.daemon.service.memory.listed(ME, agent="test", state="kept", limit=10)
         assert (stored.source, stored.agent, stored.session) == ("agent", "test", session.id)
         assert stored.trace_id == kept["trace_id"]
         assert stored.expires_us > stored.created_us
@@ -105,7 +105,7 @@ async def test_a_tainted_session_may_only_propose_and_forgets_nothing(paths: Pat
         assert sorted(await states(test)) == [("candidate", hostile), ("kept", TEXT)]
         refused = await one(test, session, 4)
         assert refused["result"] == "policy_denied"
-        await test.daemon.service.promote_memory(ME, proposed["metadata"]["id"])
+        await test.daemon.service.memory.promote(ME, proposed["metadata"]["id"])
         assert hostile in (await one(test, clean, 2))["text"]
         assert not clean.record.tainted, "what a person promoted does not taint"
 
@@ -120,7 +120,7 @@ async def test_a_call_before_it_in_the_same_answer_counts(paths: Paths) -> None:
 async def test_an_unattended_turn_may_only_propose(paths: Paths) -> None:
     script = each(("memory_remember", {"text": TEXT}), ("memory_forget", {"id": "mem_0000000000000000"}))
     async with scripted(paths, script) as test:
-        events = test.daemon.service.prompt(
+        events = test.daemon.service.conversations.prompt(
             ME, agent="test", text="go", session="", new=True, correlation_id="", unattended=True
         )
         found = results([event async for event in events])
@@ -132,7 +132,7 @@ async def test_what_is_for_all_agents_waits_for_its_owner(paths: Paths) -> None:
     async with scripted(paths, each(("memory_remember", {"text": TEXT, "for_all_agents": True}))) as test:
         (found,) = results(await test.prompt(await test.session()))
         assert found["metadata"]["state"] == "candidate"
-        (stored,) = await test.daemon.service.list_memories(ME, agent="", state="candidate", limit=10)
+        (stored,) = await test.daemon.service.memory.listed(ME, agent="", state="candidate", limit=10)
         assert stored.agent == ""
 
 
@@ -150,8 +150,10 @@ async def test_an_agent_forgets_its_own_and_nothing_of_a_person(paths: Paths) ->
     async with scripted(paths, script) as test:
         session, service = await test.session(), test.daemon.service
         (kept,) = results(await test.prompt(session, "keep"))
-        mine = await service.remember(ME, text="mine", agent="test", tags=[], confidence=1.0, expires_us=0)
-        theirs = await service.remember(
+        mine = await service.memory.remember(
+            ME, text="mine", agent="test", tags=[], confidence=1.0, expires_us=0
+        )
+        theirs = await service.memory.remember(
             STRANGER, text="theirs", agent="test", tags=[], confidence=1.0, expires_us=0
         )
         missing = "mem_0000000000000000"
@@ -185,12 +187,12 @@ async def test_bad_arguments_and_secrets_are_refused(paths: Paths, args: dict[st
 
 async def test_a_persons_own_call_is_kept_as_his(paths: Paths) -> None:
     async def called(test: Scripted, action: str, args: dict[str, Any]) -> TurnEvent:
-        events = test.daemon.service.call_tool(ME, agent="test", tool="memory", action=action, args=args)
+        events = test.daemon.service.tools.call(ME, agent="test", tool="memory", action=action, args=args)
         return results([event async for event in events])[0]
 
     async with scripted(paths, [say("x")]) as test:
         kept = await called(test, "remember", {"text": TEXT, "for_all_agents": True})
-        (stored,) = await test.daemon.service.list_memories(ME, agent="", state="kept", limit=10)
+        (stored,) = await test.daemon.service.memory.listed(ME, agent="", state="kept", limit=10)
         assert (stored.source, stored.agent) == ("person", "")
         assert (await called(test, "forget", {"id": kept["metadata"]["id"]}))["result"] == "ok"
         assert await states(test) == []
@@ -204,7 +206,7 @@ async def test_the_journal_does_not_get_the_text(paths: Paths) -> None:
     )
     async with scripted(paths, script) as test:
         await test.prompt(await test.session())
-        await test.daemon.service.set_profile(ME, TEXT)
+        await test.daemon.service.memory.set_profile(ME, TEXT)
         stored = test.stored()
         assert any(event.topic == "memory.remembered" for event in stored)
         assert any(TEXT in str(event.data) for event in stored), "the conversation has it"

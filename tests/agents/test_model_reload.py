@@ -34,7 +34,7 @@ async def running(paths: Paths, base_url: str, more: str = "") -> AsyncIterator[
 
 async def ask(daemon: Daemon, agent: Agent) -> str:
     """How a turn in a new session ends."""
-    made = await daemon.service.create_session(ME, agent.name, "")
+    made = await daemon.service.sessions.create(ME, agent.name, "")
     events = await watch(await agent.prompt(agent.sessions[made.id], "say it"))
     return str(events[-1].get("text") or events[-1].get("code"))
 

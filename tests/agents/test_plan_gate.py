@@ -74,7 +74,7 @@ async def test_nothing_but_observe_runs(paths: Paths, ready: bool, allow: bool) 
     async with scripted(paths, script(attempts), front=FRONT, toml=TOML) as test:
         await attacked(test, attempts, ready=ready)
         # No worker was started for what is refused anyway.
-        assert (await test.daemon.service.status(ME)).workers == []
+        assert (await test.daemon.service.manager.status(ME)).workers == []
         assert lines(out) == []
 
 
@@ -147,7 +147,7 @@ async def test_an_approval_that_was_asked_for_before_runs_nothing_in_plan_mode(
         async with Watched(test, plan.session) as turn:
             question = await asked(test)
             await plan.begin()
-            await test.daemon.service.approve(ME, question.id, "go on")
+            await test.daemon.service.approvals.approve(ME, question.id, "go on")
             events = await turn.end()
         assert result(events)["result"] == BLOCKED
         assert lines(out) == []
@@ -162,7 +162,7 @@ async def test_an_approval_is_of_no_use_for_the_same_call_later(paths: Paths) ->
         async with Watched(test, plan.session) as turn:
             question = await asked(test)
             await plan.begin()
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             await turn.end()
         await plan.end()
         async with Watched(test, plan.session):

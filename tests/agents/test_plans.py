@@ -338,7 +338,7 @@ async def test_cancelling_the_session_fails_the_task_that_runs(paths: Paths) -> 
         await plan.set(TWO)
         await plan.apply()
         await until(lambda: test.model.open_requests)
-        assert await test.daemon.service.cancel(ME, plan.session.id) == 1
+        assert await test.daemon.service.conversations.cancel(ME, plan.session.id) == 1
         stopped = await plan.rests()
         assert (stopped.stopped_at, stopped.tasks[0].note) == ("a", "The turn was cancelled.")
         assert plan.states() == "failed pending"
@@ -353,7 +353,7 @@ async def test_prompts_go_between_two_tasks(paths: Paths) -> None:
         question = await asked(test)
         turn = await test.agent.prompt(plan.session, "how is it going?")
         assert turn.task_id == ""
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         assert (await plan.rests()).phase == "completed"
         begun = [text.splitlines()[0] for text in prompts(test)]
         assert begun == ["do a", "do a", "how is it going?", "do b"]
@@ -365,18 +365,18 @@ async def test_a_paused_session_begins_no_task_and_goes_on_when_it_is_resumed(pa
         plan = await planning(test)
         service = test.daemon.service
         await plan.set(TWO)
-        await service.pause_session(ME, plan.session.id)
+        await service.sessions.pause(ME, plan.session.id)
         with pytest.raises(SessionPaused):
             await plan.apply()
-        await service.resume_session(ME, plan.session.id)
+        await service.sessions.resume(ME, plan.session.id)
         await plan.apply()
         question = await asked(test)
-        await service.pause_session(ME, plan.session.id)
-        await service.approve(ME, question.id, "")
+        await service.sessions.pause(ME, plan.session.id)
+        await service.approvals.approve(ME, question.id, "")
         await until(lambda: len(plan.session.queue) == 1)
         assert plan.states() == "done running"
         assert len(test.model.requests) == 2
-        await service.resume_session(ME, plan.session.id)
+        await service.sessions.resume(ME, plan.session.id)
         assert (await plan.rests()).phase == "completed"
         assert len(test.model.requests) == 3
 
@@ -446,7 +446,7 @@ async def test_cancelling_while_the_check_runs_fails_the_task(paths: Paths) -> N
         await plan.set(checked("sleep 600"))
         await plan.apply()
         await until(lambda: plan.intents() == ["bash_exec"])
-        await test.daemon.service.cancel(ME, plan.session.id)
+        await test.daemon.service.conversations.cancel(ME, plan.session.id)
         stopped = await plan.rests()
         assert stopped.tasks[0].note == "The turn was cancelled."
         check_conversation(test.conversation(plan.session))
@@ -461,7 +461,7 @@ async def test_a_task_may_need_an_approval_and_waits_for_it(paths: Paths) -> Non
         await plan.apply()
         question = await asked(test)
         assert (plan.states(), lines(out)) == ("running pending", [])
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         assert (await plan.rests()).phase == "completed"
         assert lines(out) == ["ran"]
 
@@ -545,11 +545,11 @@ async def test_the_plan_of_another_user_does_not_exist(paths: Paths) -> None:
         told = set()
         for which in (session, "ses_0123456789abcdef"):
             for attempt in (
-                service.get_plan(OTHER, which),
-                service.begin_plan(OTHER, which),
-                service.set_plan(OTHER, which, {}),
-                service.apply_plan(OTHER, which, "", ""),
-                service.end_plan(OTHER, which),
+                service.plans.get(OTHER, which),
+                service.plans.begin(OTHER, which),
+                service.plans.set(OTHER, which, {}),
+                service.plans.apply(OTHER, which, "", ""),
+                service.plans.end(OTHER, which),
             ):
                 with pytest.raises(SessionNotFound) as caught:
                     await attempt

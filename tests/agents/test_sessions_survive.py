@@ -78,7 +78,7 @@ class World:
     # The operations, and what they mean
 
     async def _create(self, _: str, text: str) -> None:
-        made = await self.daemon.service.create_session(ME, "test", text)
+        made = await self.daemon.service.sessions.create(ME, "test", text)
         self.known[made.id] = Known(title=text)
         self.current = made.id
 
@@ -111,7 +111,7 @@ class World:
 
     async def _say(self, session: str, text: str) -> str:
         """Prompt, and wait until that is acknowledged, but not for the answer."""
-        events = self.daemon.service.prompt(
+        events = self.daemon.service.conversations.prompt(
             ME, agent="test", text=text, session=session, new=False, correlation_id=""
         )
         try:
@@ -120,40 +120,40 @@ class World:
             await events.aclose()
 
     async def _rename(self, session: str, text: str) -> None:
-        await self.daemon.service.rename_session(ME, session, f"title {text}")
+        await self.daemon.service.sessions.rename(ME, session, f"title {text}")
         self.known[session].title = f"title {text}"
 
     async def _pause(self, session: str, _: str) -> None:
-        assert (await self.daemon.service.pause_session(ME, session)).paused
+        assert (await self.daemon.service.sessions.pause(ME, session)).paused
         self.known[session].paused = True
 
     async def _resume(self, session: str, _: str) -> None:
         if self.known[session].paused:
-            await self.daemon.service.resume_session(ME, session)
+            await self.daemon.service.sessions.resume(ME, session)
             self.known[session].paused = False
         else:
             with pytest.raises(errors.SessionNotPaused):
-                await self.daemon.service.resume_session(ME, session)
+                await self.daemon.service.sessions.resume(ME, session)
 
     async def _switch(self, session: str, _: str) -> None:
-        await self.daemon.service.switch_session(ME, session)
+        await self.daemon.service.sessions.switch(ME, session)
         self.current = session
 
     async def _fork(self, session: str, text: str) -> None:
         await self._rest(session, text)
         said = [one.content for one in self._session(session).messages if one.role == "user"]
-        made = await self.daemon.service.fork_session(ME, session, f"fork {text}", None)
+        made = await self.daemon.service.sessions.fork(ME, session, f"fork {text}", None)
         self.known[made.id] = Known(title=f"fork {text}", prompts=said, forked_from=session)
         self.current = made.id
 
     async def _delete(self, session: str, _: str) -> None:
-        await self.daemon.service.delete_session(ME, session, confirmed=True)
+        await self.daemon.service.sessions.delete(ME, session, confirmed=True)
         del self.known[session]
         self.deleted.add(session)
         self.current = "" if session == self.current else self.current
 
     async def _cancel(self, session: str, _: str) -> None:
-        await self.daemon.service.cancel(ME, session)
+        await self.daemon.service.conversations.cancel(ME, session)
         found = self._session(session)
         await found.until_at_rest()
         assert not found.queue or found.record.paused
@@ -181,7 +181,7 @@ class World:
     # What has to be so
 
     async def check(self) -> None:
-        sessions = {one.id: one for one in await self.daemon.service.list_sessions(ME, "")}
+        sessions = {one.id: one for one in await self.daemon.service.sessions.listed(ME, "")}
         assert sessions.keys() == self.known.keys()
         assert [one.id for one in sessions.values() if one.current] == (
             [self.current] if self.current else []

@@ -196,7 +196,7 @@ def system_of(test: Scripted) -> str:
 
 
 async def prompt_as(test: Scripted, caller: object) -> str:
-    events = test.daemon.service.prompt(
+    events = test.daemon.service.conversations.prompt(
         caller,  # type: ignore[arg-type]
         agent="test",
         text="hello",
@@ -215,8 +215,8 @@ async def test_each_owner_gets_his_own_and_nobody_elses(paths: Paths) -> None:
     async with scripted(paths, [say("hi")]) as test:
         service = test.daemon.service
         for caller, word in ((ME, "mine"), (STRANGER, "theirs")):
-            await service.set_profile(caller, f"profile of {word}")
-            await service.remember(
+            await service.memory.set_profile(caller, f"profile of {word}")
+            await service.memory.remember(
                 caller, text=f"memory of {word}", agent="", tags=[], confidence=1.0, expires_us=0
             )
         first, second = await prompt_as(test, ME), await prompt_as(test, STRANGER)
@@ -237,7 +237,7 @@ async def test_an_edit_is_in_force_with_the_next_turn(paths: Paths) -> None:
         path = paths.config / "agent" / "test" / "AGENT.md"
         path.write_text(path.read_text().replace("Be brief.", "NEW BODY!"))
         write(paths.config / "agent" / "users" / folder_name(ME.uid) / "USER.md", "NEW USER!")
-        await test.daemon.service.set_profile(ME, "NEW PROFILE!")
+        await test.daemon.service.memory.set_profile(ME, "NEW PROFILE!")
         await test.prompt(session)
         for text in ("NEW SOUL!", "NEW BODY!", "NEW USER!", "NEW PROFILE!"):
             assert text in system_of(test)
@@ -250,7 +250,7 @@ async def test_status_names_a_file_that_is_left_out(paths: Paths, monkeypatch: p
     soul = write(paths.config / "agent" / "SOUL.md", "SOUL!")
     soul.chmod(0o666)
     async with scripted(paths, [say("hi")]) as test:
-        problems = (await test.daemon.service.status(ME)).problems
+        problems = (await test.daemon.service.manager.status(ME)).problems
         assert any(str(soul) in problem and "others than root" in problem for problem in problems)
         await test.prompt(await test.session())
         assert "SOUL!" not in system_of(test)
@@ -260,12 +260,12 @@ async def test_status_names_a_file_that_is_left_out(paths: Paths, monkeypatch: p
         await test.prompt(await test.session())
         assert "HOSTILE!" not in system_of(test)
         assert "Be brief." in system_of(test)
-        problems = (await test.daemon.service.status(ME)).problems
+        problems = (await test.daemon.service.manager.status(ME)).problems
         assert any(problem.startswith("The agent test keeps the prompt") for problem in problems)
-        await test.daemon.service.reload(ME)
+        await test.daemon.service.manager.reload(ME)
         assert "others than root" in test.daemon.registry.definitions.broken["test"]
         path.chmod(0o644)
         soul.unlink()
-        await test.daemon.service.reload(ME)
-        problems = (await test.daemon.service.status(ME)).problems
+        await test.daemon.service.manager.reload(ME)
+        problems = (await test.daemon.service.manager.status(ME)).problems
         assert not any("others than root" in problem for problem in problems)

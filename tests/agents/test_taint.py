@@ -39,16 +39,16 @@ async def test_a_session_is_tainted_by_the_first_text_from_outside_and_stays_so(
     script = each(("reach", {"url": "https://a.example/"}), ("read", {"url": "x"}), ("read", {"url": "y"}))
     async with asking(paths, script) as test:
         session = await test.session()
-        assert not (await test.daemon.service.get_session(ME, session.id)).tainted
+        assert not (await test.daemon.service.sessions.get(ME, session.id)).tainted
         events = await test.prompt(session)
         stored = await record(test, session.id)
         first = [event["call_id"] for event in events if event["type"] == "tool_result"][1]
         assert (stored["tainted"], stored["tainted_by"]) == (True, first)
-        shown = await test.daemon.service.get_session(ME, session.id)
+        shown = await test.daemon.service.sessions.get(ME, session.id)
         assert (shown.tainted, shown.tainted_by, shown.hosts) == (True, first, ["a.example"])
-        assert not (await test.daemon.service.create_session(ME, "test", "")).tainted
+        assert not (await test.daemon.service.sessions.create(ME, "test", "")).tainted
     async with asking(paths, script) as test:
-        found = await test.daemon.service.get_session(ME, session.id)
+        found = await test.daemon.service.sessions.get(ME, session.id)
         assert (found.tainted, found.tainted_by, found.hosts) == (True, first, ["a.example"])
 
 
@@ -91,7 +91,7 @@ async def test_only_hosts_that_were_reached_before_the_taint_are_known_after_it(
             question = await asked(test)
             assert question.args["url"] == "https://down.example/"
             assert (await record(test, session.id))["hosts"] == ["known.example"]
-            await test.daemon.service.deny(ME, question.id, "")
+            await test.daemon.service.approvals.deny(ME, question.id, "")
             assert results(await turn.end()) == ["ok", "tool_failed", "ok", "ok", "approval_denied"]
         assert (await record(test, session.id))["hosts"] == ["known.example"]
 
@@ -106,7 +106,7 @@ async def test_a_host_that_a_person_let_it_reach_is_known_from_then_on(paths: Pa
         session = await test.session()
         async with Watched(test, session) as turn:
             question = await asked(test)
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             assert results(await turn.end()) == ["ok", "ok", "ok"]
         assert (await record(test, session.id))["hosts"] == ["new.example"]
 
@@ -119,12 +119,12 @@ async def test_a_tainted_session_is_asked_about_a_change_that_a_rule_allows(path
         async with Watched(test, await test.session()) as turn:
             question = await asked(test)
             assert lines(out) == ["ran"], "before the taint the rule allowed it"
-            await test.daemon.service.deny(ME, question.id, "")
+            await test.daemon.service.approvals.deny(ME, question.id, "")
             assert result(await turn.end())["result"] == "approval_denied"
         fresh = await test.session()
         async with Watched(test, fresh) as turn:
             await until(lambda: len(lines(out)) == 2)
-            await test.daemon.service.deny(ME, (await asked(test)).id, "")
+            await test.daemon.service.approvals.deny(ME, (await asked(test)).id, "")
             await turn.end()
 
 
@@ -195,7 +195,7 @@ async def test_a_prompt_with_text_from_outside_taints_the_session(paths: Paths) 
         await test.prompt(clean)
         assert not (await record(test, clean.id))["tainted"]
         session = await test.session()
-        events = test.daemon.service.prompt(
+        events = test.daemon.service.conversations.prompt(
             ME, agent="", text="a log", session=session.id, new=False, correlation_id="", outside=True
         )
         async for event in events:
@@ -203,7 +203,7 @@ async def test_a_prompt_with_text_from_outside_taints_the_session(paths: Paths) 
                 assert event["rule"] == "tainted-reach"
                 stored = await record(test, session.id)
                 assert (stored["tainted"], stored["tainted_by"]) == (True, event["trace_id"])
-                await test.daemon.service.deny(ME, event["approval"], "")
+                await test.daemon.service.approvals.deny(ME, event["approval"], "")
         assert session.record.tainted
 
 

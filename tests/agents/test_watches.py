@@ -254,7 +254,7 @@ async def test_the_watches_of_an_agent_end_with_it(daemon: Daemon, folder: Path)
 
 
 async def test_the_watches_of_a_session_end_with_it(daemon: Daemon, folder: Path) -> None:
-    mine, other = [(await daemon.service.create_session(ME, "ops", "")).id for _ in range(2)]
+    mine, other = [(await daemon.service.sessions.create(ME, "ops", "")).id for _ in range(2)]
     for session in (mine, other):
         await result_of(daemon.pool, inotify("watch", session, path=str(folder)))
     await until(lambda: len(daemon.registry.watches.records) == 2)

@@ -72,7 +72,7 @@ async def test_no_text_of_a_model_or_a_tool_answers_a_question(paths: Paths, pla
         async with Watched(test, session) as turn:
             question = await asked(test)
             assert names(place) == ["file"]
-            await test.daemon.service.deny(ME, question.id, "")
+            await test.daemon.service.approvals.deny(ME, question.id, "")
             await turn.end()
         assert approvals(test)[-1].state is State.DENIED
     assert names(place) == ["file"]
@@ -85,14 +85,14 @@ async def test_an_approval_is_no_approval_of_the_next_call(paths: Paths, place: 
         Watched(test, await test.session()) as turn,
     ):
         first = await asked(test)
-        await test.daemon.service.approve(ME, first.id, "")
+        await test.daemon.service.approvals.approve(ME, first.id, "")
         while not waiting(test) or waiting(test)[-1].id == first.id:
             await asyncio.sleep(0.01)
         second = waiting(test)[-1]
         assert (place / "made").read_text() == "x\n"
         with pytest.raises(LightagentError):
-            await test.daemon.service.approve(ME, first.id, "")
-        await test.daemon.service.deny(ME, second.id, "")
+            await test.daemon.service.approvals.approve(ME, first.id, "")
+        await test.daemon.service.approvals.deny(ME, second.id, "")
         await turn.end()
     assert (place / "made").read_text() == "x\n"
 
@@ -112,7 +112,7 @@ async def test_only_the_call_that_was_shown_runs_of_several_in_one_step(paths: P
                 await asyncio.sleep(0.01)
             assert len(waiting(test)) == 1
             seen.add(new[0].id)
-            await getattr(test.daemon.service, answer)(ME, new[0].id, "")
+            await getattr(test.daemon.service.approvals, answer)(ME, new[0].id, "")
         await turn.end()
     assert names(place) == ["b", "file"]
 
@@ -125,9 +125,9 @@ async def test_an_id_that_is_none_approves_nothing(paths: Paths, place: Path, wr
     ):
         question = await asked(test)
         with pytest.raises(LightagentError):
-            await test.daemon.service.approve(ME, wrong, "")
+            await test.daemon.service.approvals.approve(ME, wrong, "")
         assert names(place) == ["file"]
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
 
 
@@ -163,7 +163,7 @@ async def test_what_was_swapped_after_the_question_is_not_changed(
         question = await asked(test)
         swap(place)
         before = (place / victim).read_text()
-        await test.daemon.service.approve(ME, question.id, "")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
         events = await turn.end()
     assert (place / victim).read_text() == before
     assert result(events)["result"] != "ok"
@@ -175,7 +175,7 @@ async def test_nobody_who_is_not_there_approves(paths: Paths, place: Path) -> No
         session = await test.session()
         events = [
             event
-            async for event in test.daemon.service.prompt(
+            async for event in test.daemon.service.conversations.prompt(
                 ME, agent="", text="go", session=session.id, new=False, correlation_id="", unattended=True
             )
         ]
@@ -195,7 +195,7 @@ async def test_a_tainted_session_is_asked_whatever_a_rule_allows(paths: Paths, p
     async with asking(paths, script) as test, Watched(test, await test.session()) as turn:
         question = await asked(test)
         assert names(place) == ["file"]
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
     assert names(place) == ["file"]
 
@@ -209,7 +209,7 @@ async def test_a_question_cannot_play_tricks_on_a_terminal(paths: Paths, place: 
             told = await asyncio.to_thread(_lactl, test, words)
             assert not set(told) & set("\x1b\r\x07\x9b\u202e\u2066\x08\x7f"), repr(told)
         assert "rm -rf" in await asyncio.to_thread(_lactl, test, ["approvals", "show", question.id])
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
     assert names(place) == ["file"]
 
@@ -234,6 +234,6 @@ async def test_what_rules_an_agent_is_not_the_agents_to_write(paths: Paths, plac
         async with Watched(test, await test.session()) as turn:
             question = await asked(test)
             assert str(path) in question.preview + json.dumps(question.args)
-            await test.daemon.service.deny(ME, question.id, "")
+            await test.daemon.service.approvals.deny(ME, question.id, "")
             await turn.end()
     assert (path.read_bytes() if path.exists() else None) == before

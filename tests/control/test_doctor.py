@@ -27,7 +27,7 @@ def named(diagnosis: api.Diagnosis, name: str) -> api.Finding:
 
 
 async def test_a_sound_daemon_is_called_sound(daemon: Daemon, sandboxed: None) -> None:
-    found = await daemon.service.diagnose(ME, "")
+    found = await daemon.service.doctor.diagnose(ME, "")
     assert [(one.agent, one.effect, one.enforced) for one in found.workers] == [
         ("ops", "observe", True),
         ("ops", "reach", True),
@@ -44,7 +44,7 @@ async def test_a_sound_daemon_is_called_sound(daemon: Daemon, sandboxed: None) -
 
 
 async def test_what_was_tried_is_in_the_history(daemon: Daemon, sandboxed: None) -> None:
-    await daemon.service.diagnose(ME, "ops")
+    await daemon.service.doctor.diagnose(ME, "ops")
     events = [event for event in daemon.history.range(limit=10_000) if event.topic == "daemon.doctor"]
     assert sorted(event.type for event in events) == ["begun", "begun", "examined", "examined"]
     assert {event.agent for event in events} == {"ops"}
@@ -54,7 +54,7 @@ async def test_what_was_tried_is_in_the_history(daemon: Daemon, sandboxed: None)
 async def test_a_daemon_without_a_sandbox_is_not_called_sound(paths: Paths) -> None:
     write(paths.config / "lightagentd.toml", '[worker]\nsandbox = "none"\n')
     async with Daemon(paths) as daemon:
-        found = await daemon.service.diagnose(ME, "ops")
+        found = await daemon.service.doctor.diagnose(ME, "ops")
     assert not found.ok
     assert {one.enforced for one in found.workers} == {False}
     assert "not_held" in {finding.status for finding in found.workers[0].findings}
@@ -67,8 +67,8 @@ async def test_an_altered_event_at_the_end_of_the_history_is_named(daemon: Daemo
     with history.environment.env.begin(write=True, db=history.environment.db[EVENTS]) as txn:
         record = txn.get(seq_key(seq))
         txn.put(seq_key(seq), record[:-2] + b"!" + record[-1:])
-    await daemon.service.stop_agent(ME, "ops")
-    finding = named(await daemon.service.diagnose(ME, "ops"), "history")
+    await daemon.service.agents.stop(ME, "ops")
+    finding = named(await daemon.service.doctor.diagnose(ME, "ops"), "history")
     assert finding.status == "wrong"
     assert f"event {seq}" in finding.detail
 
@@ -91,11 +91,11 @@ async def test_a_mode_that_is_too_open_is_named_with_what_to_do(
     write(paths.config / "agent" / "ops" / "AGENT.md", "---\ndescription: x\n---\nBe.\n").chmod(0o644)
     (paths.config / "policy.d").mkdir(mode=0o755)
     async with Daemon(paths) as daemon:
-        await daemon.service.stop_agent(ME, "ops")
+        await daemon.service.agents.stop(ME, "ops")
         path = paths.state.parent / what
         before = path.stat().st_mode & 0o7777
         path.chmod(mode)
-        found = await daemon.service.diagnose(ME, "ops")
+        found = await daemon.service.doctor.diagnose(ME, "ops")
         path.chmod(before)
     assert (named(found, name).status, found.ok) == ("wrong", False)
     assert f"{path}" in named(found, name).detail
@@ -109,16 +109,16 @@ async def test_a_key_file_that_others_can_read_is_named(paths: Paths, tmp_path: 
     toml = f'[models.providers.x]\nbase_url = "http://127.0.0.1:9/v1"\napi_key_file = "{key}"\n'
     write(paths.config / "lightagentd.toml", toml)
     async with Daemon(paths) as daemon:
-        await daemon.service.stop_agent(ME, "ops")
-        found = await daemon.service.diagnose(ME, "ops")
+        await daemon.service.agents.stop(ME, "ops")
+        found = await daemon.service.doctor.diagnose(ME, "ops")
     assert (named(found, f"key file {key}").status, found.ok) == ("wrong", False)
     assert f"chmod 600 {key}" in named(found, f"key file {key}").remedy
     assert "not-a-real-key" not in repr(found)
 
 
 async def test_an_agent_that_does_not_run_is_said_and_not_tried(daemon: Daemon) -> None:
-    await daemon.service.stop_agent(ME, "ops")
-    found = await daemon.service.diagnose(ME, "ops")
+    await daemon.service.agents.stop(ME, "ops")
+    found = await daemon.service.doctor.diagnose(ME, "ops")
     assert {finding.status for one in found.workers for finding in one.findings} == {"not_tried"}
     assert "lactl agents start ops" in found.workers[0].findings[0].remedy
     assert named(found, "agent ops").status == "wrong"
@@ -126,8 +126,8 @@ async def test_an_agent_that_does_not_run_is_said_and_not_tried(daemon: Daemon) 
 
 
 async def test_during_an_emergency_stop_it_looks_and_tries_nothing(daemon: Daemon) -> None:
-    await daemon.service.panic(ME, "")
-    found = await daemon.service.diagnose(ME, "")
+    await daemon.service.safety.panic(ME, "")
+    found = await daemon.service.doctor.diagnose(ME, "")
     assert named(found, "emergency stop").status == "note"
     assert "lactl panic --off" in named(found, "emergency stop").remedy
     assert {finding.status for one in found.workers for finding in one.findings} == {"not_tried"}
@@ -136,19 +136,19 @@ async def test_during_an_emergency_stop_it_looks_and_tries_nothing(daemon: Daemo
 
 async def test_only_an_administrator_may_ask_and_only_for_agents_that_exist(daemon: Daemon) -> None:
     with pytest.raises(errors.PermissionDenied):
-        await daemon.service.diagnose(STRANGER, "")
+        await daemon.service.doctor.diagnose(STRANGER, "")
     with pytest.raises(errors.AgentNotFound):
-        await daemon.service.diagnose(ME, "nobody")
+        await daemon.service.doctor.diagnose(ME, "nobody")
 
 
 async def test_a_worker_that_no_daemon_holds_is_found(daemon: Daemon) -> None:
-    await daemon.service.stop_agent(ME, "ops")
+    await daemon.service.agents.stop(ME, "ops")
     program = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
     argv = f"[sys.executable, '-c', {program!r}, 'lightagentd.worker.program']"
     orphan = f"import subprocess, sys; subprocess.Popen({argv})"
     pid = await _orphan(orphan)
     try:
-        finding = named(await daemon.service.diagnose(ME, "ops"), "workers left over")
+        finding = named(await daemon.service.doctor.diagnose(ME, "ops"), "workers left over")
         assert finding.status == "wrong"
         assert str(pid) in finding.detail
     finally:
@@ -176,9 +176,9 @@ base_url = "http://127.0.0.1:1/v1"
 """
     write(paths.config / "lightagentd.toml", toml)
     async with server, Daemon(paths) as daemon:
-        await daemon.service.stop_agent(ME, "ops")
-        quiet = await daemon.service.diagnose(ME, "ops")
-        asked = await daemon.service.diagnose(ME, "ops", models=True)
+        await daemon.service.agents.stop(ME, "ops")
+        quiet = await daemon.service.doctor.diagnose(ME, "ops")
+        asked = await daemon.service.doctor.diagnose(ME, "ops", models=True)
     assert named(quiet, "there, key").status == "wrong"
     assert "LIGHTAGENT_TEST_NO_SUCH_KEY" in named(quiet, "there, key").detail
     assert named(quiet, "away, key").status == "ok"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lightagentd import api
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.operations import history as history_operations
@@ -38,7 +37,7 @@ async def pages(daemon: Daemon, wanted: Filter, limit: int, *, oldest_first: boo
         place = (
             {"from_seq": position, "to_seq": None} if oldest_first else {"from_seq": None, "to_seq": position}
         )
-        page = await daemon.service.page(ME, wanted, **place, oldest_first=oldest_first, limit=limit)
+        page = await daemon.service.history.page(ME, wanted, **place, oldest_first=oldest_first, limit=limit)
         found.append([event.seq for event in page.events])
         position = page.next_seq
     return found
@@ -62,17 +61,19 @@ async def test_pages_join_in_both_directions(daemon: Daemon, limit: int) -> None
 async def test_a_page_stays_between_its_numbers(daemon: Daemon) -> None:
     seqs = await fill(daemon, 50)
     for oldest_first in (False, True):
-        page = await daemon.service.page(
+        page = await daemon.service.history.page(
             ME, READY, from_seq=seqs[10], to_seq=seqs[20], oldest_first=oldest_first, limit=1000
         )
         assert ([event.seq for event in page.events], page.next_seq) == (seqs[10:21], 0)
-    empty = await daemon.service.page(
+    empty = await daemon.service.history.page(
         ME, READY, from_seq=seqs[20], to_seq=seqs[10], oldest_first=False, limit=9
     )
     assert (empty.events, empty.next_seq) == ([], 0)
     for wrong in (0, 1001):
         with pytest.raises(InvalidArgument):
-            await daemon.service.page(ME, READY, from_seq=1, to_seq=None, oldest_first=True, limit=wrong)
+            await daemon.service.history.page(
+                ME, READY, from_seq=1, to_seq=None, oldest_first=True, limit=wrong
+            )
 
 
 async def test_what_takes_too_long_is_an_error_for_a_query_and_goes_on_with_pages(
@@ -84,7 +85,7 @@ async def test_what_takes_too_long_is_an_error_for_a_query_and_goes_on_with_page
     monkeypatch.setattr(history_operations, "QUERY_S", 0.0)
     monkeypatch.setattr(history_operations, "PAGE_S", 0.0)
     with pytest.raises(TimedOut) as caught:
-        await daemon.service.query(ME, wanted, 100)
+        await daemon.service.history.query(ME, wanted, 100)
     assert "pages" in caught.value.suggestion
     found = await pages(daemon, wanted, 100, oldest_first=False)
     assert len(found) > 5
@@ -104,9 +105,9 @@ async def test_following_begins_at_a_time(daemon: Daemon) -> None:
     [seq] = await fill(daemon, 1)
     since_us = daemon.history.range(seq, 1)[0].time_us
     expected = [event.seq for event in daemon.history.range(1, 10_000) if event.time_us >= since_us]
-    stream = daemon.service.subscribe(ME, Filter(since_us=since_us), None, follow=False)
-    async with aclosing(stream) as events:
-        assert [event.seq async for event in events if isinstance(event, api.StoredEvent)] == expected
+    stream = daemon.service.events.subscribe(ME, Filter(since_us=since_us), None, follow=False)
+    async with aclosing(stream) as items:
+        assert [item["event"].seq async for item in items if item["event"] is not None] == expected
 
 
 def prune(daemon: Daemon, last_seq: int) -> Any:

@@ -21,8 +21,8 @@ def said() -> NewEvent:
 
 async def test_the_daemons_own_key_is_trusted_and_every_part_can_be_asked_for(daemon: Daemon) -> None:
     await daemon.history.append(*(said() for _ in range(20)))
-    assert daemon.checkpoints is not None
-    await daemon.checkpoints.sign()
+    assert daemon.now.checkpoints is not None
+    await daemon.now.checkpoints.sign()
     await daemon.history.append(said())
     head_seq, head_hash = daemon.history.head
     async with AsyncClient(daemon.paths.socket) as client:
@@ -35,7 +35,7 @@ async def test_the_daemons_own_key_is_trusted_and_every_part_can_be_asked_for(da
         assert part["index_entries"] > 0
         later = (await client.call("History.Verify", since_us=1 << 60))["verification"]
         assert (later["ok"], later["first_seq"] > 1) == (True, True)
-        pem = public_pem(daemon.checkpoints.key.public)
+        pem = public_pem(daemon.now.checkpoints.key.public)
         given = await client.call("History.Verify", public_keys=[pem], expect=[f"{head_seq}:{head_hash}"])
         assert (given["verification"]["ok"], given["verification"]["trusted"]) == (True, True)
 

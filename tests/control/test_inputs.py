@@ -14,7 +14,7 @@ import pytest
 from lightagentd import api
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.inputs import LISTED_CHARS
+from lightagentd.control.operations.access import LISTED_CHARS
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument, PermissionDenied
 from lightagentd.events.history import Change
 from lightagentd.events.journal.entry import journal_fields
@@ -40,7 +40,7 @@ async def asked_of(
     test: Scripted, owner: Caller
 ) -> AsyncIterator[tuple[Input, asyncio.Task[list[TurnEvent]]]]:
     """A question in a session of somebody's, and the events of its turn."""
-    made = await test.daemon.service.create_session(owner, "test", "")
+    made = await test.daemon.service.sessions.create(owner, "test", "")
     turn = await test.agent.prompt(test.agent.sessions[made.id], "go")
     events = asyncio.create_task(watch(turn))
     try:
@@ -61,22 +61,22 @@ async def test_the_owner_sees_and_answers(paths: Paths) -> None:
     async with scripted(paths, [ask(choices=["sda", "sdb"]), say("ok")]) as test:
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, events):
-            (found,) = await service.list_inputs(OWNER, every=False)
-            assert found == await service.get_input(OWNER, asked.id)
+            (found,) = await service.inputs.listed(OWNER, all_=False)
+            assert found == await service.inputs.get(OWNER, asked.id)
             assert (found.question, found.choices, found.state) == (QUESTION, ["sda", "sdb"], "waiting")
             assert found.expires_us > found.created_us
-            session = await service.get_session(OWNER, asked.session)
+            session = await service.sessions.get(OWNER, asked.session)
             assert (session.state, session.waits_for) == ("waiting", asked.id)
-            status = await service.status(ME)
+            status = await service.manager.status(ME)
             assert (status.turns_running, status.turns_waiting) == (0, 1)
-            answered = await service.answer_input(OWNER, asked.id, "1")
+            answered = await service.inputs.answer(OWNER, asked.id, "1")
             assert (answered.state, answered.answer, answered.answered_by) == ("answered", "sda", OWNER.uid)
             assert answered.answered_us >= found.created_us
             assert (await events)[-1]["type"] == "done"
-        assert await service.list_inputs(OWNER, every=False) == []
-        assert await service.list_inputs(OWNER, every=True) == [answered]
+        assert await service.inputs.listed(OWNER, all_=False) == []
+        assert await service.inputs.listed(OWNER, all_=True) == [answered]
         with pytest.raises(InputClosed, match="answered already"):
-            await service.answer_input(OWNER, asked.id, "2")
+            await service.inputs.answer(OWNER, asked.id, "2")
 
 
 async def test_to_others_it_does_not_exist(paths: Paths) -> None:
@@ -84,18 +84,18 @@ async def test_to_others_it_does_not_exist(paths: Paths) -> None:
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, _):
             for every in (False, True):
-                assert await service.list_inputs(OTHER, every=every) == []
+                assert await service.inputs.listed(OTHER, all_=every) == []
             known = [
-                await words(service.get_input(OTHER, asked.id)),
-                await words(service.answer_input(OTHER, asked.id, "x")),
-                await words(service.answer_input(OTHER, asked.id, "")),
+                await words(service.inputs.get(OTHER, asked.id)),
+                await words(service.inputs.answer(OTHER, asked.id, "x")),
+                await words(service.inputs.answer(OTHER, asked.id, "")),
             ]
-            made_up = await words(service.get_input(OTHER, MADE_UP))
+            made_up = await words(service.inputs.get(OTHER, MADE_UP))
             assert [one.replace(asked.id, MADE_UP) for one in known] == [made_up] * 3
             for refused in (
-                service.list_inputs(STRANGER, every=False),
-                service.get_input(STRANGER, asked.id),
-                service.answer_input(STRANGER, MADE_UP, "x"),
+                service.inputs.listed(STRANGER, all_=False),
+                service.inputs.get(STRANGER, asked.id),
+                service.inputs.answer(STRANGER, MADE_UP, "x"),
             ):
                 with pytest.raises(PermissionDenied):
                     await refused
@@ -106,8 +106,8 @@ async def test_an_administrator_may_answer_and_the_answer_names_him(paths: Paths
     async with scripted(paths, [ask(), say("ok")]) as test:
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, events):
-            assert [one.id for one in await service.list_inputs(ME, every=False)] == [asked.id]
-            assert (await service.answer_input(ME, asked.id, "sda")).answered_by == ME.uid
+            assert [one.id for one in await service.inputs.listed(ME, all_=False)] == [asked.id]
+            assert (await service.inputs.answer(ME, asked.id, "sda")).answered_by == ME.uid
             told = next(event for event in await events if event["type"] == "input_answered")
             assert told["answered_by"] == ME.uid
 
@@ -126,9 +126,9 @@ async def test_who_may_not_prompt_the_agent_may_not_answer(
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, _):
             monkeypatch.setattr(test.daemon.authority, "_deciders", (InspectOnly(),))
-            assert (await service.get_input(OWNER, asked.id)).id == asked.id
+            assert (await service.inputs.get(OWNER, asked.id)).id == asked.id
             with pytest.raises(PermissionDenied, match="prompt"):
-                await service.answer_input(OWNER, asked.id, "sda")
+                await service.inputs.answer(OWNER, asked.id, "sda")
             assert kinds(test) == ["requested"]
 
 
@@ -138,11 +138,11 @@ async def test_what_is_no_answer_answers_nothing(paths: Paths, text: str) -> Non
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, events):
             with pytest.raises(InvalidArgument) as caught:
-                await service.answer_input(OWNER, asked.id, text)
+                await service.inputs.answer(OWNER, asked.id, text)
             assert caught.value.field == "text"
             assert kinds(test) == ["requested"]
             longest = "ü" * (ANSWER_MAX_BYTES // 2)
-            assert (await service.answer_input(OWNER, asked.id, longest)).answer == longest
+            assert (await service.inputs.answer(OWNER, asked.id, longest)).answer == longest
             await events
 
 
@@ -150,25 +150,25 @@ async def test_a_long_list_leaves_out_what_is_long(paths: Paths) -> None:
     async with scripted(paths, [ask(), say("ok")]) as test:
         service = test.daemon.service
         async with asked_of(test, OWNER) as (asked, events):
-            await service.answer_input(OWNER, asked.id, "sda")
+            await service.inputs.answer(OWNER, asked.id, "sda")
             await events
         row = test.daemon.history.state_of("inputs", asked.id) | {"answer": "x" * ANSWER_MAX_BYTES}
         names = [f"inp_{number:016x}" for number in range(LISTED_CHARS // ANSWER_MAX_BYTES + 10)]
         await test.daemon.history.append(
             changes=[Change(state="inputs", key=name, value={**row, "id": name}) for name in names]
         )
-        listed = await service.list_inputs(OWNER, every=True)
+        listed = await service.inputs.listed(OWNER, all_=True)
         assert len(listed) == len(names) + 1
         assert len(json.dumps([one.question + one.answer for one in listed])) < LISTED_CHARS + (64 << 10)
         short = next(one for one in listed if one.question.startswith("(Left out"))
-        assert (await service.get_input(OWNER, short.id)).answer == "x" * ANSWER_MAX_BYTES
+        assert (await service.inputs.get(OWNER, short.id)).answer == "x" * ANSWER_MAX_BYTES
 
 
 async def test_the_journal_has_no_word_of_it(paths: Paths) -> None:
     asking = ask("marmot-question", choices=["marmot-one", "marmot-two"])
     async with scripted(paths, [asking, say("ok")]) as test:
         async with asked_of(test, OWNER) as (asked, events):
-            await test.daemon.service.answer_input(OWNER, asked.id, "1")
+            await test.daemon.service.inputs.answer(OWNER, asked.id, "1")
             await events
         for event in test.stored():
             fields = journal_fields(event)

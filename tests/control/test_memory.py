@@ -33,7 +33,7 @@ async def rig(paths: Paths) -> AsyncIterator[Scripted]:
 
 async def add(rig: Scripted, caller: Caller, text: str, **more: Any) -> api.Memory:
     fields = {"agent": "", "tags": [], "confidence": 1.0, "expires_us": 0, **more}
-    return await rig.daemon.service.remember(caller, text=text, **fields)
+    return await rig.daemon.service.memory.remember(caller, text=text, **fields)
 
 
 async def propose(rig: Scripted, caller: Caller, text: str) -> str:
@@ -43,7 +43,7 @@ async def propose(rig: Scripted, caller: Caller, text: str) -> str:
 
 
 async def texts(rig: Scripted, caller: Caller, state: str = "kept", agent: str = "") -> list[str]:
-    found = await rig.daemon.service.list_memories(caller, agent=agent, state=state, limit=100)
+    found = await rig.daemon.service.memory.listed(caller, agent=agent, state=state, limit=100)
     return [each.text for each in found]
 
 
@@ -51,20 +51,20 @@ async def test_each_user_has_his_own_and_administrators_have_no_others(rig: Scri
     service = rig.daemon.service
     for caller in (ME, STRANGER, ADMINISTRATOR):
         await add(rig, caller, f"backup of {caller.uid}")
-        await service.set_profile(caller, f"profile of {caller.uid}")
+        await service.memory.set_profile(caller, f"profile of {caller.uid}")
     for caller in (ME, STRANGER, ADMINISTRATOR):
         assert await texts(rig, caller, "all") == [f"backup of {caller.uid}"]
-        found = await service.search_memories(caller, query="backup", agent="", limit=10)
+        found = await service.memory.search(caller, query="backup", agent="", limit=10)
         assert [each.owner for each in found] == [caller.uid]
-        exported = [json.loads(line) for line in (await service.export_memories(caller)).splitlines()]
+        exported = [json.loads(line) for line in (await service.memory.export(caller)).splitlines()]
         assert [each["owner"] for each in exported] == [caller.uid]
-        assert await service.get_profile(caller) == f"profile of {caller.uid}"
+        assert await service.memory.get_profile(caller) == f"profile of {caller.uid}"
 
 
 async def test_another_users_memory_is_one_that_does_not_exist(rig: Scripted) -> None:
     service = rig.daemon.service
     kept, proposed = (await add(rig, ME, "mine")).id, await propose(rig, ME, "a candidate")
-    for change in (service.promote_memory, service.reject_memory, service.forget_memory):
+    for change in (service.memory.promote, service.memory.reject, service.memory.forget):
         said = set()
         for memory in (kept, proposed, MISSING):
             with pytest.raises(errors.MemoryNotFound) as caught:
@@ -77,15 +77,15 @@ async def test_another_users_memory_is_one_that_does_not_exist(rig: Scripted) ->
 async def test_who_may_do_nothing_learns_nothing(rig: Scripted) -> None:
     service, kept = rig.daemon.service, await add(rig, ME, "mine")
     for wanted in (
-        service.list_memories(OUTSIDER, agent="", state="kept", limit=1),
-        service.search_memories(OUTSIDER, query="x", agent="", limit=1),
+        service.memory.listed(OUTSIDER, agent="", state="kept", limit=1),
+        service.memory.search(OUTSIDER, query="x", agent="", limit=1),
         add(rig, OUTSIDER, "x"),
-        service.promote_memory(OUTSIDER, kept.id),
-        service.reject_memory(OUTSIDER, MISSING),
-        service.forget_memory(OUTSIDER, kept.id),
-        service.export_memories(OUTSIDER),
-        service.get_profile(OUTSIDER),
-        service.set_profile(OUTSIDER, "x"),
+        service.memory.promote(OUTSIDER, kept.id),
+        service.memory.reject(OUTSIDER, MISSING),
+        service.memory.forget(OUTSIDER, kept.id),
+        service.memory.export(OUTSIDER),
+        service.memory.get_profile(OUTSIDER),
+        service.memory.set_profile(OUTSIDER, "x"),
     ):
         with pytest.raises(errors.PermissionDenied):
             await wanted
@@ -94,18 +94,18 @@ async def test_who_may_do_nothing_learns_nothing(rig: Scripted) -> None:
 async def test_candidates_are_promoted_rejected_and_forgotten(rig: Scripted) -> None:
     service = rig.daemon.service
     first, second, third = [await propose(rig, ME, f"candidate {n}") for n in range(3)]
-    promoted = await service.promote_memory(ME, first)
+    promoted = await service.memory.promote(ME, first)
     assert (promoted.state, promoted.text, promoted.source) == ("kept", "candidate 0", "agent")
-    rejected = await service.reject_memory(ME, second)
+    rejected = await service.memory.reject(ME, second)
     assert (rejected.state, rejected.text) == ("rejected", "")
-    await service.forget_memory(ME, third)
+    await service.memory.forget(ME, third)
     assert await texts(rig, ME) == ["candidate 0"]
     assert await texts(rig, ME, "rejected") == [""]
     assert await texts(rig, ME, "candidate") == []
     with pytest.raises(errors.Conflict):
-        await service.promote_memory(ME, first)
+        await service.memory.promote(ME, first)
     with pytest.raises(errors.MemoryNotFound):
-        await service.forget_memory(ME, third)
+        await service.memory.forget(ME, third)
 
 
 async def test_what_a_person_adds_says_so(rig: Scripted) -> None:
@@ -144,23 +144,23 @@ async def test_bad_questions_are_refused(rig: Scripted) -> None:
     service = rig.daemon.service
     for limit in (0, -1, 1001):
         with pytest.raises(errors.InvalidArgument):
-            await service.list_memories(ME, agent="", state="kept", limit=limit)
+            await service.memory.listed(ME, agent="", state="kept", limit=limit)
         with pytest.raises(errors.InvalidArgument):
-            await service.search_memories(ME, query="x", agent="", limit=limit)
+            await service.memory.search(ME, query="x", agent="", limit=limit)
     with pytest.raises(errors.InvalidArgument):
-        await service.list_memories(ME, agent="", state="no such", limit=1)
+        await service.memory.listed(ME, agent="", state="no such", limit=1)
 
 
 async def test_a_profile_is_set_and_taken_away(rig: Scripted) -> None:
     service = rig.daemon.service
-    assert await service.get_profile(ME) == ""
-    await service.set_profile(ME, "# Me\n\nI like tea.\n")
-    assert await service.get_profile(ME) == "# Me\n\nI like tea."
+    assert await service.memory.get_profile(ME) == ""
+    await service.memory.set_profile(ME, "# Me\n\nI like tea.\n")
+    assert await service.memory.get_profile(ME) == "# Me\n\nI like tea."
     for bad in ("x" * (MAX_CHARS + 1), "a\0b", "my key: sk-abcdefghijklmnopqrstuvwx"):
         with pytest.raises(errors.InvalidArgument):
-            await service.set_profile(ME, bad)
-    await service.set_profile(ME, "")
-    assert await service.get_profile(ME) == ""
+            await service.memory.set_profile(ME, bad)
+    await service.memory.set_profile(ME, "")
+    assert await service.memory.get_profile(ME) == ""
     assert rig.daemon.history.state("profiles") == {}
     kinds = [event.type for event in rig.stored(topic="memory.profile")]
     assert kinds == ["set", "removed"]
@@ -170,8 +170,8 @@ async def test_deleting_a_session_keeps_what_was_remembered_in_it(rig: Scripted)
     session = await rig.session()
     wanted = Wanted(owner=ME.uid, agent="test", text="kept", by_agent=True, session=session.id)
     await rig.daemon.registry.memories.remember(wanted)
-    await rig.daemon.service.delete_session(ME, session.id, confirmed=True)
-    (found,) = await rig.daemon.service.list_memories(ME, agent="", state="kept", limit=10)
+    await rig.daemon.service.sessions.delete(ME, session.id, confirmed=True)
+    (found,) = await rig.daemon.service.memory.listed(ME, agent="", state="kept", limit=10)
     assert (found.text, found.session) == ("kept", session.id)
 
 

@@ -71,8 +71,8 @@ def checks(report: api.ModelTest) -> dict[str, bool | None]:
     return {check.name: check.seen for check in report.checks}
 
 
-async def listed(rig: Scripted, caller: Caller = ME, provider: str = "", every: bool = False) -> list[str]:
-    found = await rig.daemon.service.list_models(caller, provider=provider, every=every)
+async def listed(rig: Scripted, caller: Caller = ME, provider: str = "", all_: bool = False) -> list[str]:
+    found = await rig.daemon.service.models.listed(caller, provider=provider, all_=all_)
     return [each.model for each in found]
 
 
@@ -80,7 +80,7 @@ async def listed(rig: Scripted, caller: Caller = ME, provider: str = "", every: 
 
 
 async def test_the_models_in_use_and_whether_they_can_be_used(rig: Scripted) -> None:
-    found = {each.model: each for each in await rig.daemon.service.list_models(ME, provider="", every=False)}
+    found = {each.model: each for each in await rig.daemon.service.models.listed(ME, provider="", all_=False)}
     assert found["openai/x"].state == "ready"
     assert found["openai/x"].default
     assert "test" in found["openai/x"].agents
@@ -102,11 +102,11 @@ async def test_an_agent_that_may_not_be_seen_does_not_show_its_model(rig: Script
 
 
 async def test_the_known_models_of_a_provider(rig: Scripted) -> None:
-    claude = await rig.daemon.service.list_models(ME, provider="anthropic", every=False)
+    claude = await rig.daemon.service.models.listed(ME, provider="anthropic", all_=False)
     assert {each.state for each in claude} == {"known"}
     assert all(each.model.startswith("anthropic/claude-") for each in claude)
     assert await listed(rig, provider="work") == ["work/mine"]
-    every = await listed(rig, every=True)
+    every = await listed(rig, all_=True)
     assert {"work/mine", "deepseek/deepseek-chat", "openai/x"} <= {*every}
     with pytest.raises(errors.NotFound, match="nobody") as failed:
         await listed(rig, provider="nobody")
@@ -114,7 +114,7 @@ async def test_the_known_models_of_a_provider(rig: Scripted) -> None:
 
 
 async def test_the_providers_and_whether_they_have_a_key(rig: Scripted) -> None:
-    found = {each.name: each for each in await rig.daemon.service.list_model_providers(ME)}
+    found = {each.name: each for each in await rig.daemon.service.models.providers(ME)}
     assert (found["work"].state, found["work"].key) == ("ready", "not needed")
     assert (found["deepseek"].state, found["deepseek"].key) == ("unusable", "missing")
     assert found["deepseek"].known_models >= 2
@@ -122,13 +122,13 @@ async def test_the_providers_and_whether_they_have_a_key(rig: Scripted) -> None:
 
 async def test_one_model_with_where_its_facts_are_from(rig: Scripted) -> None:
     service = rig.daemon.service
-    mine = await service.show_model(ME, "work/mine")
+    mine = await service.models.show(ME, "work/mine")
     assert (mine.tools, mine.context_from, mine.facts_from) == (False, "configuration", "configuration")
-    shipped = await service.show_model(ME, "anthropic/claude-sonnet-4-5")
+    shipped = await service.models.show(ME, "anthropic/claude-sonnet-4-5")
     assert (shipped.state, shipped.context_from) == ("known", "shipped")
     for model in ("openai/no-such", "nobody/x", "", "/", "anthropic"):
         with pytest.raises(errors.NotFound) as failed:
-            await service.show_model(ME, model)
+            await service.models.show(ME, model)
         assert "lactl models list" in failed.value.suggestion
 
 
@@ -172,7 +172,7 @@ async def test_a_call_with_a_tool_is_made_once_and_reported(rig: Scripted) -> No
     called = chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]})
     pieces = [thought, *text, called, chunk({}, "tool_calls"), last + b"\n\n", DONE]
     answers(rig, Stream(pieces=pieces))
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     assert len(rig.model.requests) == 1
     assert rig.model.requests[0].body["tools"][0]["function"]["name"] == "report_word"
     assert checks(report) == {
@@ -194,10 +194,10 @@ async def test_a_call_with_a_tool_is_made_once_and_reported(rig: Scripted) -> No
 
 async def test_a_test_is_counted_and_stored_like_any_call(rig: Scripted) -> None:
     service = rig.daemon.service
-    await service.test_model(ME, model="", agent="test")
-    (owner,) = await service.usage(ME, "owner", str(ME.uid))
+    await service.models.test(ME, model="", agent="test")
+    (owner,) = await service.usage.get(ME, "owner", str(ME.uid))
     assert (owner.steps, owner.total_tokens, owner.turns) == (1, 15, 0)
-    (agent,) = await service.usage(ME, "agent", "test")
+    (agent,) = await service.usage.get(ME, "agent", "test")
     assert agent.steps == 1
     (event,) = rig.daemon.history.select(Filter(topic="agent.llm_response"), limit=10)
     assert (event.agent, event.owner, event.caller) == ("test", ME.uid, ME.uid)
@@ -207,9 +207,9 @@ async def test_a_test_is_counted_and_stored_like_any_call(rig: Scripted) -> None
 
 async def test_a_used_up_budget_refuses_a_test_before_it_is_made(paths: Paths) -> None:
     async with scripted(paths, [REPORT], toml="[budgets.owner_day]\nsteps = 1\n") as rig:
-        await rig.daemon.service.test_model(ME, model="", agent="test")
+        await rig.daemon.service.models.test(ME, model="", agent="test")
         with pytest.raises(errors.BudgetExceeded):
-            await rig.daemon.service.test_model(ME, model="", agent="test")
+            await rig.daemon.service.models.test(ME, model="", agent="test")
         assert len(rig.model.requests) == 1
 
 
@@ -226,7 +226,7 @@ async def test_what_a_model_does_not_do_is_said(
     rig: Scripted, script: Sequence[Answer], seen: bool, said: str
 ) -> None:
     answers(rig, *script)
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     (check,) = [check for check in report.checks if check.name == "tool call"]
     assert check.seen is seen
     assert any(part in check.detail for part in said.split("|"))
@@ -235,7 +235,7 @@ async def test_what_a_model_does_not_do_is_said(
 
 async def test_an_endpoint_that_counts_nothing_is_told_so(rig: Scripted) -> None:
     answers(rig, Stream(pieces=[chunk({"content": "Hi."}), chunk({}, "stop"), DONE]))
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     assert checks(report)["usage"] is False
     assert report.cost is None
 
@@ -260,17 +260,17 @@ async def test_a_broken_endpoint_is_an_error_after_one_request(
 ) -> None:
     answers(rig, fault)
     with pytest.raises(errors.ModelError) as failed:
-        await rig.daemon.service.test_model(ME, model="", agent="test")
+        await rig.daemon.service.models.test(ME, model="", agent="test")
     assert failed.value.code == code
     assert failed.value.suggestion
     assert len(rig.model.requests) == 1
     answers(rig, REPORT)
-    assert checks(await rig.daemon.service.test_model(ME, model="", agent="test"))["tool call"]
+    assert checks(await rig.daemon.service.models.test(ME, model="", agent="test"))["tool call"]
 
 
 async def test_a_model_that_nothing_listens_for(rig: Scripted) -> None:
     with pytest.raises(errors.ModelUnreachable):
-        await rig.daemon.service.test_model(ME, model="work/mine", agent="")
+        await rig.daemon.service.models.test(ME, model="work/mine", agent="")
 
 
 async def test_what_cannot_be_used_is_not_called(rig: Scripted) -> None:
@@ -284,27 +284,27 @@ async def test_what_cannot_be_used_is_not_called(rig: Scripted) -> None:
         ({"model": "openai/x", "agent": "test"}, errors.InvalidArgument),
     ):
         with pytest.raises(kind) as failed:
-            await service.test_model(ME, **{"model": "", "agent": "", **given})
+            await service.models.test(ME, **{"model": "", "agent": "", **given})
         assert failed.value.suggestion
     assert not rig.model.requests
 
 
 async def test_a_user_tests_the_models_of_agents_that_he_may_prompt_and_no_others(rig: Scripted) -> None:
     service = rig.daemon.service
-    report = await service.test_model(STRANGER, model="openai/x", agent="")
+    report = await service.models.test(STRANGER, model="openai/x", agent="")
     assert report.agent in ("ops", "test")
     with pytest.raises(errors.PermissionDenied):
-        await service.test_model(STRANGER, model="work/mine", agent="")
+        await service.models.test(STRANGER, model="work/mine", agent="")
     rig.daemon.authority._deciders = (Rules("test", "ops"),)
     for given in ({"agent": "test"}, {"model": "openai/x"}):
         with pytest.raises(errors.PermissionDenied):
-            await service.test_model(STRANGER, **{"model": "", "agent": "", **given})
+            await service.models.test(STRANGER, **{"model": "", "agent": "", **given})
 
 
 async def test_a_test_in_an_emergency_stop_is_refused(rig: Scripted) -> None:
-    await rig.daemon.service.panic(ME, "test")
+    await rig.daemon.service.safety.panic(ME, "test")
     with pytest.raises(errors.Panicked):
-        await rig.daemon.service.test_model(ME, model="", agent="test")
+        await rig.daemon.service.models.test(ME, model="", agent="test")
     assert not rig.model.requests
 
 
@@ -315,11 +315,11 @@ async def test_an_endpoint_that_is_left_alone_is_shown_and_a_test_that_works_end
     for number in range(6):
         circuit.failed(errors.ModelUnreachable("It is away."), client.name, f"trace_{number % 2}")
     (model,) = [
-        one for one in await rig.daemon.service.list_models(ME, provider="", every=False) if one.default
+        one for one in await rig.daemon.service.models.listed(ME, provider="", all_=False) if one.default
     ]
     assert model.state == "paused"
     assert "could not be reached" in model.problem
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     assert checks(report)["reachable"]
     assert circuit.state.state == "closed"
 
@@ -328,7 +328,7 @@ async def test_a_model_that_takes_no_functions_is_asked_in_words(rig: Scripted) 
     refused = Fault(status=400, body=b'{"error": {"message": "registry: x does not support tools"}}')
     words = say('{"tool": "report", "action": "word", "args": {"word": "lantern", "number": 7}}')
     answers(rig, refused, words)
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     assert len(rig.model.requests) == 2
     assert checks(report)["request"] is False
     assert checks(report)["tool call"] is True
@@ -337,7 +337,7 @@ async def test_a_model_that_takes_no_functions_is_asked_in_words(rig: Scripted) 
 
 async def test_a_call_that_is_written_as_text_counts(rig: Scripted) -> None:
     answers(rig, say('{"tool": "report", "action": "word", "args": {"word": "lantern", "number": 7}}'))
-    report = await rig.daemon.service.test_model(ME, model="", agent="test")
+    report = await rig.daemon.service.models.test(ME, model="", agent="test")
     (check,) = [check for check in report.checks if check.name == "tool call"]
     assert check.seen
     assert "JSON in its text" in check.detail
@@ -348,10 +348,10 @@ async def test_a_model_with_a_known_price_costs_without_any_configuration(paths:
     async with scripted(paths, [REPORT], toml=toml) as rig:
         front = f"---\nmodel: openai/gpt-4o\nbase_url: {rig.model.base_url}\n---\nBe brief.\n"
         write(paths.config / "agent" / "priced" / "AGENT.md", front)
-        await rig.daemon.service.reload(ME)
-        report = await rig.daemon.service.test_model(ME, model="", agent="priced")
+        await rig.daemon.service.manager.reload(ME)
+        report = await rig.daemon.service.models.test(ME, model="", agent="priced")
         assert report.cost == pytest.approx((10 * 2.5 + 5 * 10) / 1e6)
-        (used,) = await rig.daemon.service.usage(ME, "agent", "priced")
+        (used,) = await rig.daemon.service.usage.get(ME, "agent", "priced")
         assert used.cost == pytest.approx((10 * 2.5 + 5 * 10) / 1e6)
         assert used.steps_without_price == 0
         assert {check.name: check.detail for check in report.checks}["window"].endswith("from: shipped")
@@ -362,11 +362,11 @@ async def test_a_model_with_a_known_price_costs_without_any_configuration(paths:
 
 async def test_a_refreshed_table_counts_at_once_and_after_a_restart(rig: Scripted, paths: Paths) -> None:
     service = rig.daemon.service
-    assert (await service.show_model(ME, "openai/x")).context_tokens is None
-    refreshed = await service.refresh_models(ME, json.dumps(REFRESHED))
+    assert (await service.models.show(ME, "openai/x")).context_tokens is None
+    refreshed = await service.models.refresh(ME, json.dumps(REFRESHED))
     assert (refreshed.providers, refreshed.models) == (1, 1)
     assert refreshed.changes == ["openai/x: the window is 64,000 tokens now, and was not known."]
-    shown = await service.show_model(ME, "openai/x")
+    shown = await service.models.show(ME, "openai/x")
     assert (shown.context_tokens, shown.context_from, shown.name) == (64_000, "refreshed", "X")
     (event,) = [
         event
@@ -378,7 +378,7 @@ async def test_a_refreshed_table_counts_at_once_and_after_a_restart(rig: Scripte
     assert (event.data["models"], event.data["providers"], event.data["by"]) == (1, 1, ME.uid)
     await rig.daemon.close()
     async with scripted(paths, [REPORT], toml=TOML) as again:
-        assert (await again.daemon.service.show_model(ME, "openai/x")).context_tokens == 64_000
+        assert (await again.daemon.service.models.show(ME, "openai/x")).context_tokens == 64_000
 
 
 @pytest.mark.parametrize(
@@ -396,14 +396,14 @@ async def test_a_refreshed_table_counts_at_once_and_after_a_restart(rig: Scripte
 )
 async def test_what_is_no_table_changes_nothing(rig: Scripted, paths: Paths, data: str) -> None:
     with pytest.raises(errors.InvalidArgument) as failed:
-        await rig.daemon.service.refresh_models(ME, data)
+        await rig.daemon.service.models.refresh(ME, data)
     assert failed.value.suggestion
     assert not (paths.state / "models.json").exists()
 
 
 async def test_only_administrators_refresh(rig: Scripted, paths: Paths) -> None:
     with pytest.raises(errors.PermissionDenied):
-        await rig.daemon.service.refresh_models(STRANGER, json.dumps(REFRESHED))
+        await rig.daemon.service.models.refresh(STRANGER, json.dumps(REFRESHED))
     assert not (paths.state / "models.json").exists()
 
 
@@ -415,9 +415,9 @@ async def test_a_refreshed_table_cannot_send_a_key_anywhere(rig: Scripted, paths
             "models": {"deepseek-chat": {"provider": {"api": "http://192.0.2.1/v1"}}},
         }
     }
-    await rig.daemon.service.refresh_models(ME, json.dumps(evil))
+    await rig.daemon.service.models.refresh(ME, json.dumps(evil))
     assert "192.0.2.1" not in (paths.state / "models.json").read_text()
-    found = {each.name: each for each in await rig.daemon.service.list_model_providers(ME)}
+    found = {each.name: each for each in await rig.daemon.service.models.providers(ME)}
     assert found["deepseek"].base_url == "http://127.0.0.1:9/v1"
 
 
@@ -425,12 +425,12 @@ async def test_a_broken_stored_table_is_a_problem_and_the_daemon_runs(paths: Pat
     paths.state.mkdir(parents=True, exist_ok=True)
     (paths.state / "models.json").write_text("{")
     async with scripted(paths, [REPORT], toml=TOML) as rig:
-        status = await rig.daemon.service.status(ME)
+        status = await rig.daemon.service.manager.status(ME)
         assert any("models.json" in problem for problem in status.problems)
-        shown = await rig.daemon.service.show_model(ME, "anthropic/claude-sonnet-4-5")
+        shown = await rig.daemon.service.models.show(ME, "anthropic/claude-sonnet-4-5")
         assert shown.facts_from == "shipped"
-        await rig.daemon.service.refresh_models(ME, json.dumps(REFRESHED))
-        status = await rig.daemon.service.status(ME)
+        await rig.daemon.service.models.refresh(ME, json.dumps(REFRESHED))
+        status = await rig.daemon.service.manager.status(ME)
         assert not any("models.json" in problem for problem in status.problems)
 
 
@@ -441,10 +441,10 @@ async def test_servers_on_this_machine_are_offered_and_not_used(
         return [local.LocalServer(name="ollama", base_url="http://127.0.0.1:11434/v1", models=("qwen3:8b",))]
 
     monkeypatch.setattr("lightagentd.control.operations.models.found_locally", found)
-    providers = await rig.daemon.service.list_model_providers(ME)
+    providers = await rig.daemon.service.models.providers(ME)
     (offered,) = [each for each in providers if each.state == "found"]
     assert (offered.name, offered.models) == ("ollama", ["qwen3:8b"])
     assert not any(model.startswith("ollama/") for model in await listed(rig))
-    shown = await rig.daemon.service.show_model(ME, "ollama/qwen3:8b")
+    shown = await rig.daemon.service.models.show(ME, "ollama/qwen3:8b")
     assert shown.price is not None
     assert (shown.price.prompt, shown.price.origin) == (0.0, "local")

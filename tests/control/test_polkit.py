@@ -310,7 +310,7 @@ async def test_status_of_root_does_not_wait_for_polkit(
             me = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
             async with asyncio.timeout(120):  # what it took before was never
                 for _ in range(3):
-                    assert (await daemon.service.status(me)).state == "running"
+                    assert (await daemon.service.manager.status(me)).state == "running"
             assert await asked.get() == "GetAll"
             assert asked.empty()
 

@@ -52,7 +52,7 @@ def all_events(rig: Scripted, topic: str) -> list[Any]:
 
 
 async def stop(rig: Scripted, reason: str = "enough") -> api.Stopped:
-    return await rig.daemon.service.panic(ME, reason)
+    return await rig.daemon.service.safety.panic(ME, reason)
 
 
 async def test_a_running_turn_and_a_deaf_shell_end_at_once(
@@ -100,7 +100,7 @@ async def test_what_waits_in_queues_ends_as_panicked_and_never_runs(paths: Paths
             assert turn.failure is not None
             assert turn.failure.code == "panicked"
         assert rig.daemon.history.state("turns") == {}
-        await rig.daemon.service.end_panic(ME)
+        await rig.daemon.service.safety.end_panic(ME)
         assert (session.queue, session.running, len(rig.model.requests)) == (
             type(session.queue)(),
             None,
@@ -112,9 +112,11 @@ async def test_a_prompt_and_a_call_are_refused_and_leave_no_trace(paths: Paths) 
     async with scripted(paths, [say("hello")]) as rig:
         await stop(rig)
         service, before = rig.daemon.service, rig.daemon.history.head_seq
-        prompt = service.prompt(ME, agent="test", text="hi", session="", new=True, correlation_id="")
-        called = service.call_tool(ME, agent="test", tool="net", action="routes", args={})
-        asked = service.ask(ME, agent="test", text="hi", session="", new=False, timeout_s=5)
+        prompt = service.conversations.prompt(
+            ME, agent="test", text="hi", session="", new=True, correlation_id=""
+        )
+        called = service.tools.call(ME, agent="test", tool="net", action="routes", args={})
+        asked = service.conversations.ask(ME, agent="test", text="hi", session="", new=False, timeout_s=5)
         for refused in (anext(prompt), anext(called), asked):
             with pytest.raises(errors.Panicked, match="enough") as caught:
                 await refused
@@ -155,12 +157,12 @@ async def test_only_an_administrator_may_stop_and_allow_again_and_everybody_sees
     async with scripted(paths, [say("hello")]) as rig:
         service = rig.daemon.service
         with pytest.raises(errors.PermissionDenied):
-            await service.panic(STRANGER, "")
+            await service.safety.panic(STRANGER, "")
         assert not rig.daemon.panic.on
         await stop(rig)
         with pytest.raises(errors.PermissionDenied):
-            await service.end_panic(STRANGER)
-        status = await service.status(STRANGER)
+            await service.safety.end_panic(STRANGER)
+        status = await service.manager.status(STRANGER)
         assert status.panic is not None
         assert status.panic.reason == "enough"
 
@@ -169,8 +171,8 @@ async def test_after_the_end_everything_works_again(paths: Paths, sandboxed: Non
     async with scripted(paths, [runs("echo works"), say("the answer")]) as rig:
         session = await rig.session()
         await stop(rig)
-        await rig.daemon.service.end_panic(ME)
-        assert (await rig.daemon.service.status(ME)).panic is None
+        await rig.daemon.service.safety.end_panic(ME)
+        assert (await rig.daemon.service.manager.status(ME)).panic is None
         events = await rig.prompt(session)
         assert types(events)[-2:] == ["usage", "done"]
         ended = [event.data for event in rig.stored(topic="daemon.state") if event.type == "panic_ended"]
@@ -180,7 +182,7 @@ async def test_after_the_end_everything_works_again(paths: Paths, sandboxed: Non
 async def test_ending_what_is_not_there_is_a_conflict(paths: Paths) -> None:
     async with scripted(paths, [say("hello")]) as rig:
         with pytest.raises(errors.Conflict, match="no emergency stop"):
-            await rig.daemon.service.end_panic(ME)
+            await rig.daemon.service.safety.end_panic(ME)
 
 
 async def test_a_stop_that_comes_during_the_end_of_another_wins(
@@ -193,14 +195,14 @@ async def test_a_stop_that_comes_during_the_end_of_another_wins(
         async def slowly() -> None:
             monkeypatch.undo()
             await end_all_turns()
-            await rig.daemon.service.panic(ME, "again")
+            await rig.daemon.service.safety.panic(ME, "again")
 
         monkeypatch.setattr(rig.daemon.registry, "end_all_turns", slowly)
         with pytest.raises(errors.Conflict, match="meanwhile"):
-            await rig.daemon.service.end_panic(ME)
+            await rig.daemon.service.safety.end_panic(ME)
         assert rig.daemon.panic.on
         assert rig.daemon.panic.marked
-        await rig.daemon.service.end_panic(ME)
+        await rig.daemon.service.safety.end_panic(ME)
         assert not rig.daemon.panic.on
 
 
@@ -210,7 +212,7 @@ async def test_a_persons_call_ends_too(paths: Paths, seconds: str, sandboxed: No
         events: list[api.TurnEvent] = []
 
         async def watch() -> None:
-            called = rig.daemon.service.call_tool(ME, agent="test", tool="bash", action="exec", args=args)
+            called = rig.daemon.service.tools.call(ME, agent="test", tool="bash", action="exec", args=args)
             async with contextlib.aclosing(called) as told:
                 events.extend([event async for event in told])
 
@@ -272,15 +274,15 @@ async def test_a_daemon_that_starts_during_a_stop_runs_nothing(paths: Paths) -> 
             await stop(rig)
         async with Daemon(paths) as daemon:
             rig = Scripted(daemon=daemon, model=model)
-            status = await daemon.service.status(ME)
+            status = await daemon.service.manager.status(ME)
             assert (status.state, status.panic and status.panic.reason) == ("panicked", "enough")
-            assert [one.id for one in await daemon.service.list_sessions(ME, "")] == [session.id]
-            assert len(await daemon.service.messages(ME, session.id, 10)) == 2
+            assert [one.id for one in await daemon.service.sessions.listed(ME, "")] == [session.id]
+            assert len(await daemon.service.sessions.messages(ME, session.id, 10)) == 2
             again = rig.agent.sessions[session.id]
             with pytest.raises(errors.Panicked):
                 await rig.agent.prompt(again, "hi")
             assert status.workers == []
-            await daemon.service.end_panic(ME)
+            await daemon.service.safety.end_panic(ME)
             assert daemon.registry.toolbox.tools
             assert not daemon.registry.toolbox_problem
             events = await rig.prompt(again)
@@ -339,7 +341,7 @@ async def test_queued_prompts_of_a_stopped_agent_are_dropped_too(paths: Paths) -
         assert len(rig.daemon.history.state("turns")) == 2
         await stop(rig)
         assert rig.daemon.history.state("turns") == {}
-        await rig.daemon.service.end_panic(ME)
+        await rig.daemon.service.safety.end_panic(ME)
         await rig.agent.start()
         assert len(rig.model.requests) == 1
         assert not session.queue
@@ -355,12 +357,12 @@ async def test_a_stop_ends_what_waits_of_an_agent_that_cannot_start_with_its_que
     async with Daemon(paths) as daemon:
         assert "test" not in daemon.registry.agents
         assert daemon.registry.approvals.get(question.id).state == "waiting"
-        await daemon.service.panic(ME, "enough")
+        await daemon.service.safety.panic(ME, "enough")
         assert daemon.history.state("turns") == {}
         assert daemon.registry.approvals.get(question.id).state == "lapsed"
-        await daemon.service.end_panic(ME)
+        await daemon.service.safety.end_panic(ME)
         write(paths.config / "agent" / "test" / "AGENT.md", good)
-        await daemon.service.reload_content()
+        await daemon.service.manager.reload_content()
         assert daemon.registry.get("test").turns_queued == daemon.registry.get("test").turns_running == 0
     assert lines(out) == []
 
@@ -386,7 +388,7 @@ async def test_the_kill_comes_before_a_history_that_cannot_store(
             assert any("not in the history" in problem for problem in stopped.problems)
             await turn.over.wait()
             assert rig.daemon.panic.marked
-        await rig.daemon.service.end_panic(ME)
+        await rig.daemon.service.safety.end_panic(ME)
         await until(lambda: rig.daemon.history.state("turns") == {})
 
 
@@ -400,7 +402,7 @@ async def test_a_fork_bomb_ends_and_the_daemon_answers(paths: Paths, seconds: st
         assert (await stop(rig)).workers == 1
         await turn.over.wait()
         await until(lambda: marked(seconds) == [])
-        assert (await rig.daemon.service.status(ME)).state == "panicked"
+        assert (await rig.daemon.service.manager.status(ME)).state == "panicked"
 
 
 async def test_a_signal_stops_everything(daemon_process: DaemonProcess, seconds: str) -> None:
@@ -439,7 +441,7 @@ async def test_the_events_say_who_stopped_what_and_why(paths: Paths) -> None:
         await stop(rig, "it lies")
         (data,) = [event.data for event in rig.stored(topic="daemon.state") if event.type == "panic"]
         assert data == {"by": os.getuid(), "message": "it lies", "turns": 1, "workers": 0}
-        found = await rig.daemon.service.query(STRANGER, Filter(topic="daemon.state"), 10)
+        found = await rig.daemon.service.history.query(STRANGER, Filter(topic="daemon.state"), 10)
         assert "panic" in [event.type for event in found]
 
 
@@ -449,7 +451,7 @@ def test_the_mark_is_json_that_an_administrator_can_read(tmp_path: Path) -> None
     async def stopped() -> None:
         paths = Paths(config=tmp_path / "etc", state=tmp_path / "state", runtime=tmp_path / "run")
         async with Daemon(paths) as daemon:
-            await daemon.service.panic(ME, "look")
+            await daemon.service.safety.panic(ME, "look")
 
     asyncio.run(stopped())
     assert json.loads(mark.read_text())["reason"] == "look"

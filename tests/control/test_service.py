@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd import api, errors
+from lightagentd import errors
 from lightagentd.control.authz import Caller, Operation
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.queries import Filter
@@ -40,7 +40,7 @@ async def daemon(paths: Paths, model: ScriptedModel) -> AsyncIterator[Daemon]:
 
 async def ask(daemon: Daemon, text: str = "hello", **more: Any) -> Any:
     given: dict[str, Any] = {"agent": "talker", "session": "", "new": False, "timeout_s": 30.0, **more}
-    return await daemon.service.ask(ME, text=text, **given)
+    return await daemon.service.conversations.ask(ME, text=text, **given)
 
 
 async def until_idle(daemon: Daemon) -> None:
@@ -56,33 +56,33 @@ async def until_idle(daemon: Daemon) -> None:
 async def test_an_agent_is_made_used_and_deleted(daemon: Daemon, model: ScriptedModel) -> None:
     service = daemon.service
     given = BLANK | {"description": "new", "model": "openai/x", "base_url": model.base_url, "prompt": "Be."}
-    made = await service.create_agent(ME, name="fresh", **given)
+    made = await service.agents.create(ME, name="fresh", **given)
     assert (made.state, made.description, made.model) == ("running", "new", "openai/x")
     assert (await ask(daemon, agent="fresh")).text == "the answer"
-    await service.delete_agent(ME, "fresh")
+    await service.agents.delete(ME, "fresh")
     with pytest.raises(errors.AgentNotFound):
-        await service.get_agent(ME, "fresh")
-    assert await service.query(ME, Filter(agent="fresh", topic="agent.prompt"), 10)
+        await service.agents.get(ME, "fresh")
+    assert await service.history.query(ME, Filter(agent="fresh", topic="agent.prompt"), 10)
 
 
 async def test_of_many_that_make_the_same_agent_at_once_one_succeeds(daemon: Daemon) -> None:
     results = await asyncio.gather(
-        *(daemon.service.create_agent(ME, name="twin", **BLANK | {"prompt": str(n)}) for n in range(8)),
+        *(daemon.service.agents.create(ME, name="twin", **BLANK | {"prompt": str(n)}) for n in range(8)),
         return_exceptions=True,
     )
     assert sum(isinstance(result, errors.AgentExists) for result in results) == 7
-    assert [agent.name for agent in await daemon.service.list_agents(ME)].count("twin") == 1
+    assert [agent.name for agent in await daemon.service.agents.listed(ME)].count("twin") == 1
 
 
 async def test_many_starts_and_stops_at_once_leave_a_working_agent(daemon: Daemon) -> None:
     service = daemon.service
     await asyncio.gather(
-        *(service.stop_agent(ME, "talker") for _ in range(4)),
-        *(service.start_agent(ME, "talker") for _ in range(4)),
-        *(service.restart_agent(ME, "talker") for _ in range(4)),
-        *(service.reload(ME) for _ in range(2)),
+        *(service.agents.stop(ME, "talker") for _ in range(4)),
+        *(service.agents.start(ME, "talker") for _ in range(4)),
+        *(service.agents.restart(ME, "talker") for _ in range(4)),
+        *(service.manager.reload(ME) for _ in range(2)),
     )
-    assert (await service.start_agent(ME, "talker")).state == "running"
+    assert (await service.agents.start(ME, "talker")).state == "running"
     assert (await ask(daemon)).text == "the answer"
 
 
@@ -99,12 +99,12 @@ async def test_a_wrong_definition_is_refused_and_leaves_nothing(daemon: Daemon) 
         ({"description": "a\0b"}, "description"),
     ):
         with pytest.raises(errors.InvalidArgument) as caught:
-            await daemon.service.create_agent(ME, **{"name": "fresh", **BLANK, **wrong})
+            await daemon.service.agents.create(ME, **{"name": "fresh", **BLANK, **wrong})
         assert caught.value.field == field
     with pytest.raises(errors.ConfigError):
-        await daemon.service.create_agent(ME, name="fresh", **BLANK | {"model": "nobody/x"})
+        await daemon.service.agents.create(ME, name="fresh", **BLANK | {"model": "nobody/x"})
     assert not list(daemon.paths.own_agents.iterdir())
-    assert "fresh" not in {agent.name for agent in await daemon.service.list_agents(ME)}
+    assert "fresh" not in {agent.name for agent in await daemon.service.agents.listed(ME)}
 
 
 class Managers:
@@ -123,28 +123,28 @@ async def test_only_an_administrator_names_the_key_file_of_an_agent(
     manager = Caller(uid=65534, gid=65534, pid=os.getpid())
     given = BLANK | {"model": "openai/x", "base_url": model.base_url}
     with pytest.raises(errors.PermissionDenied):
-        await daemon.service.create_agent(
+        await daemon.service.agents.create(
             manager, name="thief", **given | {"api_key_file": str(tmp_path / "key")}
         )
-    assert (await daemon.service.create_agent(manager, name="fresh", **given)).state == "running"
+    assert (await daemon.service.agents.create(manager, name="fresh", **given)).state == "running"
     assert not model.requests
 
 
 async def test_a_broken_agent_is_listed_with_its_problem_and_cannot_be_prompted(daemon: Daemon) -> None:
-    agent = await daemon.service.get_agent(ME, "crooked")
+    agent = await daemon.service.agents.get(ME, "crooked")
     assert agent.state == "broken"
     assert "modle" in agent.problem
-    assert any("crooked" in problem for problem in (await daemon.service.status(ME)).problems)
+    assert any("crooked" in problem for problem in (await daemon.service.manager.status(ME)).problems)
     with pytest.raises(errors.AgentBroken, match="modle"):
         await ask(daemon, agent="crooked")
 
 
 async def test_a_stopped_agent_says_how_to_start_it(daemon: Daemon) -> None:
-    assert (await daemon.service.stop_agent(ME, "talker")).state == "stopped"
+    assert (await daemon.service.agents.stop(ME, "talker")).state == "stopped"
     with pytest.raises(errors.AgentNotRunning) as caught:
         await ask(daemon)
     assert caught.value.suggestion == "Start it with: lactl agents start talker"
-    assert (await daemon.service.start_agent(ME, "talker")).state == "running"
+    assert (await daemon.service.agents.start(ME, "talker")).state == "running"
     assert (await ask(daemon)).text == "the answer"
 
 
@@ -158,7 +158,7 @@ async def test_without_a_session_the_latest_one_goes_on(daemon: Daemon) -> None:
     assert second.session != first.session
     assert (await ask(daemon)).session == second.session
     assert (await ask(daemon, agent="", session=first.session)).session == first.session
-    listed = await daemon.service.list_sessions(ME, "talker")
+    listed = await daemon.service.sessions.listed(ME, "talker")
     assert [(one.id, one.turns) for one in listed] == [(first.session, 3), (second.session, 2)]
 
 
@@ -172,17 +172,17 @@ async def test_a_session_is_looked_for_with_its_agent(daemon: Daemon) -> None:
 
 
 async def test_a_session_that_was_created_has_its_title_and_no_turns(daemon: Daemon) -> None:
-    made = await daemon.service.create_session(ME, "talker", "t" * 300)
+    made = await daemon.service.sessions.create(ME, "talker", "t" * 300)
     assert (made.title, made.turns, made.state) == ("t" * 200, 0, "idle")
-    assert await daemon.service.get_session(ME, made.id) == made
-    assert await daemon.service.messages(ME, made.id, 100) == []
-    assert await daemon.service.cancel(ME, made.id) == 0
+    assert await daemon.service.sessions.get(ME, made.id) == made
+    assert await daemon.service.sessions.messages(ME, made.id, 100) == []
+    assert await daemon.service.conversations.cancel(ME, made.id) == 0
 
 
 async def test_messages_gives_the_newest_oldest_first(daemon: Daemon) -> None:
     for text in ("one", "two"):
         session = (await ask(daemon, text)).session
-    shown = await daemon.service.messages(ME, session, 3)
+    shown = await daemon.service.sessions.messages(ME, session, 3)
     assert [message.content for message in shown] == ["the answer", "two", "the answer"]
 
 
@@ -191,13 +191,13 @@ async def test_messages_gives_the_newest_oldest_first(daemon: Daemon) -> None:
 
 async def test_a_number_out_of_range_is_refused_before_anything_is_stored(daemon: Daemon) -> None:
     service = daemon.service
-    session = (await service.create_session(ME, "talker", "")).id
+    session = (await service.sessions.create(ME, "talker", "")).id
     before = daemon.history.head_seq
     refused: list[tuple[Coroutine[Any, Any, Any], str]] = []
     for limit in (0, -1, 1001, 1 << 62):
         refused += [
-            (service.messages(ME, session, limit), "limit"),
-            (service.query(ME, Filter(), limit), "limit"),
+            (service.sessions.messages(ME, session, limit), "limit"),
+            (service.history.query(ME, Filter(), limit), "limit"),
         ]
     refused += [(ask(daemon, timeout_s=time), "timeout_s") for time in (0.0, -1.0, float("nan"), 1e9)]
     for call, field in refused:
@@ -205,13 +205,13 @@ async def test_a_number_out_of_range_is_refused_before_anything_is_stored(daemon
             await call
         assert caught.value.field == field
     with pytest.raises(errors.InvalidArgument):
-        await anext(service.subscribe(ME, Filter(), -1, follow=False))
+        await anext(service.events.subscribe(ME, Filter(), -1, follow=False))
     assert daemon.history.head_seq == before
 
 
 async def test_a_long_correlation_id_is_refused_and_a_short_one_is_on_the_events(daemon: Daemon) -> None:
     async def prompt(correlation_id: str) -> list[Any]:
-        events = daemon.service.prompt(
+        events = daemon.service.conversations.prompt(
             ME, agent="talker", text="hello", session="", new=False, correlation_id=correlation_id
         )
         return [event async for event in events]
@@ -219,7 +219,7 @@ async def test_a_long_correlation_id_is_refused_and_a_short_one_is_on_the_events
     with pytest.raises(errors.InvalidArgument):
         await prompt("c" * 257)
     last = (await prompt("ticket-7"))[-1]
-    events = await daemon.service.query(ME, Filter(trace=last["trace_id"]), 100)
+    events = await daemon.service.history.query(ME, Filter(trace=last["trace_id"]), 100)
     assert {event.correlation_id for event in events} == {"ticket-7"}
 
 
@@ -231,8 +231,8 @@ async def test_an_answer_that_is_late_leaves_the_turn_running(daemon: Daemon, mo
     with pytest.raises(errors.TimedOut, match="the turn goes on"):
         await ask(daemon, timeout_s=0.05)
     await until_idle(daemon)
-    session = (await daemon.service.list_sessions(ME, "talker"))[0]
-    shown = await daemon.service.messages(ME, session.id, 10)
+    session = (await daemon.service.sessions.listed(ME, "talker"))[0]
+    shown = await daemon.service.sessions.messages(ME, session.id, 10)
     assert [message.content for message in shown] == ["hello", "slow answer"]
 
 
@@ -244,12 +244,12 @@ async def test_a_caller_who_leaves_while_his_prompt_is_stored_leaves_no_half_a_t
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     await until_idle(daemon)
-    events = await daemon.service.query(ME, Filter(), 1000)
+    events = await daemon.service.history.query(ME, Filter(), 1000)
     prompts = {event.trace_id for event in events if event.topic == "agent.prompt"}
     ends = {event.trace_id for event in events if (event.topic, event.type) == ("session.turn", "done")}
     assert prompts == ends
     stored = {event.session for event in events if event.topic == "session.created"}
-    assert stored == {session.id for session in await daemon.service.list_sessions(ME, "")}
+    assert stored == {session.id for session in await daemon.service.sessions.listed(ME, "")}
 
 
 async def test_cancel_ends_the_running_turn_and_the_queue(daemon: Daemon, model: ScriptedModel) -> None:
@@ -258,13 +258,13 @@ async def test_cancel_ends_the_running_turn_and_the_queue(daemon: Daemon, model:
     async with asyncio.timeout(60):
         while not model.requests:
             await asyncio.sleep(0.01)
-    session = (await daemon.service.list_sessions(ME, "talker"))[0]
+    session = (await daemon.service.sessions.listed(ME, "talker"))[0]
     second = asyncio.create_task(ask(daemon, "two", session=session.id))
     async with asyncio.timeout(60):
-        while (await daemon.service.get_session(ME, session.id)).queued != 1:
+        while (await daemon.service.sessions.get(ME, session.id)).queued != 1:
             await asyncio.sleep(0.01)
-    assert (await daemon.service.get_session(ME, session.id)).state == "running"
-    assert await daemon.service.cancel(ME, session.id) == 2
+    assert (await daemon.service.sessions.get(ME, session.id)).state == "running"
+    assert await daemon.service.conversations.cancel(ME, session.id) == 2
     for task in (first, second):
         with pytest.raises(errors.Cancelled):
             await task
@@ -275,46 +275,46 @@ async def test_cancel_ends_the_running_turn_and_the_queue(daemon: Daemon, model:
 
 async def test_a_draining_daemon_takes_no_new_work_and_still_answers(daemon: Daemon) -> None:
     service = daemon.service
-    session = await service.create_session(ME, "talker", "")
+    session = await service.sessions.create(ME, "talker", "")
     await daemon.drain()
     for refused in (
         ask(daemon),
-        service.create_session(ME, "talker", ""),
-        service.create_agent(ME, name="fresh", **BLANK),
-        service.start_agent(ME, "talker"),
-        service.restart_agent(ME, "talker"),
-        anext(service.call_tool(ME, agent="ops", tool="proc", action="list", args={})),
+        service.sessions.create(ME, "talker", ""),
+        service.agents.create(ME, name="fresh", **BLANK),
+        service.agents.start(ME, "talker"),
+        service.agents.restart(ME, "talker"),
+        anext(service.tools.call(ME, agent="ops", tool="proc", action="list", args={})),
     ):
         with pytest.raises(errors.ShuttingDown):
             await refused
-    assert (await service.status(ME)).state == "draining"
-    assert (await service.get_agent(ME, "talker")).state == "running"
-    assert (await service.get_session(ME, session.id)).id == session.id
+    assert (await service.manager.status(ME)).state == "draining"
+    assert (await service.agents.get(ME, "talker")).state == "running"
+    assert (await service.sessions.get(ME, session.id)).id == session.id
 
 
 async def test_what_is_not_there_is_not_found(daemon: Daemon) -> None:
     service = daemon.service
     for call, error in (
-        (service.get_agent(ME, "nobody"), errors.AgentNotFound),
-        (service.stop_agent(ME, "nobody"), errors.AgentNotFound),
-        (service.delete_agent(ME, "nobody"), errors.AgentNotFound),
-        (service.get_session(ME, "ses_nothing"), errors.SessionNotFound),
-        (service.get_tool(ME, "nothing"), errors.ToolNotFound),
-        (service.get_skill(ME, "nothing"), errors.SkillNotFound),
+        (service.agents.get(ME, "nobody"), errors.AgentNotFound),
+        (service.agents.stop(ME, "nobody"), errors.AgentNotFound),
+        (service.agents.delete(ME, "nobody"), errors.AgentNotFound),
+        (service.sessions.get(ME, "ses_nothing"), errors.SessionNotFound),
+        (service.tools.get(ME, "nothing"), errors.ToolNotFound),
+        (service.skills.get(ME, "nothing"), errors.SkillNotFound),
     ):
         with pytest.raises(error) as caught:
             await call
         assert caught.value.suggestion
     with pytest.raises(errors.Conflict, match="is defined in"):
-        await service.delete_agent(ME, "talker")
+        await service.agents.delete(ME, "talker")
 
 
 async def test_following_the_events_ends_with_the_feed(daemon: Daemon) -> None:
     seen: list[int] = []
 
     async def follow() -> None:
-        stream = daemon.service.subscribe(ME, Filter(), 1, follow=True)
-        seen.extend([event.seq async for event in stream if isinstance(event, api.StoredEvent)])
+        stream = daemon.service.events.subscribe(ME, Filter(), 1, follow=True)
+        seen.extend([item["event"].seq async for item in stream if item["event"] is not None])
 
     following = asyncio.create_task(follow())
     await ask(daemon)

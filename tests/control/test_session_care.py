@@ -65,7 +65,7 @@ async def test_a_prompt_that_is_refused_and_one_that_nobody_waits_for_choose_no_
     with pytest.raises(errors.SessionPaused):
         await ask(client, "no", session=first["id"])
     assert (await get(client, second["id"]))["current"]
-    prompt = test.daemon.service.prompt(
+    prompt = test.daemon.service.conversations.prompt(
         ME, agent="test", text="x", session="", new=True, correlation_id="", unattended=True
     )
     async with aclosing(prompt) as events:
@@ -77,7 +77,7 @@ async def test_a_prompt_that_is_refused_and_one_that_nobody_waits_for_choose_no_
 async def test_each_user_has_a_current_session_of_his_own(test: Scripted, client: AsyncClient) -> None:
     service = test.daemon.service
     mine = await make(client, "one")
-    theirs = await service.create_session(OTHER, "test", "")
+    theirs = await service.sessions.create(OTHER, "test", "")
     assert theirs.current
     assert (await get(client, mine["id"]))["current"]
     await ask(client, "an administrator looks in", session=theirs.id)
@@ -126,7 +126,7 @@ async def test_a_paused_session_refuses_prompts_and_keeps_its_queue(
             await ask(client, "no", **where)
         assert caught.value.suggestion == f"Run: lactl sessions resume {session.id}"
         assert caught.value.exit_status == 73
-    await test.daemon.service.approve(ME, approval.id, "")
+    await test.daemon.service.approvals.approve(ME, approval.id, "")
     await running.over.wait()
     assert (running.failure, running.answer) == (None, "re: ask")
     await session.until_at_rest()
@@ -253,16 +253,16 @@ async def test_another_users_session_does_not_exist_for_any_of_this(
 
     def attempts(session: str) -> list[Any]:
         return [
-            service.switch_session(OTHER, session),
-            service.rename_session(OTHER, session, "theirs"),
-            service.pause_session(OTHER, session),
-            service.resume_session(OTHER, session),
-            service.fork_session(OTHER, session, "", None),
-            service.delete_session(OTHER, session, confirmed=True),
-            service.delete_session(OTHER, session, confirmed=False),
-            service.export_session(OTHER, session, "jsonl"),
-            service.wait(OTHER, session, None),
-            anext(service.watch(OTHER, session)),
+            service.sessions.switch(OTHER, session),
+            service.sessions.rename(OTHER, session, "theirs"),
+            service.sessions.pause(OTHER, session),
+            service.sessions.resume(OTHER, session),
+            service.sessions.fork(OTHER, session, "", None),
+            service.sessions.delete(OTHER, session, confirmed=True),
+            service.sessions.delete(OTHER, session, confirmed=False),
+            service.sessions.export(OTHER, session, "jsonl"),
+            service.conversations.wait(OTHER, session, None),
+            anext(service.conversations.watch(OTHER, session)),
         ]
 
     async def said(session: str) -> list[tuple[str, str, str, str]]:
@@ -284,11 +284,11 @@ async def test_what_no_session_can_be_called_is_not_found(test: Scripted) -> Non
     service = test.daemon.service
     for session in STRANGE:
         for attempt in (
-            service.switch_session(ME, session),
-            service.delete_session(ME, session, confirmed=True),
-            service.export_session(ME, session, "markdown"),
-            service.wait(ME, session, 1.0),
-            anext(service.watch(ME, session)),
+            service.sessions.switch(ME, session),
+            service.sessions.delete(ME, session, confirmed=True),
+            service.sessions.export(ME, session, "markdown"),
+            service.conversations.wait(ME, session, 1.0),
+            anext(service.conversations.watch(ME, session)),
         ):
             with pytest.raises(errors.SessionNotFound):
                 await attempt

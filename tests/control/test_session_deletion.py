@@ -65,7 +65,7 @@ async def test_a_deleted_session_leaves_headers_and_a_tombstone(test: Scripted, 
 async def _used_approval(test: Scripted, session: str) -> str:
     turn = await test.agent.prompt(test.agent.sessions[session], "ask")
     approval = await asked(test)
-    await test.daemon.service.approve(ME, approval.id, "")
+    await test.daemon.service.approvals.approve(ME, approval.id, "")
     await turn.over.wait()
     return approval.id
 
@@ -105,7 +105,7 @@ async def test_deleting_ends_what_runs_and_what_waits(test: Scripted, client: As
         ] is None
     assert all(isinstance(turn.failure, errors.Cancelled) for turn in turns)
     with pytest.raises(errors.ApprovalNotFound):
-        await test.daemon.service.approve(ME, approval.id, "")
+        await test.daemon.service.approvals.approve(ME, approval.id, "")
     assert test.daemon.registry.approvals.open_ones() == []
     assert test.daemon.history.state("turns") == {}
     assert lines(out_of(test)) == []
@@ -116,9 +116,9 @@ async def test_two_who_delete_one_session_and_one_who_prompts_it(test: Scripted,
     made = await make(client, "one")
     service = test.daemon.service
     prompt = asyncio.create_task(
-        service.ask(ME, agent="test", text="two", session=made["id"], new=False, timeout_s=60)
+        service.conversations.ask(ME, agent="test", text="two", session=made["id"], new=False, timeout_s=60)
     )
-    deleting = [service.delete_session(ME, made["id"], confirmed=True) for _ in range(2)]
+    deleting = [service.sessions.delete(ME, made["id"], confirmed=True) for _ in range(2)]
     done = await asyncio.gather(*deleting, prompt, return_exceptions=True)
     assert sorted(type(one).__name__ for one in done[:2]) == ["NoneType", "SessionNotFound"]
     assert isinstance(done[2], errors.SessionNotFound | errors.Cancelled)

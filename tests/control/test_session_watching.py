@@ -49,12 +49,12 @@ async def test_waiting_ends_when_nothing_runs_or_waits(test: Scripted, client: A
     assert (await client.call("Sessions.Wait", session=session.id))["session_info"]["state"] == "idle"
     turns = [await test.agent.prompt(session, text) for text in ("ask", "later")]
     approval = await asked(test)
-    waiting = asyncio.create_task(test.daemon.service.wait(ME, session.id, 60.0))
+    waiting = asyncio.create_task(test.daemon.service.conversations.wait(ME, session.id, 60.0))
     with pytest.raises(errors.TimedOut) as caught:
         await client.call("Sessions.Wait", session=session.id, timeout_s=0.01)
     assert caught.value.exit_status == 124
     assert not waiting.done()
-    await test.daemon.service.approve(ME, approval.id, "")
+    await test.daemon.service.approvals.approve(ME, approval.id, "")
     assert (await waiting).queued == 0
     assert all(turn.over.is_set() for turn in turns)
     for bad in (0.0, -1.0, 1e9):
@@ -68,7 +68,7 @@ async def test_a_plan_that_is_applied_keeps_a_session_from_rest_until_it_stops(
     made = await make(client)
     session = test.agent.sessions[made["id"]]
     session.plan = Plan(session=session.id, phase="applying")
-    waiting = asyncio.create_task(test.daemon.service.wait(ME, session.id, 60.0))
+    waiting = asyncio.create_task(test.daemon.service.conversations.wait(ME, session.id, 60.0))
     await until(lambda: session.stream._bell is not None)
     session.stream.emit(PlanChanged(plan={}, task=""))
     await until(lambda: session.stream._bell is not None)
@@ -77,7 +77,7 @@ async def test_a_plan_that_is_applied_keeps_a_session_from_rest_until_it_stops(
     session.stream.emit(PlanChanged(plan={}, task=""))
     assert (await waiting).mode == "applying"
     session.plan = replace(session.plan, stopped_at="", phase="completed")
-    assert (await test.daemon.service.wait(ME, session.id, 60.0)).mode == "normal"
+    assert (await test.daemon.service.conversations.wait(ME, session.id, 60.0)).mode == "normal"
 
 
 async def test_whoever_waits_hears_that_the_session_is_gone_and_a_client_that_left_waits_no_more(
@@ -93,7 +93,7 @@ async def test_whoever_waits_hears_that_the_session_is_gone_and_a_client_that_le
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not [one for one in asyncio.all_tasks() if "until_at_rest" in repr(one)])
-    waiting = asyncio.create_task(test.daemon.service.wait(ME, session.id, None))
+    waiting = asyncio.create_task(test.daemon.service.conversations.wait(ME, session.id, None))
     await until(lambda: [one for one in asyncio.all_tasks() if "until_at_rest" in repr(one)])
     await client.call("Sessions.Delete", session=session.id, confirmed=True)
     with pytest.raises(errors.SessionNotFound):
@@ -136,7 +136,7 @@ async def test_who_comes_while_a_turn_waits_hears_of_the_question_again(
         assert (await watching.has("approval_requested"))["approval"] == approval.id
         assert watching.events[0] is not None
         assert watching.events[0]["session_info"]["waits_for"] == approval.id
-        await test.daemon.service.approve(ME, approval.id, "")
+        await test.daemon.service.approvals.approve(ME, approval.id, "")
         await watching.has("done")
         assert watching.types().count("approval_requested") == 1
 
@@ -146,7 +146,7 @@ async def test_a_watcher_that_reads_nothing_is_let_go(
 ) -> None:
     monkeypatch.setattr(stream, "_MAX_BEHIND_CHARS", 20_000)
     made = await make(client)
-    async with aclosing(test.daemon.service.watch(ME, made["id"])) as events:
+    async with aclosing(test.daemon.service.conversations.watch(ME, made["id"])) as events:
         assert (await anext(events))["type"] == "session"
         for _ in range(3):
             await ask(client, "x" * 10_000, session=made["id"])
@@ -172,14 +172,14 @@ async def test_a_watcher_who_loses_his_rights_hears_no_more(
     monkeypatch.setattr(sight, "RIGHTS_S", 0.0)
     rules = _Rules()
     test.daemon.authority._deciders = (rules,)
-    made = await test.daemon.service.create_session(OTHER, "test", "")
-    watched = test.daemon.service.watch(OTHER, made.id)
+    made = await test.daemon.service.sessions.create(OTHER, "test", "")
+    watched = test.daemon.service.conversations.watch(OTHER, made.id)
     async with aclosing(watched) as events:
         assert (await anext(events))["type"] == "session"
-        await test.daemon.service.rename_session(OTHER, made.id, "seen")
+        await test.daemon.service.sessions.rename(OTHER, made.id, "seen")
         assert (await anext(events))["session_info"]["title"] == "seen"
         rules.allowed = False
-        await test.daemon.service.rename_session(ME, made.id, "not seen")
+        await test.daemon.service.sessions.rename(ME, made.id, "not seen")
         with pytest.raises(errors.PermissionDenied):
             await anext(events)
 

@@ -10,7 +10,6 @@ from contextlib import aclosing
 
 import pytest
 
-from lightagentd import api
 from lightagentd.control import sight
 from lightagentd.control.authz import INTERACTION, Authority, Caller, Operation
 from lightagentd.control.dbus import watchers
@@ -67,7 +66,7 @@ async def bus(paths: Paths, rules: Rules) -> AsyncIterator[tuple[Daemon, str]]:
     toml = '[worker]\nchange_agents = ["talker"]\n'
     async with serving(paths, script, toml=toml, extra=f"{FRONT}\n") as (daemon, address):
         daemon.authority._deciders = (rules,)
-        prompt = daemon.service.prompt(
+        prompt = daemon.service.conversations.prompt(
             ME, agent=HIDDEN, text=f"know {SECRET}", session="", new=True, correlation_id=""
         )
         async with aclosing(prompt) as events:
@@ -106,21 +105,25 @@ async def test_answers_about_several_agents_leave_out_the_hidden_one(daemon: Dae
     service = daemon.service
 
     async def answers() -> list[object]:
-        past = service.subscribe(ME, Filter(), 1, follow=False)
+        past = service.events.subscribe(ME, Filter(), 1, follow=False)
         return [
-            await service.list_agents(ME),
-            await service.list_sessions(ME, ""),
-            await service.list_approvals(ME, every=True),
-            await service.list_undoable(ME, ""),
-            [one async for one in past if isinstance(one, api.Missed) or one.agent or one.session],
-            [event for event in await service.query(ME, Filter(), 1000) if event.agent or event.session],
+            await service.agents.listed(ME),
+            await service.sessions.listed(ME, ""),
+            await service.approvals.listed(ME, all_=True),
+            await service.undo.listed(ME, ""),
+            [one async for one in past if (event := one["event"]) is None or event.agent or event.session],
+            [
+                event
+                for event in await service.history.query(ME, Filter(), 1000)
+                if event.agent or event.session
+            ],
         ]
 
     hidden = await answers()
     assert HIDDEN not in str(hidden)
     assert SECRET not in str(hidden)
     assert "ops" in str(hidden[0])
-    status = await service.status(ME)
+    status = await service.manager.status(ME)
     assert status.sessions == 0
     assert HIDDEN not in str(status.workers)
     rules.hidden.clear()
@@ -131,28 +134,28 @@ async def test_answers_about_several_agents_leave_out_the_hidden_one(daemon: Dae
 @needs_root
 async def test_answers_about_the_hidden_agent_are_refused(daemon: Daemon) -> None:
     service = daemon.service
-    [session] = await service.list_sessions(ROOTS, HIDDEN)
-    [approval] = await service.list_approvals(ROOTS, every=False)
-    explain = service.explain_policy(
-        ME, agent=HIDDEN, tool="file", action="read", args={}, trigger="person", tainted=False, uid=None
+    [session] = await service.sessions.listed(ROOTS, HIDDEN)
+    [approval] = await service.approvals.listed(ROOTS, all_=False)
+    explain = service.policy.explain(
+        ME, agent=HIDDEN, tool="file", action="read", args={}, trigger="person", tainted=False
     )
     for asking in (
-        service.get_agent(ME, HIDDEN),
-        service.list_sessions(ME, HIDDEN),
-        service.get_session(ME, session.id),
-        service.messages(ME, session.id, 10),
-        service.get_approval(ME, approval.id),
-        service.deny(ME, approval.id, ""),
-        service.list_undoable(ME, HIDDEN),
-        service.query(ME, Filter(agent=HIDDEN), 10),
-        anext(service.subscribe(ME, Filter(agent=HIDDEN), 1, follow=False)),
-        anext(service.undo(ME, "", HIDDEN)),
+        service.agents.get(ME, HIDDEN),
+        service.sessions.listed(ME, HIDDEN),
+        service.sessions.get(ME, session.id),
+        service.sessions.messages(ME, session.id, 10),
+        service.approvals.get(ME, approval.id),
+        service.approvals.deny(ME, approval.id, ""),
+        service.undo.listed(ME, HIDDEN),
+        service.history.query(ME, Filter(agent=HIDDEN), 10),
+        anext(service.events.subscribe(ME, Filter(agent=HIDDEN), 1, follow=False)),
+        anext(service.undo.run(ME, "", HIDDEN)),
         explain,
     ):
         with pytest.raises(PermissionDenied):
             await asking
-    assert await service.query(ME, Filter(session=session.id), 10) == []
-    assert await service.query(ROOTS, Filter(session=session.id), 10)
+    assert await service.history.query(ME, Filter(session=session.id), 10) == []
+    assert await service.history.query(ROOTS, Filter(session=session.id), 10)
 
 
 @needs_root
@@ -161,7 +164,7 @@ async def test_a_stream_leaves_out_what_is_hidden_meanwhile_and_ends_with_the_ri
 ) -> None:
     monkeypatch.setattr(sight, "RIGHTS_S", 0.0)
     rules.hidden.clear()
-    stream = daemon.service.subscribe(ME, Filter(topic="tool.test"), None, follow=True)
+    stream = daemon.service.events.subscribe(ME, Filter(topic="tool.test"), None, follow=True)
     async with aclosing(stream) as events:
 
         async def next_after(*agents: str) -> str:
@@ -170,8 +173,8 @@ async def test_a_stream_leaves_out_what_is_hidden_meanwhile_and_ends_with_the_ri
             for agent in agents:
                 with within(agent=agent):
                     await daemon.history.append(emitted("tool.test", "done", {}))
-            event = await waiting
-            assert isinstance(event, api.StoredEvent)
+            event = (await waiting)["event"]
+            assert event is not None
             return event.agent
 
         assert await next_after(HIDDEN) == HIDDEN

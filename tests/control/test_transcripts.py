@@ -12,7 +12,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.agents.sessions import imports
 from lightagentd.client.aio import AsyncClient
-from lightagentd.control.operations import session_care
+from lightagentd.control.operations import sessions as session_operations
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, check_conversation
@@ -204,7 +204,7 @@ async def test_a_damaged_export_names_the_line_and_why(test: Scripted, client: A
     assert "line 2: there is a NUL byte" in await said(first, user.replace("read", "re\0ad"))
     text = joined(first, user.replace("read", "re\udc80ad"))
     with pytest.raises(errors.ImportInvalid, match="line 2: it is not UTF-8"):
-        await test.daemon.service.import_session(ME, "test", text, "")
+        await test.daemon.service.sessions.import_(ME, "test", text, "")
     assert "line 2: it is not UTF-8" in await said(first, changed(user, content="\ud800"))
     assert "line 2: it is not JSON (it is nested" in await said(first, "[" * 20_000)
     assert "larger than 50000 bytes" in await said(first, changed(user, content="x" * 50_000))
@@ -236,7 +236,7 @@ async def test_an_import_that_would_take_long_is_refused_before_it_does(
 async def test_one_conversation_after_the_other_is_read(
     test: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = (await test.daemon.service.export_session(ME, (await test.session()).id, "jsonl")).text
+    whole = (await test.daemon.service.sessions.export(ME, (await test.session()).id, "jsonl")).text
     read, running, most = imports.read, 0, 0
 
     def counted(*args: Any, **more: Any) -> imports.Imported:
@@ -250,7 +250,7 @@ async def test_one_conversation_after_the_other_is_read(
 
     monkeypatch.setattr(imports, "read", counted)
     service = test.daemon.service
-    made = await asyncio.gather(*(service.import_session(ME, "test", whole, "") for _ in range(8)))
+    made = await asyncio.gather(*(service.sessions.import_(ME, "test", whole, "") for _ in range(8)))
     assert (len({one.id for one in made}), most) == (8, 1)
 
 
@@ -258,7 +258,7 @@ async def test_an_export_that_no_answer_can_hold_is_refused(
     test: Scripted, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await talked(client)
-    monkeypatch.setattr(session_care, "MAX_MESSAGE_BYTES", 300)
+    monkeypatch.setattr(session_operations, "MAX_MESSAGE_BYTES", 300)
     with pytest.raises(errors.MessageTooLarge, match="MiB"):
         await export(client, session)
 

@@ -63,19 +63,19 @@ async def last(events: Any) -> Any:
 
 async def change(rig: Scripted, action: str, *, caller: Caller = ME, **args: Any) -> str:
     """Make a call of the tool file, and give its id."""
-    called = rig.daemon.service.call_tool(caller, agent="test", tool="file", action=action, args=args)
+    called = rig.daemon.service.tools.call(caller, agent="test", tool="file", action=action, args=args)
     events = [event async for event in called]
     assert events[-1]["type"] == "done", events[-1]
     return str(next(event["call_id"] for event in events if event["type"] == "tool_call"))
 
 
 async def undo(rig: Scripted, call_id: str = "", agent: str = "", caller: Caller = ME) -> Any:
-    return await last(rig.daemon.service.undo(caller, call_id, agent))
+    return await last(rig.daemon.service.undo.run(caller, call_id, agent))
 
 
 async def listed(rig: Scripted) -> list[tuple[str, bool]]:
     """What can be taken back, newest first, and whether it still stands."""
-    found = await rig.daemon.service.list_undoable(ME, "")
+    found = await rig.daemon.service.undo.listed(ME, "")
     return [(one.action, not one.undone_by) for one in found]
 
 
@@ -111,7 +111,7 @@ async def test_again_and_again_it_goes_further_back(rig: Scripted, file: Path) -
 async def test_an_undo_is_taken_back_by_its_own_id(rig: Scripted, file: Path) -> None:
     call_id = await change(rig, "edit", path=str(file), old="one", new="two")
     await undo(rig, call_id)
-    taken_back = (await rig.daemon.service.list_undoable(ME, ""))[0]
+    taken_back = (await rig.daemon.service.undo.listed(ME, ""))[0]
     assert await listed(rig) == [("undo", True), ("edit", False)]
     assert (await undo(rig, taken_back.call_id))["type"] == "done"
     assert file.read_text() == "two\n"
@@ -172,7 +172,7 @@ async def test_a_folder_that_is_gone_or_a_link_refuses(rig: Scripted, tmp_path: 
 
 async def test_a_shell_command_is_named_and_cannot_be_taken_back(rig: Scripted, file: Path) -> None:
     args = {"command": f"rm {file}", "effect": "change"}
-    called = rig.daemon.service.call_tool(ME, agent="test", tool="bash", action="exec", args=args)
+    called = rig.daemon.service.tools.call(ME, agent="test", tool="bash", action="exec", args=args)
     events = [event async for event in called]
     call_id = next(event["call_id"] for event in events if event["type"] == "tool_call")
     with pytest.raises(errors.Conflict, match=f"bash.exec .*rm {file}"):
@@ -180,7 +180,7 @@ async def test_a_shell_command_is_named_and_cannot_be_taken_back(rig: Scripted, 
 
 
 async def test_a_call_that_only_looked_changed_nothing(rig: Scripted, file: Path) -> None:
-    called = rig.daemon.service.call_tool(
+    called = rig.daemon.service.tools.call(
         ME, agent="test", tool="file", action="stat", args={"path": str(file)}
     )
     events = [event async for event in called]
@@ -190,7 +190,7 @@ async def test_a_call_that_only_looked_changed_nothing(rig: Scripted, file: Path
 
 
 async def test_a_started_unit_has_an_opposite(rig: Scripted) -> None:
-    called = rig.daemon.service.call_tool(
+    called = rig.daemon.service.tools.call(
         ME, agent="test", tool="systemd", action="stop", args={"unit": "lightagent-none.service"}
     )
     events = [event async for event in called]
@@ -215,7 +215,7 @@ async def test_a_write_of_the_same_content_has_nothing_to_take_back(rig: Scripte
 
 async def test_another_user_sees_and_takes_back_nothing(rig: Scripted, file: Path) -> None:
     call_id = await change(rig, "write", path=str(file), content="two\n")
-    assert await rig.daemon.service.list_undoable(STRANGER, "") == []
+    assert await rig.daemon.service.undo.listed(STRANGER, "") == []
     for wanted in (call_id, ""):
         with pytest.raises(errors.NotFound):
             await undo(rig, wanted, caller=STRANGER)
@@ -226,7 +226,7 @@ async def test_another_users_call_of_the_action_itself_finds_nothing(open_rig: S
     call_id = await change(open_rig, "write", path=str(file), content="two\n")
     args = {"call_id": call_id}
     ended = await last(
-        open_rig.daemon.service.call_tool(STRANGER, agent="test", tool="file", action="undo", args=args)
+        open_rig.daemon.service.tools.call(STRANGER, agent="test", tool="file", action="undo", args=args)
     )
     assert (ended["type"], ended["code"]) == ("error", "not_found")
     assert file.read_text() == "two\n"
@@ -244,7 +244,7 @@ async def test_an_administrator_who_is_not_root_takes_back_anybodys_in_his_own_n
     call_id = await change(open_rig, "write", caller=STRANGER, path=str(file), content="two\n")
     assert (await undo(open_rig, call_id, caller=ADMINISTRATOR))["type"] == "done"
     assert file.read_text() == "one\n"
-    taken_back = (await open_rig.daemon.service.list_undoable(ADMINISTRATOR, ""))[0]
+    taken_back = (await open_rig.daemon.service.undo.listed(ADMINISTRATOR, ""))[0]
     assert (taken_back.action, taken_back.owner) == ("undo", ADMINISTRATOR.uid)
     assert (await undo(open_rig, taken_back.call_id, caller=ADMINISTRATOR))["type"] == "done"
     assert file.read_text() == "two\n"
@@ -261,10 +261,10 @@ async def test_an_undo_is_a_call_with_intent_and_result_and_nothing_during_a_sto
     rig: Scripted, file: Path
 ) -> None:
     call_id = await change(rig, "write", path=str(file), content="two\n")
-    await rig.daemon.service.panic(ME, "")
+    await rig.daemon.service.safety.panic(ME, "")
     with pytest.raises(errors.Panicked):
         await undo(rig, call_id)
-    await rig.daemon.service.end_panic(ME)
+    await rig.daemon.service.safety.end_panic(ME)
     await undo(rig, call_id)
     intents = [event.data for event in rig.stored(topic="agent.tool_dispatch") if event.type == "intent"]
     assert intents[-1] is not None

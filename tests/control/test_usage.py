@@ -54,15 +54,15 @@ async def used(paths: Paths) -> AsyncIterator[tuple[Scripted, Rules, str, str]]:
 
 
 async def _turn(test: Scripted, caller: Caller) -> str:
-    session = await test.daemon.service.create_session(caller, "test", "")
-    answer = await test.daemon.service.ask(
+    session = await test.daemon.service.sessions.create(caller, "test", "")
+    answer = await test.daemon.service.conversations.ask(
         caller, agent="", text="go", session=session.id, new=False, timeout_s=None
     )
     return answer.session
 
 
 async def names(test: Scripted, caller: Caller, scope: str, name: str = "") -> list[str]:
-    return [row.name for row in await test.daemon.service.usage(caller, scope, name)]
+    return [row.name for row in await test.daemon.service.usage.get(caller, scope, name)]
 
 
 async def test_a_user_sees_what_he_used_and_nobody_elses(used: tuple[Scripted, Rules, str, str]) -> None:
@@ -78,9 +78,9 @@ async def test_a_user_sees_what_he_used_and_nobody_elses(used: tuple[Scripted, R
     [hidden] = await names(test, ME, "turn", mine)
     for scope, name in (("turn", hidden), ("turn", mine), ("session", mine), ("owner", str(ME.uid))):
         with pytest.raises((NotFound, SessionNotFound)) as error:
-            await test.daemon.service.usage(OTHER, scope, name)
+            await test.daemon.service.usage.get(OTHER, scope, name)
         with pytest.raises((NotFound, SessionNotFound)) as nothing:
-            await test.daemon.service.usage(OTHER, scope, "nothing")
+            await test.daemon.service.usage.get(OTHER, scope, "nothing")
         assert error.value.message == nothing.value.message.replace("nothing", name)
         assert type(error.value) is type(nothing.value)
 
@@ -91,11 +91,11 @@ async def test_an_administrator_sees_everybodys(used: tuple[Scripted, Rules, str
     assert set(await names(test, ME, "owner")) == {str(ME.uid), str(OTHER.uid)}
     assert len(await names(test, ME, "turn")) == 2
     assert await names(test, ME, "day") == [today()]
-    [everything] = await test.daemon.service.usage(ME, "all", "")
+    [everything] = await test.daemon.service.usage.get(ME, "all", "")
     assert (everything.turns, everything.total_tokens) == (2, 30)
     for scope in ("day", "all"):
         with pytest.raises(PermissionDenied):
-            await test.daemon.service.usage(OTHER, scope, "")
+            await test.daemon.service.usage.get(OTHER, scope, "")
 
 
 async def test_an_agent_that_may_not_be_looked_at_is_in_no_answer(
@@ -103,20 +103,20 @@ async def test_an_agent_that_may_not_be_looked_at_is_in_no_answer(
 ) -> None:
     test, rules, _, others = used
     assert "test" in await names(test, OTHER, "agent")
-    [row] = await test.daemon.service.usage(OTHER, "agent", "test")
+    [row] = await test.daemon.service.usage.get(OTHER, "agent", "test")
     assert row.turns == 2
     rules.hidden = {"test"}
     for scope in ("agent", "session", "turn"):
         assert await names(test, OTHER, scope) == []
     for scope, name in (("agent", "test"), ("session", others)):
         with pytest.raises(LightagentError):
-            await test.daemon.service.usage(OTHER, scope, name)
+            await test.daemon.service.usage.get(OTHER, scope, name)
 
 
 async def test_who_used_nothing_yet_has_used_nothing(used: tuple[Scripted, Rules, str, str]) -> None:
     test, _, _, _ = used
     for name in (str(THIRD.uid),):
-        [row] = await test.daemon.service.usage(THIRD, "owner", name)
+        [row] = await test.daemon.service.usage.get(THIRD, "owner", name)
         assert row == api.Usage(
             scope="owner",
             name=name,
@@ -134,22 +134,22 @@ async def test_who_used_nothing_yet_has_used_nothing(used: tuple[Scripted, Rules
         )
     assert await names(test, THIRD, "session") == []
     with pytest.raises(InvalidArgument, match="There is no scope 'week'"):
-        await test.daemon.service.usage(ME, "week", "")
+        await test.daemon.service.usage.get(ME, "week", "")
 
 
 async def test_the_budgets_that_apply_and_how_much_is_used(used: tuple[Scripted, Rules, str, str]) -> None:
     test, _, mine, others = used
-    found = await test.daemon.service.budgets(OTHER, others)
+    found = await test.daemon.service.usage.budgets(OTHER, others)
     assert [(one.scope, one.name, one.what, one.limit) for one in found] == [
         ("turn", "", "steps", 3.0),
         ("session", others, "wall_s", 60.0),
         ("owner_day", f"{today()}/{OTHER.uid}", "tokens", 1000.0),
     ]
     assert found[2].used == 15
-    [day] = [one for one in await test.daemon.service.budgets(ME, "") if one.scope == "day"]
+    [day] = [one for one in await test.daemon.service.usage.budgets(ME, "") if one.scope == "day"]
     assert (day.what, day.limit, day.name) == ("cost", 5.0, today())
     with pytest.raises(SessionNotFound):
-        await test.daemon.service.budgets(OTHER, mine)
+        await test.daemon.service.usage.budgets(OTHER, mine)
 
 
 async def test_it_is_there_on_the_socket(paths: Paths, daemon_process: DaemonProcess) -> None:

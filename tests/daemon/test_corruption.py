@@ -57,7 +57,7 @@ async def works(paths: Paths) -> tuple[list[str], list[Event]]:
         assert (await test.prompt(session))[-1]["text"] == "fine"
         await until(lambda: all(export_of(path).exists() for path in damage.left_aside(paths.history)))
         assert (await asyncio.to_thread(test.daemon.history.verify)).ok
-        problems = (await test.daemon.service.status(ME)).problems
+        problems = (await test.daemon.service.manager.status(ME)).problems
         await test.daemon.history.append()  # what the salvage appended is stored before that
         return problems, test.stored(topic="daemon.history")
 

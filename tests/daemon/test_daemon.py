@@ -30,6 +30,12 @@ from tests.talker import talker
 ME = Caller(uid=os.getuid(), gid=os.getgid(), pid=os.getpid())
 
 
+@pytest.fixture(autouse=True)
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemons of these tests are programs of their own, from their start to their end."""
+    monkeypatch.setattr(DaemonProcess, "forks", False)
+
+
 @pytest.fixture
 async def model() -> AsyncIterator[ScriptedModel]:
     async with ScriptedModel([say("the answer")]) as running:
@@ -64,9 +70,11 @@ async def ask(client: AsyncClient, text: str = "hello", **more: Any) -> str:
 
 
 async def test_a_prompt_gets_a_report_of_the_disks(daemon: Daemon) -> None:
-    answer = await daemon.service.ask(ME, agent="ops", text="check disk", session="", new=False, timeout_s=60)
+    answer = await daemon.service.conversations.ask(
+        ME, agent="ops", text="check disk", session="", new=False, timeout_s=60
+    )
     assert answer.steps == 2
-    verification = await daemon.service.verify(ME)
+    verification = await daemon.service.history.verify(ME)
     assert verification.ok
     assert verification.events == daemon.history.head_seq
 
@@ -350,15 +358,17 @@ async def test_200_sessions_at_once_have_no_error_and_keep_their_order(
         service = daemon.service
 
         async def prompt(session: str, text: str) -> str:
-            asked = service.ask(ME, agent="talker", text=text, session=session, new=False, timeout_s=60)
+            asked = service.conversations.ask(
+                ME, agent="talker", text=text, session=session, new=False, timeout_s=60
+            )
             return (await asked).text
 
         async def one(number: int) -> None:
-            session = (await service.create_session(ME, "talker", "")).id
+            session = (await service.sessions.create(ME, "talker", "")).id
             texts = [f"{number}.{step}" for step in range(2)]
             answers = await asyncio.gather(*(prompt(session, text) for text in texts))
             assert answers == [f"re: {text}" for text in texts]
-            shown = [message.content for message in await service.messages(ME, session, 10)]
+            shown = [message.content for message in await service.sessions.messages(ME, session, 10)]
             assert shown == [said for text in texts for said in (text, f"re: {text}")]
 
         await asyncio.gather(*(one(number) for number in range(200)))

@@ -56,7 +56,7 @@ async def client(test: Scripted) -> AsyncIterator[AsyncClient]:
 
 
 def set_limits(test: Scripted, **limits: Any) -> None:
-    test.daemon.upkeep._settings = test.daemon.config.history.model_copy(update=limits)
+    test.daemon.upkeep._settings = test.daemon.now.config.history.model_copy(update=limits)
 
 
 def make_old(test: Scripted, session: str, days: int) -> None:

@@ -171,7 +171,7 @@ async def test_a_question_answered_elsewhere_goes_from_the_screen(paths: Paths, 
         await prompt(test)
         note = await server.has(1)
         question = await asked(test)
-        await test.daemon.service.deny(ME, question.id, "not now")
+        await test.daemon.service.approvals.deny(ME, question.id, "not now")
         await server.until(lambda: server.closed == [note["id"]])
     assert len(server.notes) == 1
 
@@ -275,7 +275,7 @@ async def test_others_questions_are_not_shown(paths: Paths, session_bus: str) ->
         await until(lambda: _follows(test))
         await prompt(test)
         question = await asked(test)
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await until(lambda: test.stored(topic="session.turn")[-1].type == "done")
         done = test.stored(topic="session.turn")[-1].seq
         await until(lambda: parts.link._next["session.turn"] > done)
@@ -327,7 +327,7 @@ async def test_a_failure_is_told_and_a_cancel_is_not(paths: Paths, session_bus: 
         await test.agent.prompt(session, "cancelled")
         await asked(test)
         await server.has(1)
-        await test.daemon.service.cancel(ME, session.id)
+        await test.daemon.service.conversations.cancel(ME, session.id)
         await until(lambda: test.stored(topic="agent.error"))
         await test.agent.prompt(session, "again")
         note = await server.has(2)
@@ -401,7 +401,7 @@ async def test_a_daemon_that_is_started_again_is_taken_up_without_a_gap_or_a_dou
             question = await asked(test)
         # It stops with the question open. What happens before the program is back has to be told, too.
         async with asking(paths, [say("all is well")]) as test:
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
             await until(lambda: _ended(test) == 1)
             ended = await server.has(2)
             assert ended["summary"] == "Agent test has answered"

@@ -4,7 +4,8 @@ A root takes half a minute or more to make, so it is cached below `$LIGHTAGENT_T
 checkout, under the hash of all that went into it. Nothing ever writes to a finished one, and it can be
 removed at any time while no test runs. Making it is safe against a second test run and against being killed.
 
-    python -m tests.e2e.debian        print the folder of BUILDER, for packaging/checkout/deb.sh and rpm.sh
+    python -m tests.e2e.debian            print the folder of BUILDER, for packaging/checkout/*.sh
+    python -m tests.e2e.debian machine    print the folder of MACHINE
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,4 +147,4 @@ def _host_apt_settings() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(ensure_root(cache_folder(), BUILDER))
+    print(ensure_root(cache_folder(), MACHINE if sys.argv[1:] == ["machine"] else BUILDER))

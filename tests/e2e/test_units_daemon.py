@@ -29,7 +29,7 @@ EXPOSURE = {
 }
 HANGING = """
 import asyncio, signal, time
-from lightagentd.daemon import daemon
+from lightagentd.daemon import serving as daemon
 serve = daemon.serve
 
 def hang_here():

@@ -259,8 +259,10 @@ async def test_a_failing_store_ends_no_turn_and_status_names_it(paths: Paths, sh
         assert not session.record.tainted
         system = test.model.requests[-1].body["messages"][0]["content"]
         assert "cannot be read just now" in system
-        assert any(shelf in problem for problem in (await test.daemon.service.status(ME)).problems)
+        assert any(shelf in problem for problem in (await test.daemon.service.manager.status(ME)).problems)
         wrong(shelf)
         await test.prompt(session)
         assert "cannot be read" not in test.model.requests[-1].body["messages"][0]["content"]
-        assert not any(shelf in problem for problem in (await test.daemon.service.status(ME)).problems)
+        assert not any(
+            shelf in problem for problem in (await test.daemon.service.manager.status(ME)).problems
+        )

@@ -57,11 +57,11 @@ async def test_a_daemon_with_broken_rules_does_not_start(paths: Paths, broken: s
 
 async def test_a_reload_takes_new_rules(daemon: Daemon, paths: Paths) -> None:
     write(paths.config / "policy.d" / "10-a.toml", DENY)
-    done = await daemon.service.reload_content()
+    done = await daemon.service.manager.reload_content()
     assert "took 1 rules from 1 files of policy.d" in done.applied
     assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
     (paths.config / "policy.d" / "10-a.toml").unlink()
-    await daemon.service.reload_content()
+    await daemon.service.manager.reload_content()
     assert daemon.registry.policy.decide(READ).rule == "default-observe"
     assert [data["rules"] for _, data in events(daemon)] == [0, 1, 0]
 
@@ -72,7 +72,7 @@ async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths
         old = daemon.registry.policy.rules
         file.write_text(DENY.replace("name", "nam"))
         write(paths.config / "policy.d" / "20-b.toml", DENY.replace("no-hosts", "another"))
-        done = await daemon.service.reload_content()
+        done = await daemon.service.manager.reload_content()
         assert daemon.registry.policy.rules is old
         assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
         assert any("kept the old rules" in text for text in done.applied)
@@ -83,7 +83,7 @@ async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths
         assert kind == "broken"
         assert data["sha256"] == old.sha256
         file.write_text(DENY)
-        done = await daemon.service.reload_content()
+        done = await daemon.service.manager.reload_content()
         assert not [text for text in done.problems if "policy.d" in text]
         assert len(daemon.registry.policy.rules.rules) == 2
 
@@ -94,7 +94,7 @@ async def test_a_folder_that_is_none_keeps_the_old_rules(paths: Paths) -> None:
         file.unlink()
         file.parent.rmdir()
         Path(file.parent).write_text("no folder")
-        await daemon.service.reload_content()
+        await daemon.service.manager.reload_content()
         assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
         assert "cannot be read" in daemon.registry.policy.problem
 
@@ -119,5 +119,5 @@ async def test_a_rule_that_can_match_nothing_is_a_problem_and_still_in_force(pat
         ]
         assert len(daemon.registry.policy.rules.rules) == 6
         file.write_text(DENY)
-        await daemon.service.reload_content()
+        await daemon.service.manager.reload_content()
         assert not [text for text in daemon.problems() if "can match no call" in text]

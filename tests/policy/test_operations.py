@@ -50,12 +50,12 @@ async def daemon(paths: Paths) -> AsyncIterator[Daemon]:
 
 async def explain(daemon: Daemon, name: str, caller: Caller = ME, **changes: Any) -> api.PolicyExplanation:
     tool, _, action = name.partition(".")
-    given: dict[str, Any] = {"agent": "doer", "args": {}, "trigger": "person", "tainted": False, "uid": None}
-    return await daemon.service.explain_policy(caller, tool=tool, action=action, **given | changes)
+    given: dict[str, Any] = {"agent": "doer", "args": {}}
+    return await daemon.service.policy.explain(caller, tool=tool, action=action, **given | changes)
 
 
 async def test_the_rules_in_force_are_listed_with_their_origin(daemon: Daemon, paths: Paths) -> None:
-    listed = await daemon.service.list_rules(OTHER)
+    listed = await daemon.service.policy.listed(OTHER)
     file = paths.config / "policy.d" / "10-a.toml"
     assert [(rule.name, rule.origin) for rule in listed] == [
         ("no-hosts", f"{file}:1"),
@@ -86,7 +86,7 @@ async def test_explain_looks_at_taint_trigger_and_caller(daemon: Daemon) -> None
     assert (tainted.decision, tainted.rule, tainted.origin) == ("ask", "tainted-reach", "")
     assert "example.org" in tainted.message
     limited = {"path": "/srv/x"}
-    assert (await explain(daemon, "file.read", args=limited, uid=0)).rule == "reads"
+    assert (await explain(daemon, "file.read", args=limited, caller_=0)).rule == "reads"
 
 
 async def test_explain_looks_at_plan_mode(daemon: Daemon) -> None:
@@ -102,7 +102,7 @@ async def test_explain_looks_at_plan_mode(daemon: Daemon) -> None:
 async def test_explain_fills_in_the_defaults_of_the_arguments(daemon: Daemon, paths: Paths) -> None:
     table = '[[rule]]\nname = "in-root"\ndecision = "ask"\ntool = "bash"\nargs = { cwd = "/" }\n'
     write(paths.config / "policy.d" / "20-b.toml", table)
-    await daemon.service.reload_content()
+    await daemon.service.manager.reload_content()
     assert (await explain(daemon, "bash.exec", args={"command": "ls"})).rule == "in-root"
     elsewhere = {"command": "ls", "cwd": "/srv"}
     assert (await explain(daemon, "bash.exec", args=elsewhere)).rule != "in-root"
@@ -157,7 +157,7 @@ async def store(
 async def replay(
     daemon: Daemon, text: str, caller: Caller = ME, *, agent: str = "", since_us: int = 0
 ) -> tuple[list[api.PolicyChange], api.PolicyReplay]:
-    stream = daemon.service.replay_policy(caller, files={"new.toml": text}, agent=agent, since_us=since_us)
+    stream = daemon.service.policy.replay(caller, files={"new.toml": text}, agent=agent, since_us=since_us)
     found = [one async for one in stream]
     changes = [one.change for one in found if one.change is not None]
     assert len(changes) == len(found) - 1
@@ -224,7 +224,7 @@ async def test_replay_refuses_what_is_no_text(daemon: Daemon) -> None:
     wrong: list[Any] = [7, [], None, "x", {"a": 7}, {"a": "x" * (MAX_RULES_CHARS + 1)}]
     for files in wrong:
         with pytest.raises(errors.InvalidArgument) as caught:
-            await anext(daemon.service.replay_policy(ME, files=files, agent="", since_us=0))
+            await anext(daemon.service.policy.replay(ME, files=files, agent="", since_us=0))
         assert caught.value.field == "files"
 
 
@@ -244,7 +244,7 @@ async def test_replay_gives_up_on_rules_that_take_too_long(daemon: Daemon) -> No
 
 
 async def test_replay_opens_no_file(daemon: Daemon, paths: Paths) -> None:
-    stream = daemon.service.replay_policy(
+    stream = daemon.service.policy.replay(
         ME, files={str(paths.config / "policy.d" / "10-a.toml"): ""}, agent="", since_us=0
     )
     assert [one.judged async for one in stream] == [0]

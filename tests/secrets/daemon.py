@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lightagentd.daemon import daemon
+from lightagentd.daemon import serving
 from lightagentd.events.journal import sink as journald
 
 if __name__ == "__main__":
@@ -18,4 +18,4 @@ if __name__ == "__main__":
     assert kinds is not None
     kinds["path"] = place
     journald.JournaldSink.available = staticmethod(lambda: True)  # type: ignore[method-assign]
-    daemon.main()
+    serving.main()

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from lightagentd.daemon.daemon import serve
+from lightagentd.daemon.serving import serve
 from lightagentd.events.journal import log as journal_log
 from lightagentd.host.paths import Paths
 

@@ -123,6 +123,18 @@ seccomp.program(seccomp.OBSERVE_FAMILIES)
     assert "OSError" in done.stderr
 
 
+def test_a_filter_is_made_in_a_unit_that_allows_little() -> None:
+    said = filtered(
+        """
+refused = ("seccomp", "memfd_create", "pipe", "pipe2")
+seccomp.enter(seccomp.program((*seccomp.OBSERVE_FAMILIES, seccomp.AF_UNIX), refused=refused))
+code = "from lightagentd.worker import lockdown; print(lockdown.forbid_programs())"
+os.execv(sys.executable, [sys.executable, "-c", code])
+"""
+    )
+    assert said == "True\n"
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only there are calls of x32")
 def test_a_call_of_another_architecture_ends_the_process() -> None:
     said = filtered(

@@ -7,14 +7,13 @@ shows. Format: https://dbus.freedesktop.org/doc/dbus-specification.html#introspe
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from lightagentd.control.dbus.methods import OPTIONS, Method, methods
 from lightagentd.control.dbus.streams import STREAM
-from lightagentd.control.varlink.interfaces import INTERFACES
+from lightagentd.control.operations.service import INTERFACES
 
 DOCTYPE = (
     '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"\n'
@@ -54,9 +53,8 @@ def signal_element(name: str, doc: str, args: Mapping[str, str]) -> Element:
 def manager_interfaces() -> tuple[Element, ...]:
     """The interfaces of `/org/lightagent1` that hold methods, in the order of the documentation."""
     found = {}
-    for cls in INTERFACES:
-        name = str(getattr(cls, "name"))  # noqa: B009 - a class of any interface
-        found[name] = documented(Element("interface", name=name), inspect.getdoc(cls) or "")
+    for one in INTERFACES:
+        found[one.name] = documented(Element("interface", name=one.name), one.doc)
     for method in methods().values():
         found[method.interface].append(method_element(method))
     return tuple(found.values())

@@ -8,10 +8,8 @@ A method that streams gives the path of a stream (`streams`). `_BY_HAND` has the
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-import typing
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -28,9 +26,9 @@ from lightagentd.control.dbus.types import (
     signature_of,
     to_bus,
 )
-from lightagentd.control.operations.service import Service
+from lightagentd.control.operations.declared import Method as Declared
+from lightagentd.control.operations.service import INTERFACES, Service
 from lightagentd.control.outgoing import cleaned
-from lightagentd.control.varlink.interfaces import INTERFACES
 
 MANAGER = "org.lightagent1.Manager"
 OPTIONS = "options"
@@ -107,7 +105,7 @@ class Method:
 @functools.cache
 def methods() -> Mapping[tuple[str, str], Method]:
     """Every method of `/org/lightagent1` that the interfaces have, by interface and name."""
-    found = [_method(cls, name) for cls in INTERFACES for name in _names(cls)]
+    found = [_method(one) for interface in INTERFACES for one in interface.methods]
     by_name = {(method.interface, method.name): method for method in found}
     for change in _BY_HAND:
         method = change(by_name)
@@ -115,63 +113,42 @@ def methods() -> Mapping[tuple[str, str], Method]:
     return by_name
 
 
-def _names(cls: type) -> Sequence[str]:
-    """The methods of an interface in the order of its source."""
-    seen = {name: None for base in reversed(cls.__mro__) for name in vars(base)}
-    return [name for name in seen if hasattr(getattr(cls, name, None), "_varlink_signature")]
-
-
-def _method(cls: type, name: str) -> Method:
-    function: Any = getattr(cls, name)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    hints = typing.get_type_hints(function.__wrapped__)
-    result = hints["return"]
-    result_name, *other_names = function._varlink_signature.return_type.as_type.__annotations__ or [""]
-    streaming = bool(function._varlink_signature.more)
-    assert streaming or not other_names
-    item = typing.get_args(result)[0] if streaming else None
+def _method(declared: Declared) -> Method:
+    mark, result = declared.mark, declared.result
+    results = {mark.returns: signature_of(result)} if mark.returns else {}
 
     def invoke(service: Service, caller: Caller, args: dict[str, Any]) -> Any:
-        bound = getattr(cls(service, caller), name)
-        if streaming:
-            return _items(bound(**args), result_name, other_names)
-        return _result(bound(**args), result_name)
+        called = declared.call(service.of(declared.operations), caller, args)
+        return _items(called, declared) if mark.streams else called
 
     return Method(
-        interface=str(getattr(cls, "name")),  # noqa: B009 - a class of any interface
-        name=name,
-        doc=inspect.cleandoc(function.__doc__ or ""),
-        required={one.name: signature_of(hints[one.name]) for one in parameters if one.default is one.empty},
-        optional={
-            one.name: signature_of(hints[one.name]) for one in parameters if one.default is not one.empty
-        },
-        results={"stream": "o"} if streaming else {result_name: signature_of(result)} if result_name else {},
-        streaming=streaming,
-        begins_at_once=item is api.TurnEvent,
-        members={one.name: found for one in parameters if (found := members_of(hints[one.name]))},
+        interface=declared.interface,
+        name=mark.name,
+        doc=declared.doc,
+        required={one.name: signature_of(one.annotation) for one in declared.parameters if one.required},
+        optional={one.name: signature_of(one.annotation) for one in declared.parameters if not one.required},
+        results={"stream": "o"} if mark.streams else results,
+        streaming=mark.streams,
+        begins_at_once=result == api.TurnEvent,
+        members={one.name: found for one in declared.parameters if (found := members_of(one.annotation))},
         invoke=invoke,
     )
 
 
-async def _result(answering: Any, name: str) -> Any:
-    return (await answering).parameters.get(name)
-
-
-async def _items(
-    answers: AsyncGenerator[Any, None], name: str, others: Sequence[str]
-) -> AsyncGenerator[Any, None]:
-    """What a stream yields: the value of its first result, or of another one below its name. A null at its
-    end is left out.
+async def _items(items: AsyncGenerator[Any, None], declared: Declared) -> AsyncGenerator[Any, None]:
+    """What a stream yields. Of items that are objects with names of their own the value of the first name,
+    or that of another one below its name.
     """
-    async with aclosing(answers):
-        async for answer in answers:
-            item = answer.parameters[name]
-            if item is not None:
+    first = "" if declared.mark.returns else next(iter(declared.mark.end))
+    async with aclosing(items):
+        async for item in items:
+            if not first:
                 yield item
-            for other in others:
-                if (value := answer.parameters[other]) is not None:
-                    yield {other: asdict(value)}
-            if not answer.continues:
+            elif item[first] is not None:
+                yield item[first]
+            else:
+                yield {name: asdict(value) for name, value in item.items() if value is not None}
+            if declared.mark.is_last is not None and declared.mark.is_last(item):
                 return
 
 

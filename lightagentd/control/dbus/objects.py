@@ -50,7 +50,7 @@ from lightagentd.control.operations.service import Service
 from lightagentd.errors import LimitExceeded, NotFound, PermissionDenied
 
 if TYPE_CHECKING:
-    from lightagentd.daemon.daemon import Daemon
+    from lightagentd.daemon.runtime import Runtime
 
 Prompt = Callable[[Caller, dict[str, Any]], Awaitable[Reply]]
 """caller, arguments by name (`text`, and `agent` or `session`, and the options)."""
@@ -76,10 +76,10 @@ class Telling:
 class Objects:
     """End with `close()`."""
 
-    def __init__(self, daemon: Daemon, emit: Emit, prompt: Prompt) -> None:
-        self._daemon, self._prompt = daemon, prompt
-        self._views = Views(daemon)
-        self.watchers = Watchers(self._views, daemon.authority, emit, self._end_changes)
+    def __init__(self, runtime: Runtime, service: Service, emit: Emit, prompt: Prompt) -> None:
+        self._service, self._subscriptions, self._prompt = service, runtime.subscriptions, prompt
+        self._views = Views(service, runtime.registry)
+        self.watchers = Watchers(self._views, runtime.authority, emit, self._end_changes)
         self.changes: Changes | None = None
         """There while somebody is told."""
         self._ending: set[asyncio.Task[None]] = set()
@@ -152,7 +152,7 @@ class Objects:
         def invoke(service: Service, caller: Caller, args: dict[str, Any]) -> Any:
             return method.invoke(service, caller, args | own)
 
-        return await replace(method, invoke=invoke).call(self._daemon.service, caller, call)
+        return await replace(method, invoke=invoke).call(self._service, caller, call)
 
     # Properties
 
@@ -231,7 +231,7 @@ class Objects:
     @contextmanager
     def _telling(self, caller: Caller, *, must: bool) -> Iterator[Telling]:
         """A block in which an answer is made, and from which on the caller is told what changes; not when the
-        block fails. Without room for one more there is no watcher; or LimitExceeded, if he `must` be told.
+        block fails. Without room for one more there is no watcher; or LimitExceeded, if they `must` be told.
         """
         watcher, is_new = self.watchers.get(caller.bus_name), False
         try:
@@ -260,8 +260,7 @@ class Objects:
 
     def _begin_changes(self) -> None:
         if self.changes is None:
-            daemon = self._daemon
-            self.changes = Changes(self._views, daemon.subscriptions, self.watchers.tell)
+            self.changes = Changes(self._views, self._subscriptions, self.watchers.tell)
             self.changes.start()
 
     def _end_changes(self) -> None:

@@ -27,11 +27,12 @@ from lightagentd.control.dbus.objects import Objects
 from lightagentd.control.dbus.peers import Peer, Peers
 from lightagentd.control.dbus.streams import STREAM, Stream, check_room, open_stream, open_turn
 from lightagentd.control.dbus.types import ROOT
+from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import cleaned_error
 from lightagentd.errors import LightagentError, LimitExceeded, ShuttingDown, Unavailable
 
 if TYPE_CHECKING:
-    from lightagentd.daemon.daemon import Daemon
+    from lightagentd.daemon.runtime import Runtime
 
 NAME = "org.lightagent1"
 _STREAMS = ROOT + "/streams"
@@ -45,13 +46,13 @@ _log = logging.getLogger(__name__)
 class DBusPlane:
     """End with `close()`; `prepare` is for the `BusLink`."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, runtime: Runtime, service: Service) -> None:
+        self._service = service
         self._peers: Peers | None = None
         self._attending: asyncio.Task[None] | None = None
         self._name: BusName | None = None
         self._door: PlaneDoor | None = None
-        self._objects = Objects(daemon, self._emit, self._prompt)
+        self._objects = Objects(runtime, service, self._emit, self._prompt)
 
     @property
     def problem(self) -> str:
@@ -140,7 +141,7 @@ class DBusPlane:
         try:
             return await self._dispatch(peer, call)
         except LightagentError as err:
-            raise cleaned_error(self._daemon.history.redactor, err) from err.__cause__
+            raise cleaned_error(self._service.redactor, err) from err.__cause__
 
     async def _dispatch(self, peer: Peer, call: Call) -> Reply:
         match call.interface, call.member:
@@ -167,9 +168,9 @@ class DBusPlane:
     async def _run(self, peer: Peer, method: Method, call: Call) -> Reply:
         if not method.streaming:
             if not method.waits:
-                return await method.call(self._daemon.service, peer.caller, call)
+                return await method.call(self._service, peer.caller, call)
             with peer.ends_with_it():
-                return await method.call(self._daemon.service, peer.caller, call)
+                return await method.call(self._service, peer.caller, call)
         args = method.parse(call)
         return args if isinstance(args, Reply) else await self._open(peer, method, args)
 
@@ -177,7 +178,7 @@ class DBusPlane:
         streams = self._streams()
         of_its_uid = sum(stream.peer.caller.uid == peer.caller.uid for stream in streams)
         check_room(peer, of_its_uid, len(streams))
-        items = method.invoke(self._daemon.service, peer.caller, args)
+        items = method.invoke(self._service, peer.caller, args)
         with peer.ends_with_it():
             if method.interface == MANAGER:
                 return await open_turn(peer, items)

@@ -29,7 +29,7 @@ from lightagentd.errors import InvalidArgument
 ROOT = "/org/lightagent1"
 """The object of the daemon as a whole; all others are below it."""
 MAX_JSON_DEPTH = 16
-"""A level of JSON takes three of D-Bus (array, dict entry, variant), of which the bus lets 64 pass."""
+"""A level of JSON takes three of D-Bus (array, dict entry, variant), and the bus lets 64 of those pass."""
 _INT_LIMIT = 1 << 63
 _PLAIN: dict[Any, str] = {
     str: "s",
@@ -241,7 +241,7 @@ def object_path(kind: str, name: str) -> str:
 
 
 def object_name(path: str) -> tuple[str, str] | None:
-    """Kind and name of an object's path; None where it is none that `object_path` makes."""
+    """Kind and name of an object's path; None where `object_path` does not make such a path."""
     kind, slash, element = path.removeprefix(ROOT + "/").partition("/")
     if not path.startswith(ROOT + "/") or not slash or "/" in element:
         return None

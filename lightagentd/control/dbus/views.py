@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lightagentd import api
+from lightagentd.agents.registry import Registry
 from lightagentd.agents.turn import Turn as RunningTurn
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.types import ROOT, object_name, object_path
+from lightagentd.control.operations.service import Service
 from lightagentd.errors import AgentBroken, NotFound
-
-if TYPE_CHECKING:
-    from lightagentd.daemon.daemon import Daemon
 
 LISTED_SESSIONS = 500
 """How many sessions at rest are in a list of objects, the newest: each costs 0.1 ms of the daemon's time. The
@@ -130,8 +129,8 @@ def is_at_rest(view: View | None) -> bool:
 class Views:
     """Makes views. It owns nothing."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, service: Service, registry: Registry) -> None:
+        self._service, self._registry = service, registry
 
     @staticmethod
     def of_all() -> Caller:
@@ -144,38 +143,38 @@ class Views:
         Raises PermissionDenied.
         """
         found = await self.of_kind(caller, AGENT) | await self.of_kind(caller, APPROVAL)
-        sessions = await self._daemon.service.list_sessions(caller, "")
+        sessions = await self._service.sessions.listed(caller)
         return found | _newest(sessions, limit) | self._turns(sessions)
 
     async def of_kind(self, caller: Caller, kind: Kind) -> dict[Key, View]:
         """As `everything`, for one kind."""
-        service = self._daemon.service
+        service = self._service
         if kind is AGENT:
-            return {Key(kind, one.name): one for one in await service.list_agents(caller)}
+            return {Key(kind, one.name): one for one in await service.agents.listed(caller)}
         if kind is APPROVAL:
-            questions = await service.list_approvals(caller, every=False)
+            questions = await service.approvals.listed(caller)
             return {Key(kind, one.id): one for one in questions}
-        sessions = await service.list_sessions(caller, "")
+        sessions = await service.sessions.listed(caller)
         return self._turns(sessions) if kind is TURN else _newest(sessions, LISTED_SESSIONS)
 
     async def get(self, caller: Caller, key: Key) -> View:
         """One object. Raises PermissionDenied; NotFound where there is none that the caller may see."""
-        service = self._daemon.service
+        service = self._service
         if key.kind is AGENT:
-            return await service.get_agent(caller, key.name)
+            return await service.agents.get(caller, key.name)
         if key.kind is SESSION:
-            return await service.get_session(caller, key.name)
+            return await service.sessions.get(caller, key.name)
         if key.kind is APPROVAL:
-            found = await service.get_approval(caller, key.name)
+            found = await service.approvals.get(caller, key.name)
             if found.state in OPEN_STATES:
                 return found
         if key.kind is TURN:
             turn = self._turn(key.name)
-            await service.get_session(caller, turn.session if turn else "")
+            await service.sessions.get(caller, turn.session if turn else "")
             if turn:
                 return turn
         if key == MANAGER:
-            return await service.status(caller)
+            return await service.manager.status(caller)
         raise NotFound(f"There is no object {key.path}.")
 
     async def find(self, key: Key) -> View | None:
@@ -188,20 +187,20 @@ class Views:
     @property
     def agent_names(self) -> list[str]:
         """All agents that are defined."""
-        return list(self._daemon.registry.definitions.paths)
+        return list(self._registry.definitions.paths)
 
     def _turns(self, sessions: list[api.Session]) -> dict[Key, View]:
         """The turns in sessions that the caller may see."""
         turns: list[RunningTurn] = []
         for one in sessions:
             if not is_at_rest(one):
-                _, found = self._daemon.registry.session(one.id)
+                _, found = self._registry.session(one.id)
                 turns += [found.running] if found.running else []
                 turns += found.queue
         return {Key(TURN, one.trace_id): _turn(one) for one in turns}
 
     def _turn(self, trace_id: str) -> Turn | None:
-        for agent in self._daemon.registry.agents.values():
+        for agent in self._registry.agents.values():
             for session in agent.sessions.values():
                 if session.running is not None and session.running.trace_id == trace_id:
                     return _turn(session.running)

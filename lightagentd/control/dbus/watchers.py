@@ -215,7 +215,7 @@ class Watcher:
             try:
                 view = await self._views.get(self.caller, key)
             except (NotFound, PermissionDenied):
-                return  # it is gone meanwhile, of which it hears next; or so are the rights
+                return  # it is gone meanwhile, and the peer hears of that next; or the rights are gone
         if is_new:
             self.left_out.discard(key)
             added = [key.path, {interface: values(key, view)}]

@@ -1,57 +1,73 @@
-"""The operations on agents, a part of `Service`: list, make, remove, start and stop them."""
+"""The operations on agents: list, make, remove, start and stop them."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentFrontMatter
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Runtime
 
-class AgentOperations(Operations):
+
+class Agents(Operations, interface="org.lightagent1.Agents"):
     """The named agents."""
 
-    _managing: asyncio.Lock
-    """Held while agents are made, removed, started, stopped or read again: one such change at a time."""
+    def __init__(self, access: Access, runtime: Runtime, managing: asyncio.Lock) -> None:
+        """`managing` is held while agents are made, removed, started, stopped or read again."""
+        self._access, self._managing = access, managing
+        self._registry, self._pool, self._now = runtime.registry, runtime.pool, runtime.now
 
-    async def list_agents(self, caller: Caller) -> list[api.Agent]:
-        caller = await self._admit(caller, Operation.INSPECT)
-        seen = await self._inspectable(caller, self._registry.definitions.paths)
+    @method("List", returns="agents")
+    async def listed(self, caller: Caller) -> list[api.Agent]:
+        """All agents, broken and stopped ones too."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        seen = await self._access.inspectable(caller, self._registry.definitions.paths)
         return [self._agent(caller, name) for name in sorted(seen)]
 
-    async def get_agent(self, caller: Caller, name: str) -> api.Agent:
-        caller = await self._admit(caller, Operation.INSPECT, agent=name)
+    @method("Get", returns="agent")
+    async def get(self, caller: Caller, name: str) -> api.Agent:
+        """One agent."""
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=name)
         if name not in self._registry.definitions.paths:
             self._registry.get(name)
         return self._agent(caller, name)
 
-    async def create_agent(
+    @method("Create", returns="agent")
+    async def create(
         self,
         caller: Caller,
         *,
         name: str,
-        description: str,
-        role: str,
-        model: str,
-        base_url: str,
-        api_key_file: str,
-        prompt: str,
+        description: str = "",
+        role: str = "",
+        model: str = "",
+        base_url: str = "",
+        api_key_file: str = "",
+        prompt: str = "",
     ) -> api.Agent:
-        caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt.
+        Only an administrator may name an api_key_file.
+        """
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
-            caller = await self._admit(caller, Operation.ADMINISTER)
-        self._check_open()
+            caller = await self._access.admit(caller, Operation.ADMINISTER)
+        self._access.check_open()
         _check_no_nul(description=description, api_key_file=api_key_file, prompt=prompt)
         try:
             front = AgentFrontMatter(
                 description=description,
-                role=role,
+                role=role or "default",
                 model=model,
                 base_url=base_url,
                 api_key_file=Path(api_key_file) if api_key_file else None,
@@ -65,31 +81,39 @@ class AgentOperations(Operations):
             await self._registry.create(name, front, prompt)
         return self._agent(caller, name)
 
-    async def delete_agent(self, caller: Caller, name: str) -> None:
-        caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
+    @method("Delete")
+    async def delete(self, caller: Caller, name: str) -> None:
+        """Stop an agent that was made with Create and forget its definition; its history stays."""
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         async with self._managing:
             await self._registry.delete(name)
 
-    async def start_agent(self, caller: Caller, name: str) -> api.Agent:
-        caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._check_open()
+    @method("Start", returns="agent")
+    async def start(self, caller: Caller, name: str) -> api.Agent:
+        """Start a stopped agent."""
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        self._access.check_open()
         async with self._managing:
             await self._registry.get(name).start()
         return self._agent(caller, name)
 
-    async def stop_agent(self, caller: Caller, name: str) -> api.Agent:
-        caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
+    @method("Stop", returns="agent")
+    async def stop(self, caller: Caller, name: str) -> api.Agent:
+        """Cancel an agent's turns and stop it, until it is started again or the daemon restarts."""
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         async with self._managing:
             await self._registry.get(name).stop()
-            await self._daemon.pool.end_agent(name)
+            await self._pool.end_agent(name)
         return self._agent(caller, name)
 
-    async def restart_agent(self, caller: Caller, name: str) -> api.Agent:
-        caller = await self._admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._check_open()
+    @method("Restart", returns="agent")
+    async def restart(self, caller: Caller, name: str) -> api.Agent:
+        """Stop and start an agent; its sessions stay."""
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        self._access.check_open()
         async with self._managing:
             await self._registry.get(name).stop()
-            await self._daemon.pool.end_agent(name)
+            await self._pool.end_agent(name)
             await self._registry.get(name).start()
         return self._agent(caller, name)
 
@@ -98,25 +122,24 @@ class AgentOperations(Operations):
         path = str(definitions.paths.get(name, ""))
         definition = definitions.agents.get(name)
         if definition is None:
-            blank = AgentFrontMatter()
+            front = AgentFrontMatter()
             problem, state, running = definitions.broken.get(name, ""), "broken", None
         else:
-            blank, running = definition.front, self._registry.agents.get(name)
+            front, running = definition.front, self._registry.agents.get(name)
             problem, state = (running.problem, running.state) if running else ("", "stopped")
-        return api.Agent(
+        return shown(
+            api.Agent,
+            front,
             name=name,
-            description=blank.description,
-            role=blank.role,
-            model=blank.model or self._daemon.config.models.default,
-            fallback=blank.fallback,
-            tools=blank.tools if blank.tools is not None else sorted(self._registry.toolbox.tools),
-            skills=blank.skills if blank.skills is not None else sorted(self._registry.skills.skills),
-            effects=[effect.value for effect in blank.effects],
-            max_steps=blank.limits.max_steps or self._daemon.config.limits.max_steps,
+            model=front.model or self._now.config.models.default,
+            tools=front.tools if front.tools is not None else sorted(self._registry.toolbox.tools),
+            skills=front.skills if front.skills is not None else sorted(self._registry.skills.skills),
+            effects=[effect.value for effect in front.effects],
+            max_steps=front.limits.max_steps or self._now.config.limits.max_steps,
             origin=path,
             state=state,
             restarts=running.restarts if running else 0,
-            sessions=len(self._visible(caller, running)) if running else 0,
+            sessions=len(self._access.visible(caller, running)) if running else 0,
             problem=problem,
         )
 

@@ -1,4 +1,4 @@
-"""The operations on approvals, a part of `Service`.
+"""The operations on approvals.
 
 Whoever may see a session may see what is asked in it. Approving needs `Operation.APPROVE`, whoever's session
 it is: that a call comes from one's own session is no reason to allow it. Denying is for the owner too.
@@ -9,123 +9,83 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access, leave_out_long, sees
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
+from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
-from lightagentd.policy.questions.approvals import Approvals, not_found
+from lightagentd.policy.questions import approvals as store
 from lightagentd.policy.questions.question import State
 
-if TYPE_CHECKING:
-    from lightagentd.agents.registry import Registry
-
 NOTE_MAX_CHARS = 1000
-LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
-"""How long the arguments and previews of a list may be in all, and those that are in it in any case."""
+_LEFT_OUT = "(Left out of this list; lactl approvals show has it.)"
 
 
-class ApprovalOperations(Operations):
-    """List, look at and answer approvals."""
+class Approvals(Operations, interface="org.lightagent1.Approvals"):
+    """Questions about calls that policy lets run only when a person allows them. Each counts for one call,
+    once. Subscribe to the topic approval to hear of them.
+    """
 
-    _registry: Registry
+    def __init__(self, access: Access, kept: store.Approvals, panic: Panic) -> None:
+        self._access, self._kept, self._panic = access, kept, panic
 
-    async def list_approvals(self, caller: Caller, *, every: bool) -> list[api.Approval]:
-        """Those that wait or are granted and not used yet; with `every` those that are over, too.
-
-        What is long is left out of a long list, so that no question can keep others from being seen.
-        """
-        caller = await self._admit(caller, Operation.INSPECT)
-        await self._approvals.expire()
-        kept = self._approvals
-        found = await asyncio.to_thread(kept.all) if every else kept.open_ones()
-        found = [one for one in found if _sees(caller, one)]
-        agents = await self._inspectable(caller, {one.agent for one in found})
-        may = await self._daemon.authority.may_each(caller, Operation.APPROVE, agents)
+    @method("List", returns="approvals")
+    async def listed(self, caller: Caller, *, all_: bool = False) -> list[api.Approval]:
+        """The open questions that the caller may see, oldest first; with all, also those that are over."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        await self._kept.expire()
+        found = await asyncio.to_thread(self._kept.all) if all_ else self._kept.open_ones()
+        found = [one for one in found if sees(caller, one.owner)]
+        agents = await self._access.inspectable(caller, {one.agent for one in found})
+        may = await self._access.may_each(caller, Operation.APPROVE, agents)
         listed = [_info(one, may_approve=one.agent in may) for one in found if one.agent in agents]
-        room = LISTED_CHARS
-        for at, one in enumerate(listed):
-            size = len(one.preview) + len(json.dumps(one.args))
-            if size > SHORT_CHARS and size > room:
-                left_out = "(Left out of this list; lactl approvals show has it.)"
-                listed[at] = replace(one, args={}, preview=left_out)
-            else:
-                room -= size
+        for at in leave_out_long([len(one.preview) + len(json.dumps(one.args)) for one in listed]):
+            listed[at] = replace(listed[at], args={}, preview=_LEFT_OUT)
         return listed
 
-    async def get_approval(self, caller: Caller, approval: str) -> api.Approval:
-        caller, found = await self._admit_to_approval(caller, approval)
-        return _info(found, may_approve=await self._may_approve(caller, found.agent))
+    @method("Get", returns="approval")
+    async def get(self, caller: Caller, approval: str) -> api.Approval:
+        """One question, with what the call would do."""
+        caller, found = await self._admit_to(caller, approval)
+        return _info(found, may_approve=await self._access.may_approve(caller, found.agent))
 
-    async def approve(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        caller, found = await self._admit_to_approval(caller, approval)
-        caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
-        self._registry.panic.check()
-        return await self._answer_approval(caller, approval, note, grant=True)
+    @method("Approve", returns="approval")
+    async def approve(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
+        """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session."""
+        caller, found = await self._admit_to(caller, approval)
+        caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
+        self._panic.check()
+        return await self._answer(caller, approval, note, grant=True)
 
-    async def deny(self, caller: Caller, approval: str, note: str) -> api.Approval:
-        caller, found = await self._admit_to_approval(caller, approval)
+    @method("Deny", returns="approval")
+    async def deny(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
+        """Refuse the call; the model reads the note. The owner of the session may do this, too."""
+        caller, found = await self._admit_to(caller, approval)
         if found.owner != caller.uid:
-            caller = await self._admit(caller, Operation.APPROVE, agent=found.agent)
-        return await self._answer_approval(caller, approval, note, grant=False)
+            caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
+        return await self._answer(caller, approval, note, grant=False)
 
-    async def _answer_approval(
-        self, caller: Caller, approval: str, note: str, *, grant: bool
-    ) -> api.Approval:
+    async def _answer(self, caller: Caller, approval: str, note: str, *, grant: bool) -> api.Approval:
         if len(note) > NOTE_MAX_CHARS or "\0" in note:
             raise InvalidArgument(
                 f"The note holds a NUL byte or more than {NOTE_MAX_CHARS} characters.", field="note"
             )
-        answered = await self._approvals.answer(approval, grant=grant, uid=caller.uid, note=note)
+        answered = await self._kept.answer(approval, grant=grant, uid=caller.uid, note=note)
         return _info(answered, may_approve=False)
 
-    async def _admit_to_approval(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
+    async def _admit_to(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
         """For an approval that the caller may look at. Raises ApprovalNotFound, PermissionDenied."""
-        caller = await self._admit(caller, Operation.INSPECT)
-        found = self._visible_approval(caller, approval)
-        return await self._admit(caller, Operation.INSPECT, agent=found.agent), found
-
-    def _visible_approval(self, caller: Caller, approval: str) -> policy.Approval:
-        """Raises ApprovalNotFound, also for one that the caller may not know of."""
-        found = self._approvals.get(approval)
-        if not _sees(caller, found):
-            raise not_found(approval)
-        return found
-
-    @property
-    def _approvals(self) -> Approvals:
-        return self._registry.approvals
-
-
-def _sees(caller: Caller, approval: policy.Approval) -> bool:
-    return caller.viewer is None or approval.owner == caller.viewer
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        found = self._kept.get(approval)
+        if not sees(caller, found.owner):
+            raise store.not_found(approval)
+        return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found
 
 
 def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
-    return api.Approval(
-        id=approval.id,
-        agent=approval.agent,
-        session=approval.session,
-        owner=approval.owner,
-        trace_id=approval.trace_id,
-        call_id=approval.call_id,
-        tool=approval.tool,
-        action=approval.action,
-        effect=approval.effect,
-        args=approval.shown,
-        cwd=approval.cwd,
-        digest=approval.digest,
-        preview=approval.preview,
-        rule=approval.rule,
-        reason=approval.reason,
-        created_us=approval.created_us,
-        expires_us=approval.expires_us,
-        state=approval.state.value,
-        answered_by=approval.answered_by,
-        answered_us=approval.answered_us,
-        note=approval.note,
-        volatile=approval.volatile,
-        may_answer=approval.state is State.WAITING and may_approve,
-    )
+    may_answer = approval.state is State.WAITING and may_approve
+    return shown(api.Approval, approval, args=approval.shown, may_answer=may_answer)

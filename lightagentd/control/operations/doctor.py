@@ -1,6 +1,6 @@
 """`lactl doctor`'s half inside the daemon: it tries each worker's sandbox, and looks at what only it knows.
 
-A part of `Service`. Each worker that is tried is an event `daemon.doctor`, before and after.
+Each worker that is tried is an event `daemon.doctor`, before and after.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method
 from lightagentd.doctor import Running, look
 from lightagentd.doctor.finding import BAD, in_order, note, ok, wrong
 from lightagentd.doctor.history import of_running
@@ -25,7 +26,7 @@ from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
-    from lightagentd.daemon.daemon import Daemon
+    from lightagentd.daemon.runtime import Runtime
 
 AT_ONCE = 2
 """How many workers are tried at the same time."""
@@ -34,28 +35,31 @@ _SANDBOX = "sandbox"
 _PROGRAMS = ("lightagentd.worker.keeper", "lightagentd.worker.program")
 
 
-class CheckupOperations(Operations):
+class Doctor(Operations, interface="org.lightagent1.Manager"):
     """Find out whether what is promised holds."""
 
-    _daemon: Daemon
+    def __init__(self, access: Access, runtime: Runtime) -> None:
+        self._access, self._runtime = access, runtime
 
-    async def diagnose(self, caller: Caller, agent: str, *, models: bool = False) -> api.Diagnosis:
-        """Look at everything; with `agent` try the workers of that one alone, with `models` try whether their
-        endpoints can be reached. Raises AgentNotFound.
+    @method("Diagnose", returns="diagnosis")
+    async def diagnose(self, caller: Caller, agent: str = "", *, models: bool = False) -> api.Diagnosis:
+        """Have each worker (of one agent, or of all) try what its effect may not do, and look at the rest of
+        the daemon and the machine. With models, try whether the endpoints of models can be reached; nothing
+        is asked of them. Changes nothing, and takes some seconds.
         """
-        caller = await self._admit(caller, Operation.ADMINISTER)
-        daemon = self._daemon
-        if daemon.polkit is not None:
-            await daemon.polkit.look()
-        registry = daemon.registry
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
+        runtime = self._runtime
+        if runtime.polkit is not None:
+            await runtime.polkit.look()
+        registry = runtime.registry
         agents = [registry.get(agent)] if agent else list(registry.agents.values())
         room = asyncio.Semaphore(AT_ONCE)
         keys = [
             provider.api_key_file
-            for provider in daemon.config.models.providers.values()
+            for provider in runtime.now.config.models.providers.values()
             if provider.api_key_file is not None
         ]
-        doctor = SandboxDoctor(daemon.pool, daemon.paths, key_files=keys)
+        doctor = SandboxDoctor(runtime.pool, runtime.paths, key_files=keys)
 
         async def examine(one: Agent, effect: Effect) -> api.Examined:
             async with room:
@@ -67,25 +71,25 @@ class CheckupOperations(Operations):
         checks = [
             *self._daemon_checks(),
             *(self._agent_check(one) for one in agents),
-            *await asyncio.to_thread(of_running, daemon.history, daemon.config.history),
+            *await asyncio.to_thread(of_running, runtime.history, runtime.now.config.history),
             await asyncio.to_thread(_leftovers),
         ]
-        running = Running(pid=os.getpid(), seq=daemon.history.head_seq)
-        checks += await look(daemon.paths, running, in_daemon=True, reach=models)
+        running = Running(pid=os.getpid(), seq=runtime.history.head_seq)
+        checks += await look(runtime.paths, running, in_daemon=True, reach=models)
         findings = [*checks, *(finding for worker in workers for finding in worker.findings)]
         bad = any(finding.status in BAD for finding in findings)
         return api.Diagnosis(ok=not bad, workers=list(workers), checks=in_order(checks))
 
     def _effects_of(self, agent: Agent) -> list[Effect]:
-        definition = self._daemon.registry.definitions.agents.get(agent.name)
+        definition = self._runtime.registry.definitions.agents.get(agent.name)
         return [effect for effect in Effect if definition and effect in definition.front.effects]
 
     async def _examine(
         self, doctor: SandboxDoctor, caller: Caller, agent: Agent, effect: Effect
     ) -> api.Examined:
-        pool = self._daemon.pool
+        pool = self._runtime.pool
         why, remedy, status = "", "", "not_tried"
-        if self._daemon.panic.on:
+        if self._runtime.panic.on:
             why, remedy = "everything is stopped", "End it with: lactl panic --off"
         elif agent.state != "running":
             why, remedy = f"the agent is {agent.state}", f"Start it: lactl agents start {agent.name}"
@@ -96,12 +100,14 @@ class CheckupOperations(Operations):
             findings = [api.Finding(name="all", status=status, detail=why, group=_SANDBOX, remedy=remedy)]
         else:
             with within(agent=agent.name):
-                await self._history.append(SandboxExamining(effect=effect.value, by=caller.uid).event())
+                await self._runtime.history.append(
+                    SandboxExamining(effect=effect.value, by=caller.uid).event()
+                )
                 findings = await doctor.examine(agent.name, effect)
                 findings = [_with_remedy(each, agent.name, effect) for each in findings]
                 held = [finding.name for finding in findings if finding.status == "not_held"]
                 examined = SandboxExamined(effect=effect.value, by=caller.uid, not_held=held)
-                await self._history.append(examined.event())
+                await self._runtime.history.append(examined.event())
         backend, reason = pool.held_by(agent.name, effect)
         return api.Examined(
             agent=agent.name,
@@ -113,36 +119,36 @@ class CheckupOperations(Operations):
         )
 
     def _daemon_checks(self) -> list[api.Finding]:
-        daemon = self._daemon
+        runtime = self._runtime
         found = [ok("daemon", "version", __version__)]
-        history = daemon.paths.history
-        if daemon.history.disk_low:
+        history = runtime.paths.history
+        if runtime.history.disk_low:
             remedy = f"Make room on the file system of {history}."
             found.append(wrong("disk", "reserve", f"the reserve for {history} cannot be kept", remedy))
         else:
             found.append(ok("disk", "reserve", "the history's reserve is there"))
-        if daemon.journal is None:
+        if runtime.now.journal is None:
             remedy = "Nothing needs to be done: the history has every event."
             found.append(note("journal", "journald", "does not run here", remedy))
-        elif problem := daemon.journal.problem():
+        elif problem := runtime.now.journal.problem():
             found.append(wrong("journal", "journald", problem, "systemctl restart systemd-journald"))
         else:
             found.append(ok("journal", "journald", "takes every event"))
-        if problem := daemon.bus_link.problem:
+        if problem := runtime.bus_link.problem:
             remedy = "The daemon tries again by itself; look at: systemctl status dbus"
             found.append(wrong("bus", "the daemon's connection", problem, remedy))
-        if daemon.polkit is not None and (problem := daemon.polkit.problem):
+        if runtime.polkit is not None and (problem := runtime.polkit.problem):
             remedy = "Look at: systemctl status polkit"
             found.append(wrong("polkit", "the daemon's questions", problem, remedy))
         found.append(self._descriptors())
-        problems = enumerate(daemon.problems(), 1)
+        problems = enumerate(runtime.problems(), 1)
         remedy = "The sentence says what to do, or a line of this report does."
         return found + [note("daemon", f"problem {number}", text, remedy) for number, text in problems]
 
     def _descriptors(self) -> api.Finding:
         """How many descriptors the daemon may open, beside how many clients it is to serve."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        wanted = self._daemon.config.daemon.max_connections
+        wanted = self._runtime.now.config.daemon.max_connections
         detail = f"{limit} open files for at most {wanted} connections"
         if limit < _FEW_DESCRIPTORS:
             remedy = "Raise it: systemctl edit lightagentd, LimitNOFILE=4096"

@@ -1,27 +1,31 @@
-"""The operations on what was stored, a part of `Service`: the event stream, queries, verification."""
+"""The operations on what was stored: queries, verification, and the limits of the history."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations, check_limit
-from lightagentd.control.presentation import stored_event
-from lightagentd.control.sight import Sight
+from lightagentd.control.operations.access import Access, check_limit
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.operations.events import stored
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument, TimedOut
 from lightagentd.events.audit.signing import fingerprint, parsed_public
 from lightagentd.events.audit.verification import Terms, known_event, verify
-from lightagentd.events.feed import Feed, Missed
 from lightagentd.events.filter import Filter
+from lightagentd.events.history import History as Store
 from lightagentd.events.model import Event
 from lightagentd.events.queries import check_bytes
 from lightagentd.events.store.layout import BATCH_BYTES
 from lightagentd.events.store.search import LAST_SEQ
 from lightagentd.limits import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Now
+    from lightagentd.daemon.upkeep import Upkeep
 
 QUERY_S = 20.0
 """How long a query may look for its events."""
@@ -31,32 +35,17 @@ PAGE_BYTES = 2 << 20
 """When its events have so many bytes, a page ends."""
 
 
-class HistoryOperations(Operations):
-    """Events and history."""
+class History(Operations, interface="org.lightagent1.History"):
+    """What was stored. The parameters that say which events are meant are those of Events."""
 
-    _feed: Feed
+    def __init__(self, access: Access, history: Store, upkeep: Upkeep, now: Now) -> None:
+        self._access, self._history, self._upkeep, self._now = access, history, upkeep, now
 
-    async def subscribe(
-        self, caller: Caller, wanted: Filter, from_seq: int | None, *, follow: bool, max_lag: int = 0
-    ) -> AsyncGenerator[api.StoredEvent | api.Missed, None]:
-        caller = await self._admit(caller, Operation.INSPECT, agent=wanted.agent)
-        sight = Sight(self._daemon.authority, caller, wanted.agent)
-        for name, value in (("from_seq", from_seq or 0), ("max_lag", max_lag)):
-            if value < 0:
-                raise InvalidArgument(f"{name} must not be negative.", field=name)
-        wanted = replace(wanted, viewer=caller.viewer)
-        now = 1 if wanted.since_us else self._history.head_seq + 1
-        first = now if from_seq is None else max(1, from_seq)
-        last = None if follow else self._history.head_seq
-        follower = self._feed.follow(self._history, wanted, first, last, max_lag=max_lag)
-        async with aclosing(follower) as items:
-            async for item in items:
-                if isinstance(item, Missed):
-                    yield api.Missed(**asdict(item))
-                elif await sight.sees(item):
-                    yield stored_event(item)
-
-    async def query(self, caller: Caller, wanted: Filter, limit: int) -> list[api.StoredEvent]:
+    @method("Query", returns="events", first="agent session topic trace since_us limit")
+    async def query(self, caller: Caller, wanted: Filter, limit: int = 50) -> list[api.StoredEvent]:
+        """The newest events that fit, oldest of them first; 50 unless limit says otherwise. Fails with
+        TimedOut when they cannot be found soon: Page gives what was found so far, and goes on.
+        """
         wanted = await self._what_may_be_seen(caller, wanted, limit)
         found, next_seq = await self._search(wanted, LAST_SEQ, limit, within_s=QUERY_S, backwards=True)
         if next_seq and len(found) < limit:
@@ -64,18 +53,23 @@ class HistoryOperations(Operations):
                 f"Only {len(found)} such events were found in {QUERY_S:g} s.",
                 suggestion="Say more about what you look for, such as its session or time, or read by pages.",
             )
-        return [stored_event(event) for event in reversed(found)]
+        return [stored(event) for event in reversed(found)]
 
+    @method("Page", returns="page")
     async def page(
         self,
         caller: Caller,
         wanted: Filter,
         *,
-        from_seq: int | None,
-        to_seq: int | None,
-        oldest_first: bool,
-        limit: int,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        oldest_first: bool = False,
+        limit: int = 50,
     ) -> api.EventPage:
+        """The newest events that fit and have numbers from from_seq to to_seq, or with oldest_first the
+        oldest; 50 unless limit says otherwise, fewer when they are large or hard to find. next_seq is where
+        to go on, as to_seq, or with oldest_first as from_seq; it is 0 when there is no more.
+        """
         wanted = await self._what_may_be_seen(caller, wanted, limit)
         low = max(1, from_seq or 1)
         high = LAST_SEQ if to_seq is None else min(to_seq, LAST_SEQ)
@@ -91,14 +85,14 @@ class HistoryOperations(Operations):
         )
         if not low <= next_seq <= high:
             next_seq = 0
-        events = [stored_event(event) for event in found if low <= event.seq <= high]
+        events = [stored(event) for event in found if low <= event.seq <= high]
         return api.EventPage(events=events if oldest_first else events[::-1], next_seq=next_seq)
 
     async def _what_may_be_seen(self, caller: Caller, wanted: Filter, limit: int) -> Filter:
         """The filter, narrowed to that. Raises PermissionDenied, InvalidArgument."""
-        caller = await self._admit(caller, Operation.INSPECT, agent=wanted.agent)
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent)
         check_limit(limit)
-        agents = await self._readable(caller, wanted.agent)
+        agents = await self._access.readable(caller, wanted.agent)
         return replace(wanted, viewer=caller.viewer, agents=agents)
 
     async def _search(
@@ -139,15 +133,21 @@ class HistoryOperations(Operations):
                 break
         return found, position
 
-    async def prune(self, caller: Caller, *, dry_run: bool) -> api.Pruned:
-        """Apply the limits of the configuration now, or say what that would do."""
-        await self._admit(caller, Operation.ADMINISTER)
-        return await (self._daemon.upkeep.forecast() if dry_run else self._daemon.upkeep.prune())
+    @method("Prune", returns="pruned")
+    async def prune(self, caller: Caller, *, dry_run: bool = False) -> api.Pruned:
+        """Remove what the limits of the configuration ([history]) do not let stay, now; for administrators.
+        With dry_run say what would go, about, and remove nothing.
+        """
+        await self._access.admit(caller, Operation.ADMINISTER)
+        return await (self._upkeep.forecast() if dry_run else self._upkeep.prune())
 
+    @method("Compact", returns="compacted")
     async def compact(self, caller: Caller) -> api.Compacted:
-        await self._admit(caller, Operation.ADMINISTER)
-        return await self._daemon.upkeep.compact()
+        """Write the file of the history anew, without its free pages; for administrators."""
+        await self._access.admit(caller, Operation.ADMINISTER)
+        return await self._upkeep.compact()
 
+    @method("Verify", returns="verification")
     async def verify(
         self,
         caller: Caller,
@@ -155,23 +155,27 @@ class HistoryOperations(Operations):
         since_seq: int = 0,
         since_us: int = 0,
         indexes: bool = False,
-        public_keys: Sequence[str] = (),
-        expect: Sequence[str] = (),
+        public_keys: list[str] | None = None,
+        expect: list[str] | None = None,
     ) -> api.Verification:
-        """Walk the chain; what the daemon itself knows of the newest event is expected, too."""
-        await self._admit(caller, Operation.INSPECT)
+        """Walk the hash chain, or with since_seq or since_us the part of it from the newest checkpoint before
+        that event or time on. With indexes each entry of each index is looked at, too. public_keys (PEM or
+        Base64) are trusted in place of the daemon's own; expect has the hashes of events that were kept
+        elsewhere, each as SEQ:HASH.
+        """
+        await self._access.admit(caller, Operation.INSPECT)
         for name, value in (("since_seq", since_seq), ("since_us", since_us)):
             if not 0 <= value < LAST_SEQ:
                 raise InvalidArgument(f"{name} is out of range.", field=name)
-        given = [parsed_public(one.encode(), "What is given as public_keys") for one in public_keys]
-        checkpoints = self._daemon.checkpoints
+        given = [parsed_public(one.encode(), "What is given as public_keys") for one in public_keys or ()]
+        checkpoints = self._now.checkpoints
         own = [checkpoints.key.public] if checkpoints is not None else []
         terms = Terms(
             keys={fingerprint(key): key for key in given or own} or None,
-            expected=dict([self._history.head, *(known_event(one) for one in expect)]),
+            expected=dict([self._history.head, *(known_event(one) for one in expect or ())]),
             since_seq=since_seq,
             since_us=since_us,
             indexes=indexes,
         )
         found = await asyncio.to_thread(verify, self._history.environment, terms)
-        return api.Verification(**{**asdict(found), "notes": list(found.notes)})
+        return shown(api.Verification, found)

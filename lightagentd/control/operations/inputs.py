@@ -1,6 +1,6 @@
-"""The operations on what agents ask people, a part of `Service`.
+"""The operations on what agents ask people.
 
-Whoever may see a session may see what is asked in it, and answer if he may prompt its agent: the owner, and
+Whoever may see a session may see what is asked in it, and answer if they may prompt its agent: the owner, and
 administrators. To others the question does not exist.
 """
 
@@ -8,74 +8,59 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
-from lightagentd.policy.questions.inputs import Input, Inputs, check_answer, not_found
+from lightagentd.control.operations.access import Access, leave_out_long, sees
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
+from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions import inputs as store
 
-if TYPE_CHECKING:
-    from lightagentd.agents.registry import Registry
-
-LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
-"""How long the texts of a list may be in all, and those that are in it in any case."""
 _LEFT_OUT = "(Left out of this list; lactl inputs show has it.)"
 
 
-class InputOperations(Operations):
-    """List, look at and answer."""
+class Inputs(Operations, interface="org.lightagent1.Inputs"):
+    """What agents ask people in the middle of a turn. Subscribe to the topic input to hear of it."""
 
-    _registry: Registry
+    def __init__(self, access: Access, kept: store.Inputs, panic: Panic) -> None:
+        self._access, self._kept, self._panic = access, kept, panic
 
-    async def list_inputs(self, caller: Caller, *, every: bool) -> list[api.Input]:
-        """Those that wait, oldest first; with `every` those that are over, too.
-
-        What is long is left out of a long list, so that no question can keep others from being seen.
+    @method("List", returns="inputs")
+    async def listed(self, caller: Caller, *, all_: bool = False) -> list[api.Input]:
+        """The questions that wait and that the caller may see, oldest first; with all, also those that are
+        over.
         """
-        caller = await self._admit(caller, Operation.INSPECT)
-        await self._inputs.expire()
-        kept = self._inputs
-        found = await asyncio.to_thread(kept.all) if every else kept.open_ones()
-        found = [one for one in found if _sees(caller, one)]
-        agents = await self._inspectable(caller, {one.agent for one in found})
-        listed = [_info(one) for one in found if one.agent in agents]
-        room = LISTED_CHARS
-        for at, one in enumerate(listed):
-            size = len(one.question) + len(one.answer) + sum(map(len, one.choices))
-            if size > SHORT_CHARS and size > room:
-                listed[at] = replace(one, question=_LEFT_OUT, choices=[], answer="")
-            else:
-                room -= size
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        await self._kept.expire()
+        found = await asyncio.to_thread(self._kept.all) if all_ else self._kept.open_ones()
+        found = [one for one in found if sees(caller, one.owner)]
+        agents = await self._access.inspectable(caller, {one.agent for one in found})
+        listed = [shown(api.Input, one) for one in found if one.agent in agents]
+        sizes = [len(one.question) + len(one.answer) + sum(map(len, one.choices)) for one in listed]
+        for at in leave_out_long(sizes):
+            listed[at] = replace(listed[at], question=_LEFT_OUT, choices=[], answer="")
         return listed
 
-    async def get_input(self, caller: Caller, input_id: str) -> api.Input:
-        _, found = await self._admit_to_input(caller, input_id)
-        return _info(found)
+    @method("Get", returns="input")
+    async def get(self, caller: Caller, input_: str) -> api.Input:
+        """One question."""
+        _, found = await self._admit_to(caller, input_)
+        return shown(api.Input, found)
 
-    async def answer_input(self, caller: Caller, input_id: str, text: str) -> api.Input:
-        caller, found = await self._admit_to_input(caller, input_id)
-        caller = await self._admit(caller, Operation.PROMPT, agent=found.agent)
-        self._registry.panic.check()
-        check_answer(text)
-        return _info(await self._inputs.answer(input_id, text, uid=caller.uid))
+    @method("Answer", returns="input")
+    async def answer(self, caller: Caller, input_: str, text: str) -> api.Input:
+        """Answer a question; where it has choices, with one of them. The first answer counts."""
+        caller, found = await self._admit_to(caller, input_)
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=found.agent)
+        self._panic.check()
+        store.check_answer(text)
+        return shown(api.Input, await self._kept.answer(input_, text, uid=caller.uid))
 
-    async def _admit_to_input(self, caller: Caller, input_id: str) -> tuple[Caller, Input]:
+    async def _admit_to(self, caller: Caller, input_id: str) -> tuple[Caller, store.Input]:
         """For a question that the caller may look at. Raises InputNotFound, PermissionDenied."""
-        caller = await self._admit(caller, Operation.INSPECT)
-        found = self._inputs.get(input_id)
-        if not _sees(caller, found):
-            raise not_found(input_id)
-        return await self._admit(caller, Operation.INSPECT, agent=found.agent), found
-
-    @property
-    def _inputs(self) -> Inputs:
-        return self._registry.inputs
-
-
-def _sees(caller: Caller, found: Input) -> bool:
-    return caller.viewer is None or found.owner == caller.viewer
-
-
-def _info(found: Input) -> api.Input:
-    return api.Input(**found.to_dict())
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        found = self._kept.get(input_id)
+        if not sees(caller, found.owner):
+            raise store.not_found(input_id)
+        return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found

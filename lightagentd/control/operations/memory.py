@@ -1,82 +1,109 @@
-"""The operations on memories and profiles, a part of `Service`.
+"""The operations on memories and profiles.
 
-Everybody has his own alone, administrators too: the uid is that of the caller, and there is no way to name
+Everybody has their own alone, administrators too: the uid is that of the caller, and there is no way to name
 another. Somebody else's memory is one that does not exist.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from lightagentd import api
+from lightagentd.agents.registry import Registry
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations, check_limit
+from lightagentd.control.operations.access import Access, check_limit
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import LimitExceeded
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.memory.entries import Entry
-from lightagentd.memory.memories import Memories, Wanted
-
-if TYPE_CHECKING:
-    from lightagentd.agents.registry import Registry
+from lightagentd.memory.memories import Wanted
 
 _EXPORT_CHARS = MAX_MESSAGE_BYTES // 4
 """How long an export may be: a character may take four bytes, and more when it is quoted."""
 _NO_END = 1 << 62
 
 
-class MemoryOperations(Operations):
-    """What agents remember of and for a caller."""
+class Memory(Operations, interface="org.lightagent1.Memory"):
+    """What agents remember of and for the caller. What an agent wants to keep from a conversation with text
+    from outside in it is a candidate until its owner promotes it.
+    """
 
-    _registry: Registry
+    def __init__(self, access: Access, registry: Registry) -> None:
+        self._access, self._registry = access, registry
+        self._memories, self._profiles = registry.memories, registry.profiles
 
-    async def list_memories(self, caller: Caller, *, agent: str, state: str, limit: int) -> list[api.Memory]:
-        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
-        check_limit(limit)
-        found = await self._memories.list(caller.uid, agent=agent, state=state, limit=limit)
-        return [_info(entry) for entry in found]
-
-    async def search_memories(
-        self, caller: Caller, *, query: str, agent: str, limit: int
+    @method("List", returns="memories")
+    async def listed(
+        self, caller: Caller, *, agent: str = "", state: str = "kept", limit: int = 100
     ) -> list[api.Memory]:
-        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
+        """The caller's memories, newest first; those that are kept unless state says candidate, rejected or
+        all. 100 unless limit says otherwise.
+        """
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        check_limit(limit)
+        found = await self._memories.list(caller.uid, agent=agent, state=state or "kept", limit=limit)
+        return [shown(api.Memory, entry) for entry in found]
+
+    @method("Search", returns="memories")
+    async def search(
+        self, caller: Caller, *, query: str, agent: str = "", limit: int = 10
+    ) -> list[api.Memory]:
+        """The caller's kept memories that fit best, the best first; 10 unless limit says otherwise."""
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
         check_limit(limit)
         found = await self._memories.search(caller.uid, query, agent=agent, limit=limit)
-        return [_info(entry) for entry in found]
+        return [shown(api.Memory, entry) for entry in found]
 
+    @method("Remember", returns="memory")
     async def remember(
-        self, caller: Caller, *, text: str, agent: str, tags: list[str], confidence: float, expires_us: int
+        self,
+        caller: Caller,
+        *,
+        text: str,
+        agent: str = "",
+        tags: list[str] | None = None,
+        confidence: float = 1.0,
+        expires_us: int = 0,
     ) -> api.Memory:
-        caller = await self._admit(caller, Operation.PROMPT, agent=agent)
+        """Keep something; for one agent, or for all that the caller prompts."""
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
         if agent:
             self._registry.get(agent)
         wanted = Wanted(
             owner=caller.uid,
             agent=agent,
             text=text,
-            tags=tags,
+            tags=tags or [],
             confidence=confidence,
             expires_us=expires_us,
         )
-        return _info(await self._memories.remember(wanted))
+        return shown(api.Memory, await self._memories.remember(wanted))
 
-    async def promote_memory(self, caller: Caller, memory: str) -> api.Memory:
-        caller = await self._admit_to_memory(caller, memory)
-        return _info(await self._memories.promote(caller.uid, memory))
+    @method("Promote", returns="memory")
+    async def promote(self, caller: Caller, memory: str) -> api.Memory:
+        """Keep a candidate."""
+        caller = await self._admit_to(caller, memory)
+        return shown(api.Memory, await self._memories.promote(caller.uid, memory))
 
-    async def reject_memory(self, caller: Caller, memory: str) -> api.Memory:
-        caller = await self._admit_to_memory(caller, memory)
-        return _info(await self._memories.reject(caller.uid, memory))
+    @method("Reject", returns="memory")
+    async def reject(self, caller: Caller, memory: str) -> api.Memory:
+        """Turn a candidate down; it is not proposed again."""
+        caller = await self._admit_to(caller, memory)
+        return shown(api.Memory, await self._memories.reject(caller.uid, memory))
 
-    async def forget_memory(self, caller: Caller, memory: str) -> None:
-        caller = await self._admit_to_memory(caller, memory)
+    @method("Forget")
+    async def forget(self, caller: Caller, memory: str) -> None:
+        """Drop a memory, in whatever state it is."""
+        caller = await self._admit_to(caller, memory)
         await self._memories.forget(caller.uid, memory)
 
-    async def export_memories(self, caller: Caller) -> str:
-        """One JSON object on each line, the oldest first, in whatever state they are."""
-        caller = await self._admit(caller, Operation.INSPECT)
+    @method("Export", returns="text")
+    async def export(self, caller: Caller) -> str:
+        """All of the caller's memories as JSONL."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
         found = await self._memories.list(caller.uid, state="all", limit=_NO_END)
-        lines = [json.dumps(_info(entry).__dict__, ensure_ascii=False) + "\n" for entry in reversed(found)]
+        memories = [shown(api.Memory, entry) for entry in reversed(found)]
+        lines = [json.dumps(vars(memory), ensure_ascii=False) + "\n" for memory in memories]
         if sum(map(len, lines)) > _EXPORT_CHARS:
             raise LimitExceeded(
                 f"Your {len(found)} memories do not fit into one export.",
@@ -84,38 +111,22 @@ class MemoryOperations(Operations):
             )
         return "".join(lines)
 
+    @method("GetProfile", returns="text")
     async def get_profile(self, caller: Caller) -> str:
-        caller = await self._admit(caller, Operation.INSPECT)
-        return self._registry.profiles.get(caller.uid)
+        """What the caller wants every agent to know of him, as Markdown: his own USER.md."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        return self._profiles.get(caller.uid)
 
+    @method("SetProfile")
     async def set_profile(self, caller: Caller, text: str) -> None:
-        caller = await self._admit(caller, Operation.PROMPT)
-        await self._registry.profiles.set(caller.uid, text)
+        """Replace that; empty takes it away."""
+        caller = await self._access.admit(caller, Operation.PROMPT)
+        await self._profiles.set(caller.uid, text)
 
-    async def _admit_to_memory(self, caller: Caller, memory: str) -> Caller:
+    async def _admit_to(self, caller: Caller, memory: str) -> Caller:
         """For a change of one of the caller's own. Raises MemoryNotFound, PermissionDenied."""
-        caller = await self._admit(caller, Operation.PROMPT)
+        caller = await self._access.admit(caller, Operation.PROMPT)
         found = await self._memories.get(caller.uid, memory)
-        return await self._admit(caller, Operation.PROMPT, agent=found.agent) if found.agent else caller
-
-    @property
-    def _memories(self) -> Memories:
-        return self._registry.memories
-
-
-def _info(entry: Entry) -> api.Memory:
-    return api.Memory(
-        id=entry.id,
-        owner=entry.owner,
-        agent=entry.agent,
-        text=entry.text,
-        tags=list(entry.tags),
-        source=entry.source,
-        state=entry.state,
-        session=entry.session,
-        trace_id=entry.trace_id,
-        created_us=entry.created_us,
-        updated_us=entry.updated_us,
-        expires_us=entry.expires_us,
-        confidence=entry.confidence,
-    )
+        if not found.agent:
+            return caller
+        return await self._access.admit(caller, Operation.PROMPT, agent=found.agent)

@@ -1,4 +1,4 @@
-"""The operations on models, a part of `Service`: which there are, what is known of them, and do they work.
+"""The operations on models: which there are, what is known of them, and whether they work.
 
 Whoever may look at an agent sees which models it may ask. A test spends the money of whoever owns the key: of
 the models that an agent has, whoever may prompt that agent may test the first; others are for administrators.
@@ -18,7 +18,9 @@ from lightagentd.agents.model_calls.metering.ledger import Whose
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.trial import Seen, try_model
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfigError, InvalidArgument, NotFound, StorageError
 from lightagentd.events.context import within
 from lightagentd.events.types.daemon import ModelsRefreshed
@@ -32,8 +34,8 @@ from lightagentd.llm.providers import RUNBOOK, known_provider, provider_at
 
 if TYPE_CHECKING:
     from lightagentd.agents.definition import AgentDefinition
-    from lightagentd.agents.registry import Registry
-    from lightagentd.config.models import Models
+    from lightagentd.config.models import Models as ModelSettings
+    from lightagentd.daemon.runtime import Runtime
 
 OPENAI = "openai"
 """The protocol of all servers that are found on this machine."""
@@ -55,13 +57,19 @@ class _State:
     window: int | None = None
 
 
-class ModelOperations(Operations):
-    """List, show, test and refresh."""
+class Models(Operations, interface="org.lightagent1.Models"):
+    """The language models: which are in use, what is known of them, and whether they work."""
 
-    _registry: Registry
+    def __init__(self, access: Access, runtime: Runtime) -> None:
+        self._access, self._now, self._panic = access, runtime.now, runtime.panic
+        self._registry, self._history = runtime.registry, runtime.history
 
-    async def list_models(self, caller: Caller, *, provider: str, every: bool) -> list[api.Model]:
-        caller = await self._admit(caller, Operation.INSPECT)
+    @method("List", returns="models")
+    async def listed(self, caller: Caller, *, provider: str = "", all_: bool = False) -> list[api.Model]:
+        """The models that agents or the configuration name. With provider, those of that one that anything is
+        known of; with all, those of every configured provider, too.
+        """
+        caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
         if provider:
             names = await asyncio.to_thread(self._known_of, [provider])
@@ -74,13 +82,15 @@ class ModelOperations(Operations):
                 )
         else:
             names = [*in_use]
-            if every:
+            if all_:
                 names += await asyncio.to_thread(self._known_of, [*self._models.providers])
         models = dict.fromkeys(names)
         return await asyncio.to_thread(lambda: [self._info(model, in_use) for model in models])
 
-    async def list_model_providers(self, caller: Caller) -> list[api.ModelProvider]:
-        await self._admit(caller, Operation.INSPECT)
+    @method("Providers", returns="providers")
+    async def providers(self, caller: Caller) -> list[api.ModelProvider]:
+        """The endpoints: those of the configuration and of the environment, and servers on this machine."""
+        await self._access.admit(caller, Operation.INSPECT)
         in_use = {model.partition("/")[0] for model in self._registry.models_in_use()} - {RUNBOOK}
         names = dict.fromkeys([*self._models.providers, *sorted(in_use)])
         used = await asyncio.to_thread(lambda: [self._provider(name) for name in names])
@@ -88,8 +98,10 @@ class ModelOperations(Operations):
         found = [one for one in await found_locally() if endpoint_of_url(one.base_url) not in taken]
         return [*used, *map(self._offered, found)]
 
-    async def show_model(self, caller: Caller, model: str) -> api.Model:
-        caller = await self._admit(caller, Operation.INSPECT)
+    @method("Show", returns="model")
+    async def show(self, caller: Caller, model: str) -> api.Model:
+        """One model, PROVIDER/MODEL, whether it is in use or not."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
         if model not in in_use and await asyncio.to_thread(self._registry.metadata.facts, model) is None:
             provider = model.partition("/")[0]
@@ -101,7 +113,12 @@ class ModelOperations(Operations):
             )
         return await asyncio.to_thread(self._info, model, in_use)
 
-    async def test_model(self, caller: Caller, *, model: str, agent: str) -> api.ModelTest:
+    @method("Test", returns="report")
+    async def test(self, caller: Caller, *, model: str = "", agent: str = "") -> api.ModelTest:
+        """Make one real call with a function, which nothing runs, and say what was seen. It is counted like
+        any other call. Without model the one of agent, or the default. A model that no agent uses is for
+        administrators to test.
+        """
         if model and agent:
             raise InvalidArgument(
                 "Name a model or an agent, not both.",
@@ -111,9 +128,11 @@ class ModelOperations(Operations):
         if not agent:
             model = model or self._models.default
             agent = await self._agent_with(caller, model)
-        caller = await self._admit(caller, Operation.PROMPT if agent else Operation.ADMINISTER, agent=agent)
-        self._check_open()
-        self._daemon.panic.check()
+        caller = await self._access.admit(
+            caller, Operation.PROMPT if agent else Operation.ADMINISTER, agent=agent
+        )
+        self._access.check_open()
+        self._panic.check()
         recipe = await asyncio.to_thread(self._recipe_to_test, model, agent)
         client = client_of(recipe, catalog=lambda: self._registry.skills, redactor=self._history.redactor)
         meter = Meter(self._registry.ledger, Whose(agent=agent, owner=caller.uid))
@@ -127,8 +146,12 @@ class ModelOperations(Operations):
         endpoint = endpoint_of_url(recipe.settings.base_url) if recipe.settings is not None else ""
         return self._report(client, agent, endpoint, seen)
 
-    async def refresh_models(self, caller: Caller, data: str) -> api.ModelsRefreshed:
-        caller = await self._admit(caller, Operation.ADMINISTER)
+    @method("Refresh", returns="refreshed")
+    async def refresh(self, caller: Caller, data: str) -> api.ModelsRefreshed:
+        """Take another table of models: JSON in the shape of https://models.dev/api.json. It stays until the
+        next one. The daemon itself fetches nothing.
+        """
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
         metadata = self._registry.metadata
         before = {model: metadata.facts(model) for model in self._registry.models_in_use()}
         try:
@@ -155,7 +178,9 @@ class ModelOperations(Operations):
     async def _in_use(self, caller: Caller) -> dict[str, list[str]]:
         """The models in use, with those of their agents that the caller may look at."""
         found = self._registry.models_in_use()
-        seen = await self._inspectable(caller, {agent for agents in found.values() for agent in agents})
+        seen = await self._access.inspectable(
+            caller, {agent for agents in found.values() for agent in agents}
+        )
         return {
             model: [agent for agent in agents if agent in seen]
             for model, agents in found.items()
@@ -172,9 +197,9 @@ class ModelOperations(Operations):
         window, origin = facts.context_tokens, facts.origins.get("context_tokens", "")
         if state.window not in (None, facts.window_tokens):
             window, origin = state.window, CONFIGURATION
-        return api.Model(
-            model=model,
-            name=facts.name,
+        return shown(
+            api.Model,
+            facts,
             provider=provider,
             state=state.state,
             problem=state.problem,
@@ -183,41 +208,22 @@ class ModelOperations(Operations):
             agents=sorted(in_use.get(model, [])),
             context_tokens=window,
             context_from=origin,
-            input_tokens=facts.input_tokens,
-            max_output_tokens=facts.max_output_tokens,
-            tools=facts.tools,
-            reasoning=facts.reasoning,
-            attachments=facts.attachments,
             price=_price(facts),
-            knowledge=facts.knowledge,
-            released=facts.released,
-            status=facts.status,
             facts_from=facts.origin,
         )
 
     def _provider(self, name: str) -> api.ModelProvider:
         state = self._state(f"{name}/-")
-        return api.ModelProvider(
-            name=name,
-            kind=state.kind,
-            base_url=state.base_url,
-            state=state.state,
-            problem=state.problem,
-            suggestion=state.suggestion,
-            key=state.key,
-            known_models=len(self._registry.metadata.known_of(name)),
-            models=[],
-        )
+        known = len(self._registry.metadata.known_of(name))
+        return shown(api.ModelProvider, state, name=name, known_models=known, models=[])
 
     def _offered(self, server: LocalServer) -> api.ModelProvider:
-        return api.ModelProvider(
+        found = _State(state=FOUND, kind=OPENAI)
+        return shown(
+            api.ModelProvider,
+            found,
             name=server.name,
-            kind=OPENAI,
             base_url=server.base_url,
-            state=FOUND,
-            problem="",
-            suggestion="",
-            key=_NOT_NEEDED,
             known_models=0,
             models=list(server.models),
         )
@@ -290,8 +296,8 @@ class ModelOperations(Operations):
         return self._registry.model_clients.named_by(definition)[0]
 
     @property
-    def _models(self) -> Models:
-        return self._daemon.config.models
+    def _models(self) -> ModelSettings:
+        return self._now.config.models
 
     # Tests
 
@@ -302,7 +308,7 @@ class ModelOperations(Operations):
             for name, definition in self._registry.definitions.agents.items()
             if self._first_of(definition) == model
         ]
-        allowed = await self._daemon.authority.may_each(caller, Operation.PROMPT, agents)
+        allowed = await self._access.may_each(caller, Operation.PROMPT, agents)
         return next((agent for agent in agents if agent in allowed), "")
 
     def _recipe_to_test(self, model: str, agent: str) -> Recipe:

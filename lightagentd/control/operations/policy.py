@@ -1,4 +1,4 @@
-"""The operations on policy, a part of `Service`: which rules are in force, why, and what others would do.
+"""The operations on policy: which rules are in force, why, and what others would do.
 
 No operation changes a rule, and none opens a file that a caller names: rules come from policy.d alone, and
 those to be tried come as text.
@@ -10,25 +10,26 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightagentd import api
+from lightagentd.agents.registry import Registry
 from lightagentd.agents.tool_calls.calls import parse_call
 from lightagentd.agents.tool_calls.origin import host_of
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method, stream
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.events.history import History
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import PolicyCall, plan_gate
+from lightagentd.policy.decide import Explanation
 from lightagentd.policy.replay import Judged, Replay
 from lightagentd.policy.rulefiles import load_texts
 from lightagentd.policy.rules import LoadedRule
-
-if TYPE_CHECKING:
-    from lightagentd.agents.registry import Registry
 
 MAX_RULES_CHARS = 256 << 10
 """How much text of rules to be tried the daemon takes; they are read in its event loop."""
@@ -39,18 +40,22 @@ _JUDGING_CPU_S = 0.25
 _DISPATCH = "agent.tool_dispatch"
 
 
-class PolicyOperations(Operations):
-    """List the rules, explain a decision, and replay past calls."""
+class Policy(Operations, interface="org.lightagent1.Policy"):
+    """The rules that say which calls run, which are asked for and which are refused. They come from policy.d
+    alone: no method changes them.
+    """
 
-    _registry: Registry
-    _history: History
+    def __init__(self, access: Access, registry: Registry, history: History) -> None:
+        self._access, self._registry, self._history = access, registry, history
 
-    async def list_rules(self, caller: Caller) -> list[api.PolicyRule]:
-        """The rules of policy.d that are in force."""
-        caller = await self._admit(caller, Operation.INSPECT)
+    @method("List", returns="rules")
+    async def listed(self, caller: Caller) -> list[api.PolicyRule]:
+        """The rules in force, in the order of their files."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
         return [_rule(rule) for rule in self._registry.policy.rules.rules]
 
-    async def explain_policy(
+    @method("Explain", returns="explanation")
+    async def explain(
         self,
         caller: Caller,
         *,
@@ -58,17 +63,18 @@ class PolicyOperations(Operations):
         tool: str,
         action: str,
         args: Any,
-        trigger: str,
-        tainted: bool,
-        uid: int | None,
+        trigger: str = "person",
+        tainted: bool = False,
+        caller_: int | None = None,
         plan: str = "",
     ) -> api.PolicyExplanation:
-        """What policy would say to a call of an agent. Nothing is called, asked or stored.
-
-        The arguments get the defaults that the action's schema names, but are not checked by the tool. In a
-        tainted session the host is taken to be new.
+        """What policy would say to a call, and which rule decides. args is an object, trigger is person
+        unless another is named, caller the uid that owns the session, by default that of the peer. plan is
+        observe or none, what may run while a plan is drafted; without it none is. Nothing is called.
         """
-        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
+        # The arguments get the defaults of the action's schema, but the tool does not check them. In a
+        # tainted session the host is taken to be new.
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         if not 0 < len(trigger) <= 64 or not trigger.isprintable():
@@ -95,7 +101,7 @@ class PolicyOperations(Operations):
                 agent_effects=tuple(front.effects),
                 offered=definition.offers(tool, action),
                 agent_skills=None if front.skills is None else tuple(front.skills),
-                caller=caller.uid if uid is None else uid,
+                caller=caller.uid if caller_ is None else caller_,
                 trigger=trigger,
                 tainted=tainted,
                 host=host_of(args.get(info.host)) if info.host else "",
@@ -104,31 +110,20 @@ class PolicyOperations(Operations):
                 plan=gate,
             )
         )
-        ruling, decided = explained.ruling, explained.decided
-        return api.PolicyExplanation(
-            decision=ruling.decision.value,
-            rule=decided.name if decided else ruling.rule,
-            origin=decided.origin if decided else "",
-            reason=ruling.reason,
-            effect=explained.effect.value,
-            message=ruling.error.message if ruling.error else "",
-            suggestion=ruling.error.suggestion if ruling.error else "",
-            matched=[_rule(rule) for rule in explained.matched],
-            notes=list(explained.notes),
-        )
+        return _explanation(explained)
 
-    async def replay_policy(
-        self, caller: Caller, *, files: Any, agent: str, since_us: int
+    @stream("Replay", returns="replay", is_last=lambda replay: replay.change is None)
+    async def replay(
+        self, caller: Caller, *, files: Any, agent: str = "", since_us: int = 0
     ) -> AsyncGenerator[api.PolicyReplay, None]:
-        """Stored calls that the caller may see, oldest first, whose decision the rules in `files` (name to
-        text) would change. The last answer has no call, and the counts of all. Raises ConfigError.
-
-        Rules of a caller's own can keep the daemon's event loop busy, so it is for administrators.
+        """Judge the stored calls that the caller may see by the rules in files, an object of names and texts,
+        and stream those whose decision would change. The last reply has no change, and the counts of all.
         """
-        caller = await self._admit(caller, Operation.ADMINISTER)
+        # Rules of a caller's own can keep the daemon's event loop busy, so it is for administrators.
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
         if agent:
-            await self._admit(caller, Operation.INSPECT, agent=agent)
-        agents = await self._readable(caller, agent)
+            await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        agents = await self._access.readable(caller, agent)
         replay = Replay(load_texts(_texts(files)), self._registry.policy)
         wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer, agents=agents)
         judged = changed = skipped = 0
@@ -171,31 +166,34 @@ def _too_slow(event: Event) -> LimitExceeded:
     )
 
 
-def _rule(loaded: LoadedRule) -> api.PolicyRule:
-    rule = loaded.rule
-    return api.PolicyRule(
-        name=rule.name,
-        decision=rule.decision.value,
-        reason=rule.reason,
-        even_if_tainted=rule.even_if_tainted,
-        conditions=rule.conditions(),
-        origin=loaded.origin,
+def _explanation(explained: Explanation) -> api.PolicyExplanation:
+    ruling, decided = explained.ruling, explained.decided
+    return shown(
+        api.PolicyExplanation,
+        explained,
+        decision=ruling.decision.value,
+        rule=decided.name if decided else ruling.rule,
+        origin=decided.origin if decided else "",
+        reason=ruling.reason,
+        message=ruling.error.message if ruling.error else "",
+        suggestion=ruling.error.suggestion if ruling.error else "",
+        matched=[_rule(rule) for rule in explained.matched],
     )
 
 
+def _rule(loaded: LoadedRule) -> api.PolicyRule:
+    return shown(api.PolicyRule, loaded.rule, conditions=loaded.rule.conditions(), origin=loaded.origin)
+
+
 def _change(event: Event, judged: Judged) -> api.PolicyChange:
-    call = judged.call
-    return api.PolicyChange(
-        seq=event.seq,
-        time_us=event.time_us,
-        agent=event.agent,
-        session=event.session,
-        owner=event.owner,
+    return shown(
+        api.PolicyChange,
+        event,
         call_id=str((event.data or {}).get("call_id", "")),
-        tool=call.tool,
-        action=call.action,
-        effect=call.effect.value,
-        args=call.args,
+        tool=judged.call.tool,
+        action=judged.call.action,
+        effect=judged.call.effect.value,
+        args=judged.call.args,
         before=judged.before.value,
         before_rule=judged.before_rule,
         after=judged.after.decision.value,

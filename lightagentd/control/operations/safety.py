@@ -1,4 +1,4 @@
-"""The emergency stop, a part of `Service`.
+"""The emergency stop.
 
 Its order matters: refuse in memory, mark on disk, kill, and only then whatever takes time or may fail, such
 as storing how the turns ended.
@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 from lightagentd import api
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.types.daemon import PanicEnded, Panicked
 
 if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Runtime
     from lightagentd.policy.panic import Stop
 
 _log = logging.getLogger(__name__)
@@ -27,28 +30,33 @@ STORE_PATIENCE_S = 5.0
 """How long the answer waits until it is stored how the turns ended; that goes on afterwards."""
 
 
-class SafetyOperations(Operations):
+class Safety(Operations, interface="org.lightagent1.Manager"):
     """Stop everything, and allow it again."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access, runtime: Runtime) -> None:
+        self._access, self._panic = access, runtime.panic
+        self._registry, self._pool, self._history = runtime.registry, runtime.pool, runtime.history
+        self._state = runtime.paths.state
         self._stopping: set[asyncio.Task[list[str]]] = set()
         """What is still being stored of an emergency stop."""
 
-    async def panic(self, caller: Caller, reason: str) -> api.Stopped:
-        """Stop everything, until `end_panic`, whatever happens to the daemon meanwhile."""
-        caller = await self._admit(caller, Operation.ADMINISTER)
+    @method("Panic", returns="stopped")
+    async def panic(self, caller: Caller, reason: str = "") -> api.Stopped:
+        """End every turn and kill every worker at once, and refuse new ones until EndPanic, also after a
+        restart. Everything that only looks goes on working.
+        """
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
         return await self.stop_everything(caller.uid, reason)
 
     async def stop_everything(self, by: int | None, reason: str) -> api.Stopped:
         """What `panic` does, and SIGUSR1, which names nobody. What goes wrong is in the answer."""
-        daemon = self._daemon
-        stop = daemon.panic.begin(by, reason)
+        stop = self._panic.begin(by, reason)
         _log.critical("emergency stop by %s: %s", "a signal" if by is None else f"uid {by}", stop.reason)
-        await daemon.panic.store(MARK_PATIENCE_S)
-        agents = list(daemon.registry.agents.values())
-        killing = asyncio.create_task(daemon.pool.kill_all(), name="panic-kill")
+        await self._panic.store(MARK_PATIENCE_S)
+        agents = list(self._registry.agents.values())
+        killing = asyncio.create_task(self._pool.kill_all(), name="panic-kill")
         await asyncio.sleep(0)  # the workers are told to die before the turns hang up on them
-        why = daemon.panic.error()
+        why = self._panic.error()
         queued = sum(agent.turns_queued for agent in agents)
         turns = queued + sum(agent.cancel_running(why) for agent in agents)
         workers = await killing
@@ -57,46 +65,39 @@ class SafetyOperations(Operations):
         storing.add_done_callback(self._stopping.discard)
         done, _ = await asyncio.wait([storing], timeout=STORE_PATIENCE_S)
         problems = storing.result() if done else ["It is still being stored how the turns ended."]
-        problems += daemon.pool.kill_problems
-        if not daemon.panic.marked:
-            problems.append(
-                f"The stop would not outlast a restart: no mark can be written in {daemon.paths.state}."
-            )
-        return api.Stopped(panic=_info(stop), turns=turns, workers=workers, problems=problems)
+        problems += self._pool.kill_problems
+        if not self._panic.marked:
+            problems.append(f"The stop would not outlast a restart: no mark can be written in {self._state}.")
+        return api.Stopped(
+            panic=shown(api.EmergencyStop, stop), turns=turns, workers=workers, problems=problems
+        )
 
+    @method("EndPanic")
     async def end_panic(self, caller: Caller) -> None:
-        """Allow everything again. What was asked for before the stop is not taken up.
-
-        Raises Conflict when nothing is stopped, or when a stop comes meanwhile; StorageError when it cannot
-        be stored how the turns ended, because they would run at the next start.
-        """
-        caller = await self._admit(caller, Operation.ADMINISTER)
-        daemon = self._daemon
-        if not daemon.panic.on:
+        """Allow turns and workers again. What was asked for before the stop is not taken up."""
+        # Where it cannot be stored how the turns ended, the stop goes on: they would run at the next start.
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
+        if not self._panic.on:
             raise Conflict("There is no emergency stop to end.", suggestion="lactl status says what is.")
-        asked = daemon.panic.asked
+        asked = self._panic.asked
         if self._stopping:
             await asyncio.wait(self._stopping)
-        await daemon.registry.end_all_turns()
+        await self._registry.end_all_turns()
         await self._history.append(PanicEnded(by=caller.uid).event())
-        if daemon.panic.asked != asked:
+        if self._panic.asked != asked:
             raise Conflict(
                 "An emergency stop was asked for meanwhile; it goes on.",
                 suggestion="lactl panic --off ends it.",
             )
-        daemon.panic.end()
+        self._panic.end()
         _log.warning("the emergency stop was ended by uid %d", caller.uid)
-        if daemon.registry.toolbox_problem:
-            await daemon.registry.read_content()
+        if self._registry.toolbox_problem:
+            await self._registry.read_content()
 
-    async def close_safety(self) -> None:
+    async def close(self) -> None:
         """Wait until it is stored how a stop ended the turns."""
         while self._stopping:
             await asyncio.wait(self._stopping)
-
-    def _panic_info(self) -> api.EmergencyStop | None:
-        stop = self._daemon.panic.stop
-        return _info(stop) if stop is not None else None
 
     async def _store_stop(self, stop: Stop, turns: int, workers: int) -> list[str]:
         """Store that everything was stopped and how each turn ended; gives what could not be stored."""
@@ -107,11 +108,7 @@ class SafetyOperations(Operations):
         except LightagentError as err:
             problems.append(f"The stop is not in the history: {err.message}")
         try:
-            await self._daemon.registry.end_all_turns()
+            await self._registry.end_all_turns()
         except LightagentError as err:
             problems.append(f"It could not be stored how the turns ended: {err.message}")
         return problems
-
-
-def _info(stop: Stop) -> api.EmergencyStop:
-    return api.EmergencyStop(since_us=stop.since_us, by=stop.by, reason=stop.reason)

@@ -1,63 +1,83 @@
-"""The operations on sessions, a part of `Service`: conversations, prompts and answers.
+"""The operations on sessions as a whole: make, list, switch, rename, pause, fork, delete, export and import.
 
-A session belongs to the uid that made it. To others it does not exist, but to whoever sees all.
+A session belongs to the uid that made it. To others it does not exist, but to whoever sees all. Those who
+watch a session are told of each change of it. `conversations` has what is said in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import aclosing
+import json
+import re
+from collections import defaultdict
+from collections.abc import Coroutine
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
-from lightagentd.agents.sessions.attachments import compose
-from lightagentd.agents.sessions.session import (
-    Session,
-    check_prompt,
-    new_record,
-    session_not_found,
-    title_from,
-)
-from lightagentd.agents.stream import Watcher
+from lightagentd.agents.sessions import copying, imports, transcript
+from lightagentd.agents.sessions.session import Session, check_title, new_record, title_from
+from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations, check_limit
-from lightagentd.errors import InvalidArgument, LightagentError, SessionNotFound, TimedOut, from_dict
+from lightagentd.control.operations.access import Access, check_limit
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
+from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
-from lightagentd.quoted import Prompt, sent
 
-_T = TypeVar("_T")
-MAX_TIMEOUT_S = 86_400.0
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Runtime
+
+_ROOM_BYTES = 64 << 10
+"""What an answer holds beside the text of an export, at the most."""
+_SUFFIXES = {transcript.MARKDOWN: ".md", transcript.JSON_LINES: ".jsonl"}
+_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class SessionOperations(Operations):
-    """Conversations."""
+class Sessions(Operations, interface="org.lightagent1.Sessions"):
+    """Conversations. A session belongs to the uid that made it; to others it does not exist."""
 
-    async def create_session(self, caller: Caller, agent: str, title: str) -> api.Session:
-        caller = await self._admit(caller, Operation.PROMPT, agent=agent)
-        return self._session_info(await self._new_session(caller, self._registry.get(agent), title))
+    def __init__(self, access: Access, runtime: Runtime) -> None:
+        self._access, self._now, self._panic = access, runtime.now, runtime.panic
+        self._registry, self._history = runtime.registry, runtime.history
+        self._deletion = runtime.deletion
+        self._copying = asyncio.Lock()
+        """Held while a conversation is copied, written or read, which takes a thread a while."""
+        self._copying_of: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """The same for each user, so that others come in between."""
 
-    async def list_sessions(self, caller: Caller, agent: str) -> list[api.Session]:
-        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
+    @method("Create", returns="session")
+    async def create(self, caller: Caller, agent: str, title: str = "") -> api.Session:
+        """Begin a conversation."""
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        return session_info(await self.begin(caller, self._registry.get(agent), title))
+
+    @method("List", returns="sessions")
+    async def listed(self, caller: Caller, agent: str = "") -> list[api.Session]:
+        """The caller's sessions, newest first."""
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
         if agent:
             agents = [self._registry.get(agent)]
         else:
-            seen = await self._inspectable(caller, self._registry.agents)
+            seen = await self._access.inspectable(caller, self._registry.agents)
             agents = [one for one in self._registry.agents.values() if one.name in seen]
-        found = [session for one in agents for session in self._visible(caller, one)]
+        found = [session for one in agents for session in self._access.visible(caller, one)]
         found.sort(key=lambda session: session.record.updated_us, reverse=True)
-        return [self._session_info(session) for session in found]
+        return [session_info(session) for session in found]
 
-    async def get_session(self, caller: Caller, session: str) -> api.Session:
-        caller, _, found = await self._admit_to(caller, Operation.INSPECT, session)
-        return self._session_info(found)
+    @method("Get", returns="session")
+    async def get(self, caller: Caller, session: str) -> api.Session:
+        """One session."""
+        caller, _, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+        return session_info(found)
 
-    async def messages(self, caller: Caller, session: str, limit: int) -> list[api.Message]:
-        await self._admit_to(caller, Operation.INSPECT, session)
+    @method("Messages", returns="messages")
+    async def messages(self, caller: Caller, session: str, limit: int = 100) -> list[api.Message]:
+        """The newest messages of a conversation, oldest of them first; 100 unless limit says otherwise."""
+        await self._access.admit_to(caller, Operation.INSPECT, session)
         check_limit(limit)
         found = await asyncio.to_thread(
             self._history.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
@@ -76,124 +96,119 @@ class SessionOperations(Operations):
             if event.data is not None
         ]
 
-    async def prompt(
-        self,
-        caller: Caller,
-        *,
-        agent: str,
-        text: str,
-        session: str,
-        new: bool,
-        correlation_id: str,
-        unattended: bool = False,
-        outside: bool = False,
-        attachments: Sequence[api.Attachment] = (),
-    ) -> AsyncGenerator[api.TurnEvent, None]:
-        if session:
-            caller, _, _ = await self._admit_to(caller, Operation.PROMPT, session)
+    @method("Switch", returns="session")
+    async def switch(self, caller: Caller, session: str) -> api.Session:
+        """Make a session the current one of its owner with its agent."""
+        caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        if not found.is_current:
+            before = agent.current_of(found.record.owner)
+            await uninterrupted(found.become_current(by=caller.uid))
+            tell_of_former(before)
+        return self._changed(found)
+
+    @method("Rename", returns="session")
+    async def rename(self, caller: Caller, session: str, title: str) -> api.Session:
+        """Give a session another title, of one line."""
+        title = check_title(title)
+        caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        await found.rename(title, by=caller.uid)
+        return self._changed(found)
+
+    @method("Pause", returns="session")
+    async def pause(self, caller: Caller, session: str) -> api.Session:
+        """Have a session take no prompts and begin no turn. What runs goes to its end, what waits stays."""
+        caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        if found.record.paused:
+            await self._history.append()  # somebody else's pause may be on its way to the disk
         else:
-            caller = await self._admit(caller, Operation.PROMPT, agent=agent)
-        self._check_open()
-        self._daemon.panic.check()
-        prompt = compose(sent(text, outside=outside), attachments, self._daemon.config.limits)
-        outside = outside or bool(attachments)
-        check_prompt(prompt.text, self._daemon.config.limits.max_prompt_bytes)
-        if len(correlation_id) > 256:
-            raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
-        begun = self._begin_turn(
-            caller, agent, prompt, session, correlation_id, new=new, unattended=unattended, outside=outside
+            await found.set_paused(True, by=caller.uid)
+        return self._changed(found)
+
+    @method("Resume", returns="session")
+    async def resume(self, caller: Caller, session: str) -> api.Session:
+        """Take a paused session up again."""
+        caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        if not found.record.paused:
+            raise SessionNotPaused(
+                f"The session {found.id} is not paused.", suggestion="It takes prompts as it is."
+            )
+        self._panic.check()
+        await found.set_paused(False, by=caller.uid)
+        agent.go_on(found)
+        return self._changed(found)
+
+    @method("Fork", returns="session")
+    async def fork(
+        self, caller: Caller, session: str, title: str = "", up_to_seq: int | None = None
+    ) -> api.Session:
+        """Begin a session with the conversation of another one, or with the part of it up to a message. It is
+        the current one then. What taints the other one taints it, too.
+        """
+        title = check_title(title) if title else ""
+        caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        self._access.check_open()
+        async with self._copying_of[caller.uid], self._copying:
+            found.check_there()
+            made = await uninterrupted(adopted(agent, copying.fork(found, caller.uid, title, up_to_seq)))
+        return session_info(made)
+
+    @method("Delete")
+    async def delete(self, caller: Caller, session: str, *, confirmed: bool = False) -> None:
+        """Drop a session and all that was said in it; headers and hashes stay, so that the history still
+        verifies. What runs is cancelled. Where there is a conversation the caller has to say that it is meant
+        (error confirmation_required).
+        """
+        caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        if not confirmed and self._has_conversation(found):
+            raise ConfirmationRequired(
+                f"The session {found.id} has a conversation, which cannot be brought back.",
+                suggestion=f"Export it, or say that it is meant: lactl sessions delete --yes {found.id}",
+                field="confirmed",
+            )
+        await self._deletion.delete(agent, found, by=caller.uid)
+
+    @method("Export", returns="export")
+    async def export(self, caller: Caller, session: str, format_: str = "") -> api.Export:
+        """A session as text: format is markdown, which is the default, or jsonl, which Import takes back."""
+        kind = format_ or transcript.MARKDOWN
+        write = transcript.WRITERS.get(kind)
+        if write is None:
+            raise InvalidArgument(
+                f"There is no format {kind[:60]!r}.", field="format", suggestion="Use markdown or jsonl."
+            )
+        _, _, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+        record = found.record
+
+        def written() -> str:
+            messages = self._history.messages(record.id, most_bytes=4 * MAX_MESSAGE_BYTES)
+            return _of_bounded_size(write(record, messages))
+
+        async with self._copying_of[caller.uid], self._copying:
+            text = await asyncio.to_thread(written)
+        found.check_there()  # else it may have been read while it was deleted
+        name = _IN_FILE_NAMES.sub("-", record.title).strip("-.")[:60] or record.agent
+        return api.Export(
+            session=record.id, format=kind, name=f"{name}-{record.id}{_SUFFIXES[kind]}", text=text
         )
-        name, watcher = await _whole(begun)
-        async with aclosing(watcher.events()) as events:
-            async for event in events:
-                yield await self._for_caller(event, caller, name)
 
-    async def _begin_turn(
-        self,
-        caller: Caller,
-        agent: str,
-        prompt: Prompt,
-        session: str,
-        correlation_id: str,
-        *,
-        new: bool,
-        unattended: bool,
-        outside: bool,
-    ) -> tuple[str, Watcher]:
-        """The agent's name, and the turn's events."""
-        running, found = await self._session_for(
-            caller, agent, session, new=new, becomes_current=not unattended
-        )
-        owner = found.record.owner
-        chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
-        before = running.current_of(owner) if chosen else None
-        turn = await running.prompt(
-            found,
-            prompt,
-            correlation_id,
-            unattended=unattended,
-            outside=outside,
-            becomes_current=chosen,
-        )
-        watcher = turn.stream.watch()
-        self._tell_of_former(before)
-        return running.name, watcher
-
-    async def ask(
-        self, caller: Caller, *, agent: str, text: str, session: str, new: bool, timeout_s: float | None
-    ) -> api.Answer:
-        check_timeout(timeout_s)
-        events = self.prompt(caller, agent=agent, text=text, session=session, new=new, correlation_id="")
-        try:
-            async with asyncio.timeout(timeout_s):
-                async for event in events:
-                    if event["type"] == "error":
-                        raise from_dict(event)
-                    if event["type"] == "done":
-                        return api.Answer(
-                            text=event["text"],
-                            session=event["session"],
-                            trace_id=event["trace_id"],
-                            steps=event["steps"],
-                            duration_ms=event["duration_ms"],
-                        )
-        except TimeoutError as err:
-            raise TimedOut(
-                f"There was no answer within {timeout_s:g} seconds; the turn goes on.",
-                suggestion="Look at the session later, or cancel it.",
-            ) from err
-        finally:
-            await events.aclose()
-        raise LightagentError("The turn ended without a last event.")
-
-    async def cancel(self, caller: Caller, session: str) -> int:
-        _, agent, found = await self._admit_to(caller, Operation.PROMPT, session)
-        return agent.cancel(found)
-
-    async def _session_for(
-        self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
-    ) -> tuple[Agent, Session]:
-        """Where a prompt goes. A session that is made for it becomes the current one, if that is wanted."""
-        if session:
-            running, found = self._own_session(caller, session)
-            if agent and running.name != agent:
-                raise SessionNotFound(
-                    f"The session {session} is not with the agent {agent[:60]!r}.", field="session"
-                )
-            return running, found
-        if not agent:
-            raise InvalidArgument("Name an agent or a session.", field="agent")
+    @method("Import", returns="session")
+    async def import_(self, caller: Caller, agent: str, text: str, title: str = "") -> api.Session:
+        """Begin a session with a conversation that was exported. It is text from outside, so it taints."""
+        title = check_title(title) if title else ""
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        self._access.check_open()
         running = self._registry.get(agent)
-        current = None if new else running.current_of(caller.uid)
-        if current is not None:
-            return running, current
-        made = self._new_session(caller, running, "", becomes_current=becomes_current)
-        return running, await made
+        max_bytes = self._now.config.limits.max_prompt_bytes
+        async with self._copying_of[caller.uid], self._copying:
+            imported = await asyncio.to_thread(imports.read, text, max_bytes=max_bytes)
+        taken = copying.take(self._history, running.name, caller.uid, title, imported)
+        return session_info(await uninterrupted(adopted(running, taken)))
 
-    async def _new_session(
+    async def begin(
         self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
     ) -> Session:
-        self._check_open()
+        """A new session of a caller who was admitted."""
+        self._access.check_open()
         record = new_record(agent.name, caller.uid, title_from(self._history.redactor.text(title)))
         session = Session(record, self._history)
         changes = [record.change()]
@@ -202,84 +217,68 @@ class SessionOperations(Operations):
         with session.context():
             created = SessionCreated(title=record.title).event()
             await self._history.append(created, changes=changes)
-        return self._adopt(agent, session, becomes_current=becomes_current)
+        return adopt(agent, session, becomes_current=becomes_current)
 
-    def _adopt(self, agent: Agent, session: Session, *, becomes_current: bool) -> Session:
-        """Take a session that was just stored into memory."""
-        before = agent.current_of(session.record.owner)
-        agent.adopt(session)
-        if becomes_current:
-            agent.take_current(session)
-            self._tell_of_former(before)
-        return session
-
-    async def _adopted(self, agent: Agent, making: Coroutine[Any, Any, Session]) -> Session:
-        """A copied session that becomes the current one."""
-        return self._adopt(agent, await making, becomes_current=True)
-
-    def _tell_of(self, session: Session) -> None:
-        """Tell those who watch a session how it is now."""
-        session.stream.emit(turn_events.SessionChanged(session_info=asdict(self._session_info(session))))
-
-    def _tell_of_former(self, before: Session | None) -> None:
-        """Tell those who watch the session that was the current one, if it is not that any more."""
-        if before is not None and not before.is_current:
-            self._tell_of(before)
-
-    async def _admit_to(
-        self, caller: Caller, operation: Operation, session: str
-    ) -> tuple[Caller, Agent, Session]:
-        """As `_admit`, for a session that the caller may see. Raises SessionNotFound.
-
-        Whoever may not do this at all learns no more than that: only then the session is looked for.
-        """
-        caller = await self._admit(caller, operation)
-        agent, found = self._own_session(caller, session)
-        return await self._admit(caller, operation, agent=agent.name), agent, found
-
-    def _own_session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
-        agent, found = self._registry.session(session)
-        if caller.viewer not in (None, found.record.owner):
-            raise session_not_found(session)
-        return agent, found
-
-    def _session_info(self, session: Session) -> api.Session:
-        record = session.record
-        return api.Session(
-            id=record.id,
-            agent=record.agent,
-            owner=record.owner,
-            title=record.title,
-            state="waiting" if session.waiting else "running" if session.running else "idle",
-            created_us=record.created_us,
-            updated_us=record.updated_us,
-            turns=record.turns,
-            queued=len(session.queue),
-            paused=record.paused,
-            current=session.is_current,
-            mode=session.mode,
-            waits_for=session.running.waits_for if session.waiting and session.running else "",
-            forked_from=record.forked_from,
-            interrupted=record.interrupted,
-            tainted=record.tainted,
-            tainted_by=record.tainted_by,
-            hosts=list(record.hosts),
+    def _has_conversation(self, session: Session) -> bool:
+        return bool(
+            session.record.turns
+            or session.storing
+            or session.plan is not None
+            or self._history.newest_messages(session.id, 1)
         )
 
+    def _changed(self, session: Session) -> api.Session:
+        """The session as it is now, which those who watch it are told, too."""
+        session.check_there()
+        tell_of(session)
+        return session_info(session)
 
-def check_timeout(timeout_s: float | None) -> None:
-    """Raises InvalidArgument."""
-    if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidArgument(
-            f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}.", field="timeout_s"
+
+def adopt(agent: Agent, session: Session, *, becomes_current: bool) -> Session:
+    """Take a session that was just stored into memory."""
+    before = agent.current_of(session.record.owner)
+    agent.adopt(session)
+    if becomes_current:
+        agent.take_current(session)
+        tell_of_former(before)
+    return session
+
+
+async def adopted(agent: Agent, making: Coroutine[Any, Any, Session]) -> Session:
+    """A copied session that becomes the current one."""
+    return adopt(agent, await making, becomes_current=True)
+
+
+def tell_of(session: Session) -> None:
+    """Tell those who watch a session how it is now."""
+    session.stream.emit(turn_events.SessionChanged(session_info=asdict(session_info(session))))
+
+
+def tell_of_former(before: Session | None) -> None:
+    """Tell those who watch the session that was the current one, if it is not that any more."""
+    if before is not None and not before.is_current:
+        tell_of(before)
+
+
+def session_info(session: Session) -> api.Session:
+    """A session as callers get it."""
+    return shown(
+        api.Session,
+        session.record,
+        state="waiting" if session.waiting else "running" if session.running else "idle",
+        queued=len(session.queue),
+        current=session.is_current,
+        mode=session.mode,
+        waits_for=session.running.waits_for if session.waiting and session.running else "",
+    )
+
+
+def _of_bounded_size(text: str) -> str:
+    """Raises MessageTooLarge for what no answer can hold."""
+    room = MAX_MESSAGE_BYTES - _ROOM_BYTES
+    if len(text) > room or len(json.dumps(text)) > room:
+        raise MessageTooLarge(
+            f"The export is larger than {MAX_MESSAGE_BYTES >> 20} MiB.",
+            suggestion="Fork a part of the session, and export that.",
         )
-
-
-async def _whole(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run what must not be left half done: a caller who is cancelled in it ends only after it."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    return text

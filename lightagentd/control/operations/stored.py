@@ -1,29 +1,32 @@
 """The operations that only read what is stored, answered from the store itself: no daemon takes part.
 
-They run in a child process with the rights of the store's owner (`events.stored.run_as_owner`), who sees all.
-The methods, their parameters and their replies are those of the Varlink interfaces. What only a running
-daemon knows is not in the answers: a session is `idle` here, however many turns are stored as `queued`.
+They run in a child process with the rights of the store's owner (`events.backup.stored.run_as_owner`), who
+sees all. The methods, their parameters and their replies are those of the Varlink interfaces. What only a
+running daemon knows is not in the answers: a session is `idle` here, however many turns are stored as
+`queued`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from dataclasses import asdict, is_dataclass, replace
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.session import Session, SessionRecord, session_not_found
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.history import HistoryOperations
-from lightagentd.control.operations.service import Service
-from lightagentd.control.operations.session_care import SessionCareOperations
-from lightagentd.control.presentation import stored_event
-from lightagentd.control.varlink.history import Events, History
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, methods_of
+from lightagentd.control.operations.events import Events, stored
+from lightagentd.control.operations.history import History
+from lightagentd.control.operations.sessions import Sessions, session_info
+from lightagentd.control.presentation import as_json
 from lightagentd.errors import InvalidArgument, MethodNotFound
 from lightagentd.events.backup.backup import head_of, open_stored
 from lightagentd.events.filter import Filter
@@ -31,65 +34,34 @@ from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory
 from lightagentd.redaction.redactor import Redactor
 
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Now
+    from lightagentd.daemon.upkeep import Upkeep
+
+_PREFIX = "org.lightagent1."
 _NEEDS_DAEMON = "Leave --stored out: only the running daemon knows that."
 
 
-class StoredService(HistoryOperations, SessionCareOperations):
-    """The part of `Service` that needs no more than a history to read. Its caller may see all of it."""
+class _StoredAccess(Access):
+    """Of a caller who may see all of a history."""
 
-    def __init__(self, stored: StoredHistory) -> None:
-        super().__init__()
-        self._history = cast(WritingHistory, stored)  # what these operations use of it is what both have
-        self._history.redactor = Redactor()  # nothing is stored here, so there is nothing to be found
+    def __init__(self, history: WritingHistory) -> None:
+        self._history = history
 
-    async def _admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:  # noqa: ARG002
+    async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:  # noqa: ARG002
         return caller
 
-    async def _readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
+    async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
         return None
 
-    async def subscribe(
-        self,
-        caller: Caller,  # noqa: ARG002 - as in HistoryOperations
-        wanted: Filter,
-        from_seq: int | None,
-        *,
-        follow: bool,
-        max_lag: int = 0,  # noqa: ARG002
-    ) -> AsyncGenerator[api.StoredEvent | api.Missed, None]:
-        if follow:
-            raise InvalidArgument("The store itself cannot be followed.", suggestion=_NEEDS_DAEMON)
-        head, _ = head_of(self._history)
-        position = max(1, from_seq or 1)
-        while 0 < position <= head:
-            part = self._history.slice(wanted, position)
-            for event, _ in part.events:
-                if event.seq <= head:
-                    yield stored_event(event)
-            position = part.next_seq
-
-    async def list_sessions(self, caller: Caller, agent: str) -> list[api.Session]:  # noqa: ARG002
-        found = [one for one in self._stored_sessions() if agent in ("", one.record.agent)]
-        found.sort(key=lambda session: session.record.updated_us, reverse=True)
-        waiting = self._waiting()
-        return [replace(self._session_info(one), queued=waiting.count(one.id)) for one in found]
-
-    async def get_session(self, caller: Caller, session: str) -> api.Session:
-        _, _, found = await self._admit_to(caller, Operation.INSPECT, session)
-        return replace(self._session_info(found), queued=self._waiting().count(session))
-
-    async def _admit_to(
-        self,
-        caller: Caller,
-        operation: Operation,  # noqa: ARG002
-        session: str,
-    ) -> tuple[Caller, Agent, Session]:
-        found = next((one for one in self._stored_sessions() if one.id == session), None)
+    def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:  # noqa: ARG002
+        found = next((one for one in self.sessions() if one.id == session), None)
         if found is None:
             raise session_not_found(session)
-        return caller, cast(Agent, None), found  # the operations that are answered here use no agent
+        return cast(Agent, None), found  # the operations that are answered here use no agent
 
-    def _stored_sessions(self) -> list[Session]:
+    def sessions(self) -> list[Session]:
+        """All that are stored."""
         plans = self._history.state("plans")
         current = {str(value["session"]) for value in self._history.state("current").values()}
         sessions = []
@@ -100,83 +72,100 @@ class StoredService(HistoryOperations, SessionCareOperations):
             sessions.append(session)
         return sessions
 
+
+class _StoredEvents(Events):
+    def __init__(self, history: WritingHistory) -> None:
+        self._history = history
+
+    async def subscribe(
+        self,
+        caller: Caller,  # noqa: ARG002 - as in Events
+        wanted: Filter,
+        from_seq: int | None = None,
+        *,
+        follow: bool = True,
+        max_lag: int = 0,  # noqa: ARG002
+    ) -> AsyncGenerator[api.EventItem, None]:
+        if follow:
+            raise InvalidArgument("The store itself cannot be followed.", suggestion=_NEEDS_DAEMON)
+        head, _ = head_of(self._history)
+        position = max(1, from_seq or 1)
+        while 0 < position <= head:
+            part = self._history.slice(wanted, position)
+            for event, _ in part.events:
+                if event.seq <= head:
+                    yield {"event": stored(event), "missed": None}
+            position = part.next_seq
+
+
+class _StoredSessions(Sessions):
+    def __init__(self, access: _StoredAccess, history: WritingHistory) -> None:
+        self._access = self._stored = access
+        self._history = history
+        self._copying = asyncio.Lock()
+        self._copying_of = defaultdict(asyncio.Lock)
+
+    async def listed(self, caller: Caller, agent: str = "") -> list[api.Session]:  # noqa: ARG002
+        found = [one for one in self._stored.sessions() if agent in ("", one.record.agent)]
+        found.sort(key=lambda session: session.record.updated_us, reverse=True)
+        waiting = self._waiting()
+        return [replace(session_info(one), queued=waiting.count(one.id)) for one in found]
+
+    async def get(self, caller: Caller, session: str) -> api.Session:
+        _, _, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+        return replace(session_info(found), queued=self._waiting().count(session))
+
     def _waiting(self) -> list[str]:
         """The session of each turn that is stored and not over."""
         return [str(turn["session"]) for turn in self._history.state("turns").values()]
 
 
+_ANSWERED = (
+    "Events.Subscribe",
+    "History.Query",
+    "History.Page",
+    "Sessions.List",
+    "Sessions.Get",
+    "Sessions.Messages",
+    "Sessions.Export",
+)
+"""The methods that the store can answer, without `org.lightagent1.`."""
+
+
 def answer(state: str, method: str, parameters: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The replies to a call, for `run_as_owner`. Raises what the daemon's method does, and MethodNotFound."""
-    stored = open_stored(Path(state) / "history")
+    reading = open_stored(Path(state) / "history")
     try:
-        caller = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
-        service = StoredService(stored)
-        if method == "Events.Subscribe":
-            yield from _subscribe(service, caller, parameters)
-        elif method in _ANSWERS:
-            yield _plain(asyncio.run(_ANSWERS[method](service, caller, parameters)))
-        else:
+        if method not in _ANSWERED:
             raise MethodNotFound(f"The store cannot answer {method!r}.", suggestion=_NEEDS_DAEMON)
+        caller = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
+        yield from _replies(reading, method, caller, parameters)
     finally:
-        stored.close()
+        reading.close()
 
 
-def _subscribe(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Iterator[Any]:
-    replies = Events(cast(Service, service), caller).Subscribe(**parameters)
+def _replies(
+    reading: StoredHistory, method: str, caller: Caller, parameters: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    history = cast(WritingHistory, reading)  # what these operations use of it is what both have
+    history.redactor = Redactor()  # nothing is stored here, so there is nothing to be found
+    access = _StoredAccess(history)
+    of: dict[type[Operations], Operations] = {
+        Events: _StoredEvents(history),
+        History: History(access, history, cast("Upkeep", None), cast("Now", None)),  # which no query needs
+        Sessions: _StoredSessions(access, history),
+    }
+    [declared] = [
+        one
+        for cls in of
+        for one in methods_of(cls)
+        if f"{one.interface}.{one.mark.name}".endswith(f"1.{method}")
+    ]
+    called = declared.call(of[declared.operations], caller, parameters)
+    if not declared.mark.streams:
+        yield {declared.mark.returns: as_json(asyncio.run(called))}
+        return
     with asyncio.Runner() as runner:
-        while (reply := runner.run(_next(replies))) is not None:
-            yield _plain(reply)
-
-
-async def _next(replies: Any) -> dict[str, Any] | None:
-    found = await anext(replies, None)
-    return None if found is None else dict(found.parameters)
-
-
-def _plain(value: Any) -> Any:
-    """A reply as JSON has it."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-async def _query(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    return (await History(cast(Service, service), caller).Query(**parameters)).parameters
-
-
-async def _page(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    return (await History(cast(Service, service), caller).Page(**parameters)).parameters
-
-
-async def _sessions(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    return {"sessions": await service.list_sessions(caller, parameters.get("agent") or "")}
-
-
-async def _session(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    return {"session": await service.get_session(caller, parameters["session"])}
-
-
-async def _messages(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    limit = parameters.get("limit")
-    found = await service.messages(caller, parameters["session"], 100 if limit is None else limit)
-    return {"messages": found}
-
-
-async def _export(service: StoredService, caller: Caller, parameters: dict[str, Any]) -> Any:
-    kind = parameters.get("format") or "markdown"
-    return {"export": await service.export_session(caller, parameters["session"], kind)}
-
-
-_Answer = Callable[[StoredService, Caller, dict[str, Any]], Coroutine[Any, Any, Any]]
-
-_ANSWERS: dict[str, _Answer] = {
-    "History.Query": _query,
-    "History.Page": _page,
-    "Sessions.List": _sessions,
-    "Sessions.Get": _session,
-    "Sessions.Messages": _messages,
-    "Sessions.Export": _export,
-}
-"""What is answered with one reply, by the name of the method without `org.lightagent1.`."""
+        while (item := runner.run(anext(called, None))) is not None:
+            yield as_json(item)
+    yield declared.mark.end

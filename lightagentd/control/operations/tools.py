@@ -1,12 +1,15 @@
-"""The operation that shows which functions a model would be offered for a prompt, a part of `Service`."""
+"""The operations on tools: what there is, which functions a model is offered, and a call without a model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
-from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox
+from lightagentd.agents.tool_calls.by_person import call_as_person
+from lightagentd.agents.tool_calls.toolbox import ActionInfo, Toolbox, ToolInfo
 from lightagentd.agents.tool_choice.choice import (
     SEARCH_FUNCTION,
     Choice,
@@ -16,29 +19,70 @@ from lightagentd.agents.tool_choice.choice import (
     most_functions,
 )
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations, check_limit
+from lightagentd.control.operations.access import Access, check_limit, is_last_event
+from lightagentd.control.operations.declared import Operations, method, stream
+from lightagentd.control.presentation import shown
+from lightagentd.errors import InvalidArgument, ToolNotFound
 
 if TYPE_CHECKING:
-    from lightagentd.agents.registry import Registry
     from lightagentd.agents.tool_choice.index import Hit
+    from lightagentd.daemon.runtime import Runtime
 
 
-class ToolOperations(Operations):
-    """The choice of tools."""
+class Tools(Operations, interface="org.lightagent1.Tools"):
+    """The tools, as the workers describe them."""
 
-    _registry: Registry
+    def __init__(self, access: Access, runtime: Runtime) -> None:
+        self._access, self._now, self._panic = access, runtime.now, runtime.panic
+        self._registry, self._pool, self._paths = runtime.registry, runtime.pool, runtime.paths
 
-    async def select_tools(self, caller: Caller, *, agent: str, prompt: str, limit: int) -> api.Selection:
-        """What a new session of an agent would be offered for its first prompt; without an agent, what one
-        with all tools and effects would be. `limit` is how many of those that fit are told.
+    @method("List", returns="tools")
+    async def listed(self, caller: Caller) -> list[api.Tool]:
+        """All tools, with their actions; broken files too."""
+        await self._access.admit(caller, Operation.INSPECT)
+        return [_tool(tool) for tool in self._registry.toolbox.tools.values()]
+
+    @method("Get", returns="tool")
+    async def get(self, caller: Caller, name: str) -> api.Tool:
+        """One tool."""
+        await self._access.admit(caller, Operation.INSPECT)
+        tool = self._registry.toolbox.tools.get(name)
+        if tool is None:
+            raise ToolNotFound(f"There is no tool {name[:60]!r}.", suggestion="Run: lactl tools list")
+        return _tool(tool)
+
+    @stream("Call", returns="event", is_last=is_last_event)
+    async def call(
+        self, caller: Caller, *, agent: str, tool: str, action: str, args: Any
+    ) -> AsyncGenerator[api.TurnEvent, None]:
+        """Call an action as an agent would, through policy, worker and history, without a model. args is an
+        object.
         """
-        await self._admit(caller, Operation.INSPECT, agent=agent)
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        self._access.check_open()
+        self._panic.check()
+        if not isinstance(args, dict):
+            raise InvalidArgument("args must be an object.", field="args")
+        running = self._registry.get(agent)
+        may_approve = await self._access.may_approve(caller, agent)
+        called = call_as_person(running, caller.uid, tool, action, args, may_approve=may_approve)
+        async with aclosing(called) as events:
+            async for event in events:
+                yield await self._access.for_caller(event, caller, running.name)
+
+    @method("Select", returns="selection")
+    async def select(self, caller: Caller, *, prompt: str, agent: str = "", limit: int = 10) -> api.Selection:
+        """Which functions the model of an agent is offered for a prompt, the best first, with scores.
+
+        10 unless limit says otherwise, and those that are always there. Without an agent, of all tools.
+        """
+        await self._access.admit(caller, Operation.INSPECT, agent=agent)
         check_limit(limit)
         toolbox = self._registry.toolbox
-        offered = toolbox.offered(self._who(agent), change=not agent or self._daemon.pool.has_change(agent))
+        offered = toolbox.offered(self._who(agent), change=not agent or self._pool.has_change(agent))
         names = frozenset(function.name for function in offered)
         index = await index_of(toolbox)
-        max_tools = self._daemon.config.limits.max_tools
+        max_tools = self._now.config.limits.max_tools
         if agent and (parts := self._registry.get(agent).parts) is not None:
             max_tools = most_functions(offered, parts.clients[0], max_tools)
         whole = fits(offered, max_tools)
@@ -58,9 +102,7 @@ class ToolOperations(Operations):
     def _who(self, agent: str) -> AgentDefinition:
         """Raises AgentNotFound, AgentBroken."""
         if not agent:
-            return AgentDefinition(
-                name="", front=AgentFrontMatter(), prompt="", path=self._registry.paths.config
-            )
+            return AgentDefinition(name="", front=AgentFrontMatter(), prompt="", path=self._paths.config)
         definition = self._registry.definitions.agents.get(agent)
         return definition or self._registry.get(agent).running_parts().definition
 
@@ -83,9 +125,9 @@ def _choices(toolbox: Toolbox, chosen: Choice, ranked: list[Hit], *, whole: bool
 def _info(
     action: ActionInfo, why: Literal["always", "fits", "left_out"], hit: Hit | None = None
 ) -> api.ToolChoice:
-    return api.ToolChoice(
-        function=action.function,
-        tool=action.tool,
+    return shown(
+        api.ToolChoice,
+        action,
         action=action.name,
         effect=action.effect.value if action.effect else "",
         description=" ".join(action.description.partition("\n\n")[0].split()),
@@ -93,3 +135,8 @@ def _info(
         score=round(hit.score, 2) if hit else 0.0,
         words=list(hit.words) if hit else [],
     )
+
+
+def _tool(tool: ToolInfo) -> api.Tool:
+    actions = [shown(api.Action, one, effect=one.effect.value if one.effect else "") for one in tool.actions]
+    return shown(api.Tool, tool, origin=tool.path, actions=actions)

@@ -1,4 +1,4 @@
-"""Taking back what a call changed, a part of `Service`: which calls that can be, and what about the others.
+"""Taking back what a call changed: which calls that can be, and what to do about the others.
 
 Only changes of files can be taken back, by the action `undo` of the tool file, in the worker that made them.
 It is a `change` like any other: through policy, with the caller's own approval, and itself taken back in the
@@ -15,12 +15,16 @@ from dataclasses import replace
 from typing import Any
 
 from lightagentd import api
+from lightagentd.agents.registry import Registry
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import Operations
+from lightagentd.control.operations.access import Access, is_last_event
+from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.errors import Conflict, NotFound
+from lightagentd.events.history import History
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
+from lightagentd.policy.panic import Panic
 
 LISTED = 200
 """How many of the newest changes of files are looked at."""
@@ -30,44 +34,48 @@ _ROOT = 0
 _DISPATCH = "agent.tool_dispatch"
 
 
-class UndoOperations(Operations):
-    """List what can be taken back, and take it back."""
+class Undo(Operations, interface="org.lightagent1.Undo"):
+    """Changes of files that can be taken back."""
 
-    async def list_undoable(self, caller: Caller, agent: str) -> list[api.Change]:
-        """The newest changes of files that were kept, newest first: the caller's, or everybody's for an
-        administrator.
-        """
-        caller = await self._admit(caller, Operation.INSPECT, agent=agent)
+    def __init__(self, access: Access, registry: Registry, history: History, panic: Panic) -> None:
+        self._access, self._registry, self._history, self._panic = access, registry, history, panic
+
+    @method("List", returns="changes")
+    async def listed(self, caller: Caller, agent: str = "") -> list[api.Change]:
+        """The newest changes of files that were kept, newest first."""
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
         wanted = await self._readable_by(caller, agent)
         return await asyncio.to_thread(self._changes, wanted)
 
-    async def undo(self, caller: Caller, call_id: str, agent: str) -> AsyncGenerator[api.TurnEvent, None]:
-        """Take back one call, or without `call_id` the newest change of the caller's own that still stands.
-
-        Raises NotFound; Conflict for a call that cannot be taken back, with what to do instead.
+    @stream("Run", returns="event", is_last=is_last_event)
+    async def run(
+        self, caller: Caller, call_id: str = "", agent: str = ""
+    ) -> AsyncGenerator[api.TurnEvent, None]:
+        """Take back what a call changed, or the caller's newest change that still stands. It is a call of its
+        own, through policy, and can be taken back in the same way. A file that was changed since is left.
         """
-        caller = await self._admit(caller, Operation.PROMPT, agent=agent)
-        self._daemon.panic.check()
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        self._panic.check()
         readable = await self._readable_by(caller, agent)
         wanted = await asyncio.to_thread(self._find, caller, readable, call_id)
-        caller = await self._admit(caller, Operation.PROMPT, agent=wanted.agent)
-        running = self._daemon.registry.get(wanted.agent)
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=wanted.agent)
+        running = self._registry.get(wanted.agent)
         called = call_as_person(
             running,
             caller.uid,
             "file",
             "undo",
             {"call_id": wanted.call_id},
-            may_approve=await self._may_approve(caller, wanted.agent),
+            may_approve=await self._access.may_approve(caller, wanted.agent),
             for_owner=_ROOT if caller.viewer is None else None,
         )
         async with aclosing(called) as events:
             async for event in events:
-                yield await self._for_caller(event, caller, wanted.agent)
+                yield await self._access.for_caller(event, caller, wanted.agent)
 
     async def _readable_by(self, caller: Caller, agent: str) -> Filter:
         """The events that may be looked through for a caller, of one agent or of all."""
-        return Filter(agent=agent, viewer=caller.viewer, agents=await self._readable(caller))
+        return Filter(agent=agent, viewer=caller.viewer, agents=await self._access.readable(caller))
 
     def _find(self, caller: Caller, readable: Filter, call_id: str) -> api.Change:
         """In a thread."""
@@ -97,7 +105,7 @@ class UndoOperations(Operations):
 
     def _changes(self, readable: Filter) -> list[api.Change]:
         """The newest changes of files first, with what took each back."""
-        events = self._daemon.history.of_topic("tool.file", readable, LISTED)
+        events = self._history.of_topic("tool.file", readable, LISTED)
         undone: dict[str, str] = {}
         found: list[api.Change] = []
         for event in events:  # newest first: an undo is seen before what it took back
@@ -143,7 +151,7 @@ class UndoOperations(Operations):
     def _event_of(self, topic: str, readable: Filter, call_id: str) -> Event | None:
         # A call is named by its id, whichever agent made it.
         wanted = replace(readable, agent="")
-        return self._daemon.history.find_in_topic(
+        return self._history.find_in_topic(
             topic, lambda event: wanted.wants(event) and (event.data or {}).get("call_id") == call_id
         )
 

@@ -1,27 +1,38 @@
-"""The operations on usage and budgets, a part of `Service`.
+"""The operations on usage and budgets.
 
-What a user's own sessions and turns took, he may see, and what he took in all. What an agent took goes to
+Users may see what their own sessions and turns took, and what they took in all. What an agent took goes to
 whoever may look at that agent; what others took, and everybody together, to whoever sees all sessions.
 """
 
 from __future__ import annotations
 
 from lightagentd import api
-from lightagentd.agents.model_calls.metering.ledger import SCOPES, Ledger, Row, Whose, today
+from lightagentd.agents.model_calls.metering.ledger import SCOPES, Row, Whose, today
 from lightagentd.agents.model_calls.metering.meter import used_of
+from lightagentd.agents.registry import Registry
 from lightagentd.control.authz import Caller, Operation
-from lightagentd.control.operations.checks import MAX_LIMIT
-from lightagentd.control.operations.sessions import SessionOperations
+from lightagentd.control.operations.access import MAX_LIMIT, Access
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied
 
 _LARGEST_FIRST = ("agent", "owner")
 """The scopes whose rows have no order in time that means something."""
 
 
-class UsageOperations(SessionOperations):
-    """What was used, and what may be."""
+class Usage(Operations, interface="org.lightagent1.Usage"):
+    """What turns used: tokens, steps, calls, time and money. What others used, an administrator may see."""
 
-    async def usage(self, caller: Caller, scope: str, name: str) -> list[api.Usage]:
+    def __init__(self, access: Access, registry: Registry) -> None:
+        self._access, self._registry, self._ledger = access, registry, registry.ledger
+
+    @method("Get", returns="usage")
+    async def get(self, caller: Caller, scope: str, name: str = "") -> list[api.Usage]:
+        """What was used in a scope: turn, session, agent, owner, owner_day, day or all. Without name, of all
+        of that kind that the caller may see, the newest or largest first, at most 1000. The name of a turn is
+        its trace id, or a session's id for all turns of that; that of an owner is a uid, of a day YYYY-MM-DD,
+        of an owner's day YYYY-MM-DD/UID.
+        """
         if scope not in SCOPES:
             raise InvalidArgument(
                 f"There is no scope {scope[:60]!r}.",
@@ -29,12 +40,12 @@ class UsageOperations(SessionOperations):
                 suggestion=f"The scopes are: {', '.join(SCOPES)}.",
             )
         if scope == "session" and name:
-            await self._admit_to(caller, Operation.INSPECT, name)
+            await self._access.admit_to(caller, Operation.INSPECT, name)
             return [_info(self._ledger.row(f"session/{name}"))]
         if scope == "agent" and name:
-            await self._admit(caller, Operation.INSPECT, agent=name)
+            await self._access.admit(caller, Operation.INSPECT, agent=name)
             return [_info(self._ledger.row(f"agent/{self._registry.get(name).name}"))]
-        caller = await self._admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT)
         if scope in ("day", "all"):
             _check_sees_all(caller, scope)
         if scope == "owner_day" and name and "/" not in name:
@@ -54,15 +65,18 @@ class UsageOperations(SessionOperations):
         order = sorted(range(len(found)), key=lambda index: -newest[index])
         return [_info(found[index]) for index in order[:MAX_LIMIT]]
 
-    async def budgets(self, caller: Caller, session: str) -> list[api.BudgetState]:
-        """Those of the caller; with a session, its own, and those of its owner."""
+    @method("Budgets", returns="budgets")
+    async def budgets(self, caller: Caller, session: str = "") -> list[api.BudgetState]:
+        """The limits that apply to the caller, or to a session, and how much of each is used. Those of each
+        turn, and without a session those of each session, have an empty name, and nothing is used.
+        """
         if session:
-            caller, agent, found = await self._admit_to(caller, Operation.INSPECT, session)
+            caller, agent, found = await self._access.admit_to(caller, Operation.INSPECT, session)
             running = found.running
             turn = running.trace_id if running and not running.over.is_set() else ""
             whose = Whose(agent=agent.name, owner=found.record.owner, session=session, trace_id=turn)
         else:
-            caller = await self._admit(caller, Operation.INSPECT)
+            caller = await self._access.admit(caller, Operation.INSPECT)
             whose = Whose(agent="", owner=caller.uid)
         return [
             api.BudgetState(
@@ -76,12 +90,12 @@ class UsageOperations(SessionOperations):
         """Those that the caller may see; sessions and agents that are gone are left out."""
         viewer = caller.viewer
         if scope in ("session", "agent", "turn"):
-            seen = await self._inspectable(caller, self._registry.agents)
+            seen = await self._access.inspectable(caller, self._registry.agents)
             if scope == "agent":
                 return [row for row in rows if row.name in seen]
             if scope == "session":
                 agents = [one for one in self._registry.agents.values() if one.name in seen]
-                own = {session.id for agent in agents for session in self._visible(caller, agent)}
+                own = {session.id for agent in agents for session in self._access.visible(caller, agent)}
                 return [row for row in rows if row.name in own]
             return [
                 row
@@ -92,10 +106,6 @@ class UsageOperations(SessionOperations):
         if scope in ("owner", "owner_day") and viewer is not None:
             return [row for row in rows if row.name.rpartition("/")[2] == str(viewer)]
         return rows
-
-    @property
-    def _ledger(self) -> Ledger:
-        return self._registry.ledger
 
 
 def _fits(row: Row, scope: str, name: str) -> bool:
@@ -112,19 +122,5 @@ def _check_sees_all(caller: Caller, scope: str) -> None:
 
 
 def _info(row: Row) -> api.Usage:
-    used = row.counters
-    return api.Usage(
-        scope=row.key.partition("/")[0],
-        name=row.name,
-        turns=used.turns,
-        steps=used.steps,
-        steps_without_usage=used.steps_without_usage,
-        steps_without_price=used.steps_without_price,
-        calls=used.calls,
-        prompt_tokens=used.prompt_tokens,
-        completion_tokens=used.completion_tokens,
-        cached_tokens=used.cached_tokens,
-        total_tokens=used.total_tokens,
-        cost=round(used.cost, 9),
-        wall_ms=used.wall_ms,
-    )
+    used, scope = row.counters, row.key.partition("/")[0]
+    return shown(api.Usage, used, scope=scope, name=row.name, cost=round(used.cost, 9))

@@ -81,6 +81,7 @@ class DamagedStore:
             if EVENTS in trees and not (walk.torn and len(metas) > 1):
                 self._walk, self._trees = walk, trees
                 break
+            self.torn_first += walk.torn or ["a first page does not lead to the events"]
         else:
             self.torn_first.append("no first page leads to the events")
 

@@ -347,7 +347,7 @@ async def test_a_summary_has_nothing_in_it_that_is_not_stored(paths: Paths) -> N
         session = await test.session()
         running = await test.agent.prompt(session, question(0))
         approval = await asked(test)
-        await test.daemon.service.approve(ME, approval.id, "")
+        await test.daemon.service.approvals.approve(ME, approval.id, "")
         await watch(running)
         await fill(test, session)
         [compacted] = test.stored(topic="session.compacted")
@@ -378,7 +378,7 @@ async def test_a_call_that_waits_for_an_approval_is_kept_with_its_result(paths: 
         running = await test.agent.prompt(session, text)
         approval = await asked(test)
         if not restart:
-            await test.daemon.service.approve(ME, approval.id, "")
+            await test.daemon.service.approvals.approve(ME, approval.id, "")
             await watch(running)
             _check_kept(test, session, text)
     if not restart:
@@ -388,7 +388,7 @@ async def test_a_call_that_waits_for_an_approval_is_kept_with_its_result(paths: 
         await until(lambda: again.running is not None)
         assert again.running is not None
         running = again.running
-        await test.daemon.service.approve(ME, approval.id, "")
+        await test.daemon.service.approvals.approve(ME, approval.id, "")
         await watch(running)
         _check_kept(test, again, text)
 

@@ -200,7 +200,7 @@ async def test_a_long_preview_is_cut_and_says_so(paths: Paths) -> None:
         question = await asked(test)
         assert len(question.preview) < 200_000
         assert "characters of this preview are left out" in question.preview
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
 
 
@@ -212,7 +212,7 @@ async def test_a_call_that_is_too_large_to_be_read_is_not_asked_about(paths: Pat
         told = result(await ended(test))
         assert told["result"] == "limit_exceeded", told
         assert approvals(test) == []
-        called = test.daemon.service.call_tool(
+        called = test.daemon.service.tools.call(
             ME, agent="test", tool="probe", action="add", args=add(out, line="y" * 1_000_000)
         )
         assert [event async for event in called][-1]["type"] == "done", "nobody has to read his own call"
@@ -231,7 +231,7 @@ async def test_without_a_sandbox_the_question_says_that_observe_holds_nobody(pat
         question = await asked(test)
         assert question.effect == "observe"
         assert "No sandbox enforces observe" in question.reason
-        await test.daemon.service.deny(ME, question.id, "")
+        await test.daemon.service.approvals.deny(ME, question.id, "")
         await turn.end()
 
 
@@ -270,7 +270,7 @@ async def test_after_a_restart_no_call_runs_with_arguments_that_lost_a_secret(pa
         for _ in range(2):
             question = await asked(test)
             assert "[removed" not in str(question.args)
-            await test.daemon.service.approve(ME, question.id, "")
+            await test.daemon.service.approvals.approve(ME, question.id, "")
         await until(lambda: test.daemon.history.state("turns") == {})
         assert lines(out) == ["ran", "plain"]
         (session,) = test.agent.sessions.values()

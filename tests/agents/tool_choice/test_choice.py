@@ -90,4 +90,4 @@ async def test_a_stock_agent_is_offered_all_that_it_has(daemon: Daemon) -> None:
     registry = daemon.registry
     ops = registry.definitions.agents["ops"]
     everything = registry.shared.offers.allowed(registry.toolbox, ops, change=True, plan="")
-    assert fits(everything, daemon.config.limits.max_tools)
+    assert fits(everything, daemon.now.config.limits.max_tools)

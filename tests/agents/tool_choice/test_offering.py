@@ -202,7 +202,7 @@ async def test_while_a_plan_is_drafted_nothing_else_is_chosen_or_found(paths: Pa
     ]
     async with scripted(paths, script, toml=TOML) as test:
         session = await test.session()
-        await test.daemon.service.begin_plan(ME, session.id)
+        await test.daemon.service.plans.begin(ME, session.id)
         events = await test.prompt(session, "restart the unit nginx and write a file")
         ((_, _, text),) = results(events)
         functions = test.daemon.registry.toolbox.functions
@@ -219,7 +219,7 @@ async def test_a_small_window_has_room_for_fewer(paths: Paths) -> None:
         assert LEAST <= len(offered) < 30
         assert {SEARCH_FUNCTION, "skill_run", "proc_list"} <= set(offered)
         assert len(json.dumps(test.model.requests[0].body)) / BYTES_PER_TOKEN < 8192 * 0.8
-        found = await test.daemon.service.select_tools(ME, agent="test", prompt="memory", limit=5)
+        found = await test.daemon.service.tools.select(ME, agent="test", prompt="memory", limit=5)
         assert not found.all_offered
         assert found.max_tools == len(offered)
 
@@ -246,7 +246,7 @@ async def test_the_choice_can_be_asked_for(paths: Paths) -> None:
     many_tools(paths)
     async with scripted(paths, [say("ok")], toml=TOML, front="effects: [observe]") as test:
         service = test.daemon.service
-        found = await service.select_tools(ME, agent="test", prompt="paint the walnut jade", limit=5)
+        found = await service.tools.select(ME, agent="test", prompt="paint the walnut jade", limit=5)
         assert found.functions > 300
         assert (found.max_tools, found.all_offered) == (24, False)
         assert found.offered <= 24
@@ -257,10 +257,10 @@ async def test_the_choice_can_be_asked_for(paths: Paths) -> None:
         assert best.score > found.choices[1].score > 0
         assert sum(one.why != "always" for one in found.choices) <= 5
         assert SEARCH_FUNCTION in [one.function for one in found.choices if one.why == "always"]
-        everything = await service.select_tools(ME, agent="", prompt="restart nginx", limit=3)
+        everything = await service.tools.select(ME, agent="", prompt="restart nginx", limit=3)
         assert everything.choices[0].function == "systemd_restart"
         assert "systemd_restart" not in json.dumps([one.function for one in found.choices])
         with pytest.raises(AgentNotFound):
-            await service.select_tools(ME, agent="nobody", prompt="x", limit=5)
+            await service.tools.select(ME, agent="nobody", prompt="x", limit=5)
         with pytest.raises(InvalidArgument):
-            await service.select_tools(ME, agent="test", prompt="x", limit=0)
+            await service.tools.select(ME, agent="test", prompt="x", limit=0)

@@ -281,8 +281,8 @@ async def test_a_user_has_so_many_watchers_and_no_more(paths: Paths) -> None:
 
 async def test_many_sessions_cost_little(paths: Paths) -> None:
     async with serving(paths, [say("x")]) as (daemon, address), BusClient(address, UID) as me:
-        first = await daemon.service.create_session(ME, "talker", "the oldest")
-        await asyncio.gather(*(daemon.service.create_session(ME, "talker", "") for _ in range(4999)))
+        first = await daemon.service.sessions.create(ME, "talker", "the oldest")
+        await asyncio.gather(*(daemon.service.sessions.create(ME, "talker", "") for _ in range(4999)))
         mirror = await Mirror.of(me)
         listed = [path for path, one in mirror.objects.items() if SESSION in one]
         assert len(listed) == LISTED_SESSIONS
@@ -343,7 +343,7 @@ async def test_a_new_bus_knows_nobody_who_was_told_on_the_old_one(
             await until(lambda: daemon.bus_link.bus is not None)
             async with BusClient(bus.address, UID) as me:
                 mirror = await Mirror.of(me)
-                await daemon.service.create_session(ME, "ops", "made later")
+                await daemon.service.sessions.create(ME, "ops", "made later")
                 await me.do("wait", "InterfacesAdded", "made later", 1)
                 await mirror.until_true()
 

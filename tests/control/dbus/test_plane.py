@@ -331,7 +331,7 @@ async def test_a_failure_inside_shows_no_traceback(
     async def broken(*_: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(daemon.service, "status", broken)
+    monkeypatch.setattr(daemon.service.manager, "status", broken)
     name, text = await error_of(client, ROOT, MANAGER, "GetStatus")
     assert name == DBUS_PREFIX + "Internal"
     assert "secret" not in text

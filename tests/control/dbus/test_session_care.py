@@ -96,9 +96,9 @@ async def test_watching_ends_with_the_session(bus: tuple[Daemon, Bus]) -> None:
 async def test_a_session_that_is_not_the_current_one_any_more_is_looked_at(bus: tuple[Daemon, Bus]) -> None:
     daemon, client = bus
     made = [await call(client, "Create", "sa{sv}", "talker", {}) for _ in range(2)]
-    changes = Changes(Views(daemon), daemon.subscriptions, lambda _: None)
+    changes = Changes(Views(daemon.service, daemon.registry), daemon.subscriptions, lambda _: None)
     former, current = (Key(SESSION_KIND, one["id"]) for one in made)
-    changes.known = {current: await daemon.service.get_session(Views.of_all(), current.name)}
+    changes.known = {current: await daemon.service.sessions.get(Views.of_all(), current.name)}
     await call(client, "Switch", "s", former.name)
     switched = daemon.history.last()
     assert switched is not None

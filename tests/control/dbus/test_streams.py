@@ -120,10 +120,12 @@ async def test_what_fails_at_once_is_the_answer_and_what_fails_later_the_end(
         assert end[0] == DBUS_PREFIX + "ConfigError"
         assert "10-x.toml" in end[1]
 
-        def broken(*_: object, **__: object) -> None:
-            raise RuntimeError("secret detail")
+        async def broken(*_: object, **__: object) -> AsyncIterator[None]:
+            for word in ("secret detail",):
+                raise RuntimeError(word)
+            yield
 
-        monkeypatch.setattr(daemon.service, "subscribe", broken)
+        monkeypatch.setattr(daemon.service.events, "subscribe", broken)
         path = await open_stream(client, "Events", "Subscribe", "a{sv}", {})
         _, end = await until_ended(signals, path)
         assert end[0] == DBUS_PREFIX + "Internal"

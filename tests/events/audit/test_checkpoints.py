@@ -225,8 +225,8 @@ async def test_the_journal_gets_what_an_auditor_needs(tmp_path: Path) -> None:
 async def test_a_daemon_signs_at_its_start_and_its_stop(paths: Paths) -> None:
     for _ in range(2):
         async with Daemon(paths) as daemon:
-            assert daemon.checkpoints is not None
-            assert not daemon.checkpoints.problem()
+            assert daemon.now.checkpoints is not None
+            assert not daemon.now.checkpoints.problem()
             topics = [(event.topic, event.type) for event in daemon.history.range(1, 1000)]
     starts = [number for number, kind in enumerate(topics) if kind == ("daemon.state", "starting")]
     assert topics[starts[1] - 2 : starts[1]] == [

@@ -123,6 +123,20 @@ def test_a_page_with_events_that_is_lost_is_a_gap(folder: Path) -> None:
     assert last_known(folder)[0] == events[-1]["seq"] < EVENTS
 
 
+def test_a_list_of_databases_that_is_damaged_leaves_no_event_out_in_silence(folder: Path) -> None:
+    """The other first page leads to the state before the last change, in which nothing is damaged."""
+    with pages_of(folder) as file:
+        main = file.meta().main
+        assert main.root is not None
+        root, depth = main.root, main.depth
+    assert depth == 1
+    with (folder / DATA).open("r+b") as opened_file:
+        opened_file.seek(root * PAGE + 12)
+        opened_file.write(b"\xff\xff")  # where its entries end
+    done, _ = salvaged(folder)
+    assert (done.events, done.missing, done.whole) == (EVENTS, 0, False)
+
+
 def test_an_entry_that_is_damaged_takes_no_other_of_its_page_with_it(folder: Path) -> None:
     _, leaves = pages_of_events(folder)
     with pages_of(folder) as file:

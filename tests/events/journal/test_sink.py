@@ -652,6 +652,6 @@ async def test_a_daemon_without_its_journal_says_so_and_the_history_has_everythi
     async with Daemon(paths) as daemon:
         journal.close()
         await daemon.history.append(Prompted(text="check disk").event())
-        await asyncio.to_thread(until, lambda: daemon.journal and daemon.journal.dropped)
+        await asyncio.to_thread(until, lambda: daemon.now.journal and daemon.now.journal.dropped)
         assert [one for one in daemon.problems() if "journald takes no events" in one]
         assert daemon.history.head_seq > 1

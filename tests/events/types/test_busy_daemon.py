@@ -47,7 +47,9 @@ async def turn(
                 pass
 
     service = test.daemon.service
-    prompted = service.prompt(caller, agent="", text="go", session=session, new=False, correlation_id="c")
+    prompted = service.conversations.prompt(
+        caller, agent="", text="go", session=session, new=False, correlation_id="c"
+    )
     task = asyncio.create_task(run(prompted))
     if meanwhile is not None:
         await meanwhile()
@@ -57,53 +59,53 @@ async def turn(
 async def live(test: Scripted) -> None:
     """One thing after the other, in the order of the script."""
     service = test.daemon.service
-    mine = (await service.create_session(ME, "test", "")).id
-    other = (await service.create_session(OTHER, "test", "")).id
+    mine = (await service.sessions.create(ME, "test", "")).id
+    other = (await service.sessions.create(OTHER, "test", "")).id
 
     async def answer_question() -> None:
-        await service.answer_input(ME, (await question(test)).id, "sda")
+        await service.inputs.answer(ME, (await question(test)).id, "sda")
 
     async def approve() -> None:
-        await service.approve(ME, (await asked(test)).id, "go on")
+        await service.approvals.approve(ME, (await asked(test)).id, "go on")
 
     async def deny() -> None:
-        await service.deny(ME, (await asked(test)).id, "no")
+        await service.approvals.deny(ME, (await asked(test)).id, "no")
 
     async def cancel_waiting() -> None:
         await asked(test)
-        await service.cancel(ME, other)
+        await service.conversations.cancel(ME, other)
 
     async def cancel_asking() -> None:
         await question(test)
-        await service.cancel(ME, other)
+        await service.conversations.cancel(ME, other)
 
     await turn(test, mine)
     await turn(test, mine, answer_question)
     for meanwhile in (approve, deny, cancel_waiting, cancel_asking):
         await turn(test, other, meanwhile, OTHER)
     await turn(test, mine)  # its model fails
-    await service.begin_plan(ME, mine)
-    await service.set_plan(ME, mine, TWO)
-    await service.apply_plan(ME, mine, "", "")
+    await service.plans.begin(ME, mine)
+    await service.plans.set(ME, mine, TWO)
+    await service.plans.apply(ME, mine, "", "")
     await until(lambda: test.agent.sessions[mine].at_rest)
-    await service.end_plan(ME, mine)
-    await service.rename_session(ME, mine, "a name")
-    await service.pause_session(ME, mine)
-    await service.resume_session(ME, mine)
-    fork = (await service.fork_session(ME, mine, title="", up_to_seq=None)).id
-    export = await service.export_session(ME, mine, "jsonl")
-    await service.import_session(ME, "test", export.text, "")
-    await service.switch_session(ME, mine)
-    await service.delete_session(ME, fork, confirmed=True)
-    kept = await service.remember(ME, text="tea", agent="", tags=[], confidence=1.0, expires_us=0)
-    await service.forget_memory(ME, kept.id)
-    await service.set_profile(ME, "brief answers")
-    await service.set_profile(ME, "")
+    await service.plans.end(ME, mine)
+    await service.sessions.rename(ME, mine, "a name")
+    await service.sessions.pause(ME, mine)
+    await service.sessions.resume(ME, mine)
+    fork = (await service.sessions.fork(ME, mine, title="", up_to_seq=None)).id
+    export = await service.sessions.export(ME, mine, "jsonl")
+    await service.sessions.import_(ME, "test", export.text, "")
+    await service.sessions.switch(ME, mine)
+    await service.sessions.delete(ME, fork, confirmed=True)
+    kept = await service.memory.remember(ME, text="tea", agent="", tags=[], confidence=1.0, expires_us=0)
+    await service.memory.forget(ME, kept.id)
+    await service.memory.set_profile(ME, "brief answers")
+    await service.memory.set_profile(ME, "")
     write(test.daemon.paths.config / "policy.d" / "10-x.toml", "broken")
-    await service.reload(ME)
-    await service.stop_agent(ME, "test")
-    await service.panic(ME, "enough")
-    await service.end_panic(ME)
+    await service.manager.reload(ME)
+    await service.agents.stop(ME, "test")
+    await service.safety.panic(ME, "enough")
+    await service.safety.end_panic(ME)
 
 
 def everything(paths: Paths) -> list[Event]:

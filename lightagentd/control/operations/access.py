@@ -1,0 +1,132 @@
+"""What every operation begins with: who asks, whether they may, and what of it they may see.
+
+The `Service` owns one `Access`, which all classes of operations share; it lives as long as the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lightagentd import api
+from lightagentd.agents.agent import Agent
+from lightagentd.agents.registry import Registry
+from lightagentd.agents.sessions.session import Session, session_not_found
+from lightagentd.api.turn_events import ApprovalRequested
+from lightagentd.control.authz import Authority, Caller, Operation
+from lightagentd.control.sight import Sight
+from lightagentd.errors import InvalidArgument, ShuttingDown
+from lightagentd.events.context import act_for
+from lightagentd.events.history import History
+
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Now
+
+MAX_LIMIT = 1000
+"""The most events or messages that one answer holds; a stream has no such limit."""
+LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
+"""How long the texts of a list may be in all, and those that are in it in any case."""
+
+
+class Access:
+    """Asks the authority, and finds what a caller names only where they may see it."""
+
+    def __init__(self, authority: Authority, registry: Registry, history: History, now: Now) -> None:
+        self._authority, self._registry, self._history, self._now = authority, registry, history, now
+
+    async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
+        """The caller with what they may see: what the running task does from here on is on their word.
+
+        Raises PermissionDenied.
+        """
+        admitted = await self._authority.admit(caller, operation, agent=agent)
+        act_for(caller.uid)
+        return admitted
+
+    async def admit_to(
+        self, caller: Caller, operation: Operation, session: str
+    ) -> tuple[Caller, Agent, Session]:
+        """As `admit`, for a session that the caller may see. Raises SessionNotFound.
+
+        Whoever may not do this at all learns no more than that: only then the session is looked for.
+        """
+        caller = await self.admit(caller, operation)
+        agent, found = self.session(caller, session)
+        return await self.admit(caller, operation, agent=found.record.agent), agent, found
+
+    def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
+        """For a caller who was admitted. Raises SessionNotFound."""
+        agent, found = self._registry.session(session)
+        if not sees(caller, found.record.owner):
+            raise session_not_found(session)
+        return agent, found
+
+    async def inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
+        """Those of the agents that may be in an answer to a caller who was admitted."""
+        return await self._authority.inspectable(caller, agents)
+
+    async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:
+        """The agents whose events may be in an answer: for `Filter`. None where nothing is to be left out:
+        root sees all, and who asks about one agent was admitted to look at that.
+        """
+        if caller.is_administrator or agent:
+            return None
+        return await self.inspectable(caller, await asyncio.to_thread(self._history.agents))
+
+    async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
+        """For which of the agents the caller may do this without anybody being asked."""
+        return await self._authority.may_each(caller, operation, agents)
+
+    async def may_approve(self, caller: Caller, agent: str) -> bool:
+        """Whether a caller may answer yes to what this agent asks, without being asked themselves."""
+        return await self._authority.may(caller, Operation.APPROVE, agent=agent)
+
+    async def for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
+        """A turn event as this caller gets it: a question says whether they may answer it."""
+        if event["type"] != ApprovalRequested.type:
+            return event
+        return {**event, "may_answer": await self.may_approve(caller, agent)}
+
+    def sight(self, caller: Caller, agent: str) -> Sight:
+        """What the caller may see while a stream goes on, of one agent or of all."""
+        return Sight(self._authority, caller, agent)
+
+    def visible(self, caller: Caller, agent: Agent) -> list[Session]:
+        """The agent's sessions that the caller may see."""
+        return [one for one in agent.sessions.values() if not one.deleted and sees(caller, one.record.owner)]
+
+    def check_open(self) -> None:
+        """Raises ShuttingDown when the daemon takes no new work."""
+        if self._now.draining:
+            raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
+
+
+def sees(caller: Caller, owner: int) -> bool:
+    """Whether a caller who was admitted may see what belongs to a uid."""
+    return caller.viewer in (None, owner)
+
+
+def check_limit(limit: int) -> None:
+    """Raises InvalidArgument."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidArgument(f"limit must be from 1 to {MAX_LIMIT}.", field="limit")
+
+
+def is_last_event(event: api.TurnEvent) -> bool:
+    """Whether a turn event ends its stream."""
+    return event["type"] in api.LAST_EVENTS
+
+
+def leave_out_long(sizes: list[int]) -> list[int]:
+    """The places in a list of questions whose long texts are left out, so that none keeps others from view.
+
+    `sizes` are the characters of each; short ones and as many others as there is room for stay whole.
+    """
+    room, left_out = LISTED_CHARS, []
+    for at, size in enumerate(sizes):
+        if size > SHORT_CHARS and size > room:
+            left_out.append(at)
+        else:
+            room -= size
+    return left_out

@@ -1,0 +1,233 @@
+"""The operations on what is said in sessions: prompts, answers, messages, and watching it happen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lightagentd import api
+from lightagentd.agents.agent import Agent
+from lightagentd.agents.sessions.attachments import compose
+from lightagentd.agents.sessions.session import Session, check_prompt, session_not_found
+from lightagentd.agents.stream import REQUESTS, Watcher
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.api import turn_events
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations.access import Access, is_last_event
+from lightagentd.control.operations.declared import Operations, method, stream
+from lightagentd.control.operations.sessions import Sessions, session_info, tell_of_former
+from lightagentd.errors import (
+    InvalidArgument,
+    LightagentError,
+    SessionNotFound,
+    ShuttingDown,
+    TimedOut,
+    from_dict,
+)
+from lightagentd.quoted import sent
+
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Runtime
+
+MAX_TIMEOUT_S = 86_400.0
+
+
+class Conversations(Operations, interface="org.lightagent1.Sessions"):
+    """What is said in sessions."""
+
+    def __init__(self, access: Access, runtime: Runtime, sessions: Sessions) -> None:
+        self._access, self._now, self._panic = access, runtime.now, runtime.panic
+        self._registry, self._history = runtime.registry, runtime.history
+        self._sessions = sessions
+
+    @stream("Prompt", returns="event", is_last=is_last_event)
+    async def prompt(
+        self,
+        caller: Caller,
+        *,
+        text: str,
+        agent: str = "",
+        session: str = "",
+        new: bool = False,
+        correlation_id: str = "",
+        unattended: bool = False,
+        outside: bool = False,
+        attachments: list[api.Attachment] | None = None,
+    ) -> AsyncGenerator[api.TurnEvent, None]:
+        """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
+        on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
+        is asked for approvals: what would be asked for is refused. With outside the prompt holds text that
+        the caller did not write himself, such as standard input: it taints the session. attachments follow
+        the text, each in a block of its own; they taint the session, too.
+        """
+        if session:
+            caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
+        else:
+            caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        self._access.check_open()
+        self._panic.check()
+        composed = compose(sent(text, outside=outside), attachments or [], self._now.config.limits)
+        outside = outside or bool(attachments)
+        check_prompt(composed.text, self._now.config.limits.max_prompt_bytes)
+        if len(correlation_id) > 256:
+            raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
+
+        async def begin() -> tuple[str, Watcher]:
+            """The agent's name, and the turn's events."""
+            running, found = await self._session_for(
+                caller, agent, session, new=new, becomes_current=not unattended
+            )
+            owner = found.record.owner
+            chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
+            before = running.current_of(owner) if chosen else None
+            turn = await running.prompt(
+                found,
+                composed,
+                correlation_id,
+                unattended=unattended,
+                outside=outside,
+                becomes_current=chosen,
+            )
+            watcher = turn.stream.watch()
+            tell_of_former(before)
+            return running.name, watcher
+
+        name, watcher = await uninterrupted(begin())
+        async with aclosing(watcher.events()) as events:
+            async for event in events:
+                yield await self._access.for_caller(event, caller, name)
+
+    @method("Ask", returns="answer", interface="org.lightagent1.Manager")
+    async def ask(
+        self,
+        caller: Caller,
+        *,
+        agent: str,
+        text: str,
+        session: str = "",
+        new: bool = False,
+        timeout_s: float | None = None,
+    ) -> api.Answer:
+        """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead."""
+        check_timeout(timeout_s)
+        events = self.prompt(caller, agent=agent, text=text, session=session, new=new, correlation_id="")
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for event in events:
+                    if event["type"] == "error":
+                        raise from_dict(event)
+                    if event["type"] == "done":
+                        return api.Answer(
+                            text=event["text"],
+                            session=event["session"],
+                            trace_id=event["trace_id"],
+                            steps=event["steps"],
+                            duration_ms=event["duration_ms"],
+                        )
+        except TimeoutError as err:
+            raise TimedOut(
+                f"There was no answer within {timeout_s:g} seconds; the turn goes on.",
+                suggestion="Look at the session later, or cancel it.",
+            ) from err
+        finally:
+            await events.aclose()
+        raise LightagentError("The turn ended without a last event.")
+
+    @stream("Watch", returns="event")
+    async def watch(self, caller: Caller, session: str) -> AsyncGenerator[api.TurnEvent, None]:
+        """What happens in a session from now on, turn after turn, whoever prompts. First comes an event
+        session with the session as it is, and what the running turn waits for, if it waits. Ends with a null
+        event when the session is deleted or the daemon stops.
+        """
+        caller, agent, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+        sight = self._access.sight(caller, agent.name)
+        watcher = found.stream.watch()
+        async with aclosing(watcher.events(of_session=True)) as events:
+            info = asdict(session_info(found))
+            opened = turn_events.SessionChanged(session_info=info)
+            yield {"type": opened.type, "session": found.id, "trace_id": "", **opened.fields()}
+            if (asked := _waits_for(found)) is not None:
+                yield await self._access.for_caller(asked, caller, agent.name)
+            if found.stream.ended:
+                return
+            async for event in events:
+                if not await sight.sees_of(agent.name, found.record.owner):
+                    raise session_not_found(found.id)
+                yield await self._access.for_caller(event, caller, agent.name)
+
+    @method("Wait", returns="session_info")
+    async def wait(self, caller: Caller, session: str, timeout_s: float | None = None) -> api.Session:
+        """Wait until nothing runs or waits in a session, or until timeout_s is over (error timeout). A paused
+        session counts as done when its running turn is, and so does a plan that stopped at a failed task.
+        """
+        check_timeout(timeout_s)
+        caller, _, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await _until_at_rest(found, caller)
+        except TimeoutError as err:
+            raise TimedOut(
+                f"The session {found.id} did not come to rest within {timeout_s:g} seconds; it goes on.",
+                suggestion="Look at it later, or cancel what runs in it.",
+            ) from err
+        found.check_there()
+        if not found.at_rest and self._now.draining:
+            raise ShuttingDown("The daemon stops; what runs in the session goes on with its next start.")
+        return session_info(found)
+
+    @method("Cancel", returns="cancelled")
+    async def cancel(self, caller: Caller, session: str) -> int:
+        """Cancel the running turn and the queued prompts of a session; says how many turns that were."""
+        _, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        return agent.cancel(found)
+
+    async def _session_for(
+        self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
+    ) -> tuple[Agent, Session]:
+        """Where a prompt goes. A session that is made for it becomes the current one, if that is wanted."""
+        if session:
+            running, found = self._access.session(caller, session)
+            if agent and running.name != agent:
+                raise SessionNotFound(
+                    f"The session {session} is not with the agent {agent[:60]!r}.", field="session"
+                )
+            return running, found
+        if not agent:
+            raise InvalidArgument("Name an agent or a session.", field="agent")
+        running = self._registry.get(agent)
+        current = None if new else running.current_of(caller.uid)
+        if current is not None:
+            return running, current
+        made = self._sessions.begin(caller, running, "", becomes_current=becomes_current)
+        return running, await made
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raises InvalidArgument."""
+    if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidArgument(
+            f"timeout_s must be more than 0 and at most {MAX_TIMEOUT_S:g}.", field="timeout_s"
+        )
+
+
+def _waits_for(session: Session) -> api.TurnEvent | None:
+    """The request that the running turn waits with, for somebody who comes only now."""
+    turn = session.running
+    latest = turn.stream.latest if turn is not None and turn.is_waiting else None
+    return latest if latest is not None and latest["type"] in REQUESTS else None
+
+
+async def _until_at_rest(session: Session, caller: Caller) -> None:
+    """Wait until the session is at rest, or the caller has hung up."""
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(session.until_at_rest())]
+    if caller.process is not None:
+        tasks.append(asyncio.create_task(caller.process.gone.wait()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,93 @@
+"""The operations on the daemon as a whole: its status, and reading its files again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+from lightagentd import __version__, api
+from lightagentd.control.authz import Caller, Operation
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.presentation import shown
+
+if TYPE_CHECKING:
+    from lightagentd.daemon.runtime import Runtime
+
+
+class Manager(Operations, interface="org.lightagent1.Manager"):
+    """The daemon as a whole."""
+
+    def __init__(self, access: Access, runtime: Runtime, managing: asyncio.Lock) -> None:
+        """`managing` is held while agents are made, removed, started, stopped or read again."""
+        self._access, self._runtime, self._managing = access, runtime, managing
+
+    @method("GetStatus", returns="status")
+    async def status(self, caller: Caller) -> api.Status:
+        """The state of the daemon, its workers and its history, and what is wrong."""
+        # Agents that the caller may not look at are in the numbers, and not named.
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        runtime, now, registry = self._runtime, self._runtime.now, self._runtime.registry
+        if runtime.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
+            runtime.polkit.look_soon()
+        agents, stop = list(registry.agents.values()), runtime.panic.stop
+        names = {*registry.definitions.paths, *registry.agents}
+        seen = await self._access.inspectable(caller, names)
+        hidden = names - seen
+        return api.Status(
+            version=__version__,
+            pid=os.getpid(),
+            state="draining" if now.draining else "panicked" if runtime.panic.on else "running",
+            panic=shown(api.EmergencyStop, stop) if stop is not None else None,
+            started_us=now.started_us,
+            uptime_s=round(time.time() - now.started_us / 1e6, 3),
+            model=now.config.models.default,
+            agents_running=sum(agent.state == "running" for agent in agents),
+            agents_total=len(registry.definitions.paths),
+            sessions=sum(len(self._access.visible(caller, agent)) for agent in agents if agent.name in seen),
+            turns_running=sum(agent.turns_running - agent.turns_waiting for agent in agents),
+            turns_queued=sum(agent.turns_queued for agent in agents),
+            turns_waiting=sum(agent.turns_waiting for agent in agents),
+            sandbox=runtime.pool.backend.name,
+            journal=now.journal is not None,
+            journal_dropped=now.journal.dropped if now.journal else 0,
+            history=api.HistoryStatus(
+                path=str(runtime.paths.history),
+                events=runtime.history.environment.entries(),
+                size_bytes=(runtime.paths.history / "data.mdb").stat().st_blocks * 512,
+                disk_low=runtime.history.disk_low,
+            ),
+            workers=[
+                shown(
+                    api.WorkerStatus,
+                    worker,
+                    effect=worker.where.value,
+                    backend=worker.backend.name,
+                    enforced=worker.backend.enforced,
+                )
+                for worker in runtime.pool.workers()
+                if worker.agent not in hidden
+            ],
+            problems=_without(runtime.problems(), hidden),
+        )
+
+    @method("Reload", returns="reloaded")
+    async def reload(self, caller: Caller) -> api.Reloaded:
+        """Read configuration, agents, skills and tools again, as SIGHUP does."""
+        await self._access.admit(caller, Operation.ADMINISTER)
+        return await self.reload_content()
+
+    async def reload_content(self) -> api.Reloaded:
+        """What SIGHUP asks for, and an administrator."""
+        async with self._managing:
+            return await self._runtime.reload()
+
+
+def _without(problems: list[str], agents: set[str]) -> list[str]:
+    """The problems but those of certain agents."""
+    about = tuple(
+        start for one in agents for start in (f"The agent {one} ", f"The watches of the agent {one} ")
+    )
+    return [problem for problem in problems if not problem.startswith(about)] if about else problems

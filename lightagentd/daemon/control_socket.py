@@ -1,0 +1,69 @@
+"""The socket that the daemon's Varlink plane listens on: systemd's, or one of our own.
+
+The caller owns the socket that `listen` gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import resource
+import socket
+from pathlib import Path
+
+from lightagentd.errors import Conflict
+from lightagentd.host.systemd import listening_socket
+
+_OWN_DESCRIPTORS = 256
+"""Descriptors that are kept free for workers, models, files and the history."""
+
+
+def listen(path: Path, group: str) -> socket.socket:
+    """The socket that systemd passed, or a new one for a group. Raises Conflict when it is taken."""
+    passed = listening_socket()
+    if passed is not None:
+        return passed
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.connect(os.fspath(path))
+    except OSError:
+        _clear_way(path)
+    else:
+        raise Conflict(
+            f"Another daemon serves {path} already.", suggestion="Stop it first, or use other folders."
+        )
+    finally:
+        probe.close()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    old = os.umask(0o177)
+    try:
+        listener.bind(os.fspath(path))
+        listener.listen()  # who connects while the daemon starts waits, and a second daemon sees it
+    finally:
+        os.umask(old)
+    with contextlib.suppress(KeyError, PermissionError):
+        gid = grp.getgrnam(group).gr_gid
+        if path.stat().st_gid != gid:  # the unit's filter has no chown(2), and it need not
+            os.chown(path, -1, gid)
+        path.chmod(0o660)
+    return listener
+
+
+def _clear_way(path: Path) -> None:
+    """Remove what lies where a socket is to be, if that loses nothing. Raises Conflict."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as err:
+        raise Conflict(
+            f"{path}, where the control socket is to be, cannot be removed: {err.strerror}.",
+            suggestion=f"Look at it, and then: rm -r {path}",
+        ) from err
+
+
+def room_for_connections() -> int:
+    """How many connections the limit on open files leaves room for, beside what the daemon itself opens."""
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)

@@ -1,0 +1,65 @@
+"""What other parts may hold of the daemon: its parts, and the few facts that change while it runs.
+
+The daemon makes one `Runtime` when it assembles its parts, and owns what is in it. The operations and the
+D-Bus plane are made from it, and live as long as the daemon. This module imports no part at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightagentd import api
+    from lightagentd.agents.registry import Registry
+    from lightagentd.agents.sessions.deletion import Deletion
+    from lightagentd.config.configuration import Config
+    from lightagentd.control.authz import Authority
+    from lightagentd.control.bus_link import BusLink
+    from lightagentd.control.polkit import Polkit
+    from lightagentd.daemon.upkeep import Upkeep
+    from lightagentd.events.audit.checkpoints import Checkpoints
+    from lightagentd.events.feed import Feed
+    from lightagentd.events.history import History
+    from lightagentd.events.journal.sink import JournaldSink
+    from lightagentd.events.subscriptions import Subscriptions
+    from lightagentd.host.paths import Paths
+    from lightagentd.policy.panic import Panic
+    from lightagentd.worker.pool import Pool
+
+
+@dataclass(kw_only=True)
+class Now:
+    """What is true now, and may be otherwise later. The daemon alone changes it; look again each time."""
+
+    config: Config
+    """The configuration in force."""
+    started_us: int
+    draining: bool = False
+    """Whether the daemon takes no new work, because it stops."""
+    journal: JournaldSink | None = None
+    checkpoints: Checkpoints | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The parts of one daemon."""
+
+    now: Now
+    paths: Paths
+    history: History
+    subscriptions: Subscriptions
+    feed: Feed
+    panic: Panic
+    pool: Pool
+    registry: Registry
+    deletion: Deletion
+    upkeep: Upkeep
+    bus_link: BusLink
+    polkit: Polkit | None
+    authority: Authority
+    problems: Callable[[], list[str]]
+    """What is wrong with the daemon, as sentences."""
+    reload: Callable[[], Awaitable[api.Reloaded]]
+    """Read configuration, agents, skills and tools again. Raises ConfigError."""

@@ -32,8 +32,7 @@ from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.panic import Panic
-from lightagentd.policy.questions.approvals import Approvals
-from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.worker.pool import Pool
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ class SharedParts:
     panic: Panic
     content: Content
     policy: Policy
-    approvals: Approvals
-    inputs: Inputs
+    asked: AllQuestions
     plans: Plans
     metadata: Metadata
     model_clients: ModelClients

@@ -56,7 +56,8 @@ class Registry:
         """How many turns the last run left that no agent took up."""
         self.pool, self.panic, self.policy = shared.pool, shared.panic, shared.policy
         self.paths, self.ledger, self.watches = shared.paths, shared.ledger, shared.watches
-        self.approvals, self.inputs, self.plans = shared.approvals, shared.inputs, shared.plans
+        self.asked, self.plans = shared.asked, shared.plans
+        self.approvals, self.inputs = self.asked.approvals, self.asked.inputs
         self.memories, self.profiles = shared.memories, shared.profiles
         self.metadata, self.model_clients, self.circuits = (
             shared.metadata,
@@ -89,8 +90,7 @@ class Registry:
         """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d, and
         for a memory store that cannot be used.
         """
-        await self.approvals.load()
-        await self.inputs.load()
+        await self.asked.load()
         await self.memories.start()
         self.ledger.load()
         self.watches.start()
@@ -116,8 +116,7 @@ class Registry:
 
     async def close(self) -> None:
         """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
-        self.approvals.suspend()
-        self.inputs.suspend()
+        self.asked.suspend()
         await self.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
@@ -138,12 +137,11 @@ class Registry:
                 raise failure
         for name in agents_with_turns(self._history) - self.agents.keys():  # removed, or its files are broken
             why = self.panic.error()
-            await end_stored_turns(self._history, self.approvals, self.inputs, why, agent=name, sessions={})
+            await end_stored_turns(self._history, self.asked, why, agent=name, sessions={})
 
     async def drain(self) -> None:
         """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
-        self.approvals.suspend()
-        self.inputs.suspend()
+        self.asked.suspend()
         await asyncio.gather(*(agent.supervision.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:

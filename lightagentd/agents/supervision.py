@@ -87,8 +87,7 @@ class Supervision:
             await self._idle()
             ending = end_stored_turns(
                 shared.history,
-                shared.approvals,
-                shared.inputs,
+                shared.asked,
                 shared.panic.error(),
                 agent=agent.name,
                 sessions=agent.sessions,

@@ -22,6 +22,7 @@ from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
+from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.turn import Step, TakenUp, Turn, final_error, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
@@ -30,7 +31,7 @@ from lightagentd.events.model import new_id, within
 from lightagentd.events.types.agent import TurnFailed
 from lightagentd.events.types.session import TurnDone
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 
 if TYPE_CHECKING:
     from lightagentd.agents.supervision import Supervision
@@ -109,13 +110,13 @@ class TurnLoop:
 
     def _stays(self, error: BaseException | None) -> bool:
         """Whether a turn that was stopped stays stored as it is, with the question that it waits for."""
-        turn, approvals, inputs = self._turn, self._shared.approvals, self._shared.inputs
+        turn, asked = self._turn, self._shared.asked
         return (
             isinstance(error, Suspended | asyncio.CancelledError)
             and not turn.cancelled
             and turn.handed is None
-            and (approvals.is_open(turn.waits_for) or inputs.is_open(turn.waits_for))
-            and (approvals.suspended or self._supervision.state == "failed")
+            and asked.is_open(turn.waits_for)
+            and (asked.suspended or self._supervision.state == "failed")
         )
 
     async def _end(self, error: BaseException | None) -> None:
@@ -134,11 +135,10 @@ class TurnLoop:
             data: dict[str, Any] = {**failure.to_dict(), **stored}
             outcome = TurnFailed(**data).event()
         try:
-            events, changes = shared.approvals.lapse(turn.waits_for, "Its turn ended.")
-            inputs = shared.inputs.lapse(turn.waits_for, "Its turn ended.")
+            events, changes = shared.asked.lapse(turn.waits_for, "Its turn ended.")
             async with shared.plans.ending(session, turn, failure) as planned:
-                events = [*events, *inputs[0], *planned[0]]
-                changes = [*changes, *inputs[1], *planned[1], *counted]
+                events = [*events, *planned[0]]
+                changes = [*changes, *planned[1], *counted]
                 await session.end(turn, outcome, lapsed=(events, changes))
         except LightagentError as err:
             failure = err
@@ -264,16 +264,9 @@ class TurnLoop:
                 if not waits_for:
                     self._repeats.check(call)
                     await self._make_room(before)
-                outcome = await parts.dispatcher.run(
-                    call,
-                    origin=origin,
-                    toolbox=parts.toolbox(),
-                    stream=turn.stream,
-                    results=self._results,
-                    before=before,
-                    waits_for=waits_for,
-                    remark=partial(self._repeats.remark, cut=cut and call is calls[-1]),
-                )
+                remark = partial(self._repeats.remark, cut=cut and call is calls[-1])
+                run = ToolRun(call, parts.dispatcher, origin, self._results, before=before, remark=remark)
+                outcome = await run.run(waits_for)
                 waits_for = ""
                 outcomes.append(outcome)
                 self._session.messages.append(outcome.message())

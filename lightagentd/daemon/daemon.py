@@ -164,9 +164,7 @@ class Daemon:
         group_rule = GroupRule(self.now.config.daemon.socket_group)
         self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
         registry = self.registry
-        deletion = Deletion(
-            self.history, registry.approvals, registry.inputs, registry.watches, registry.ledger
-        )
+        deletion = Deletion(self.history, registry.asked, registry.watches, registry.ledger)
         self.upkeep = Upkeep(self.now, self.history, registry, deletion)
         runtime = Runtime(
             now=self.now,

@@ -25,8 +25,7 @@ from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.panic import Panic
-from lightagentd.policy.questions.approvals import Approvals
-from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.worker.pool import Pool
 
 
@@ -38,13 +37,12 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         disk_low=lambda: history.disk_low,
     )
     key_file = paths.state / "approvals.key"
-    approvals = Approvals(history, timeout_s=limits.approval_timeout_s, key_file=key_file)
-    inputs = Inputs(history, timeout_s=limits.input_timeout_s)
+    asked = AllQuestions(history, limits, key_file=key_file)
     plans, offers = Plans(history), Offers(history)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
     search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)
-    builtins = Builtins([Human(inputs), PlanTool(plans), Memory(memories), search])
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), search])
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -53,8 +51,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         panic=panic,
         content=content,
         policy=policy,
-        approvals=approvals,
-        inputs=inputs,
+        asked=asked,
         plans=plans,
         metadata=metadata,
         model_clients=ModelClients(config.models, metadata, history.redactor, content.catalog_of),
@@ -68,11 +65,11 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         dispatcher=Dispatcher(
             history=history,
             policy=policy,
-            approvals=approvals,
+            asked=asked,
             pool=pool,
             limits=limits,
             builtins=builtins,
-            inputs=inputs,
+            toolbox=lambda: content.toolbox,
         ),
         watches=Watches(history, pool, content, policy),
     )

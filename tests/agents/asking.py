@@ -12,7 +12,8 @@ from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.turn import Turn
 from lightagentd.api import TurnEvent
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approval import Approval, State
+from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.question import State
 from tests.agents.scripted import Scripted, scripted, until, watch
 from tests.conftest import write
 from tests.scripted_model import Script

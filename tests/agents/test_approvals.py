@@ -18,7 +18,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approval import State
+from lightagentd.policy.questions.question import State
 from tests.agents.asking import Watched, add, approvals, asked, asking, kinds, lines, prepare, result, waiting
 from tests.agents.scripted import ME, check_conversation, types, until
 from tests.other_user import OUTSIDERS_GID

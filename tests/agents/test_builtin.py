@@ -16,7 +16,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 from lightagentd.redaction import Redactor
 from lightagentd.tool import Args, Result, Tool
 from lightagentd.worker.calls import METADATA_LIMIT_CHARS

@@ -10,11 +10,8 @@ import pytest
 
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.tool_calls.by_person import call_as_person
-from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
-from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.inputs import KEPT
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER
@@ -265,7 +262,7 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
             await test.daemon.service.sessions.delete(CALLER, session.id, confirmed=True)
             assert (await events)[-1]["code"] == "cancelled"
         inputs = test.daemon.registry.inputs
-        assert inputs.all() == inputs.open_ones() == inputs.unsettled(session.id) == []
+        assert (inputs.all(), inputs.open_ones(), inputs.of_session(session.id)) == ([], [], [])
         with pytest.raises(InputNotFound):
             inputs.get(asked.id)
         assert kinds(test) == ["requested", "lapsed"]
@@ -284,7 +281,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
             assert inputs.get(asked.id).state == "lapsed"
             with pytest.raises(InputClosed, match="has lapsed"):
                 await inputs.answer(asked.id, "too late", uid=ME)
-            assert inputs.unsettled(session.id) == []
+            assert inputs.of_session(session.id) == []
             await test.daemon.history.append(*lapsed, changes=changes)
             await events
         assert kinds(test) == ["requested", "lapsed"]
@@ -321,88 +318,6 @@ async def test_a_failed_agent_goes_on_with_the_same_question(paths: Paths) -> No
         assert [end["result"] for end in ends(test)] == ["ok"]
         assert len(intents(test)) == 1
         check_conversation(test.conversation(test.agent.sessions[session.id]))
-
-
-# What is stored
-
-
-async def test_of_the_closed_ones_the_newest_are_kept(paths: Paths) -> None:
-    async with scripted(paths, [ask(), say("ok")]) as test:
-        async with prompted(test, await test.session()) as (_, events):
-            asked = await question(test)
-            await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
-            await events
-        row = test.daemon.history.state_of("inputs", asked.id)
-        changes = [
-            Change(
-                state="inputs",
-                key=(name := f"inp_{number:016x}"),
-                value={**row, "id": name, "created_us": number},
-            )
-            for number in range(KEPT + 5)
-        ]
-        await test.daemon.history.append(changes=changes)
-    async with Daemon(paths) as daemon:
-        kept = daemon.registry.inputs.all()
-        assert len(kept) == KEPT
-        assert kept[-1].id == asked.id, "the oldest are dropped"
-        assert kept[0].id == f"inp_{6:016x}"
-
-
-async def test_damaged_records_do_not_keep_the_daemon_from_starting(
-    paths: Paths, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with scripted(paths, [ask(), say("ok")]) as test:
-        async with prompted(test, await test.session()) as (_, events):
-            asked = await question(test)
-            await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
-            await events
-        row = test.daemon.history.state_of("inputs", asked.id)
-        damaged = [
-            {},
-            {**row, "expires_us": "soon"},
-            {**row, "owner": "root"},
-            {**row, "owner": True},
-            {**row, "choices": None},
-            {**row, "choices": [7]},
-            {**row, "state": "granted"},
-            {**row, "more": 1},
-            {**row, "answered_by": "0"},
-            {name: value for name, value in row.items() if name != "question"},
-            row,  # under a key that is not its own
-        ]
-        changes = [
-            Change(state="inputs", key=f"inp_{number:016x}", value=value)
-            for number, value in enumerate(damaged)
-        ]
-        await test.daemon.history.append(changes=changes)
-    async with Daemon(paths) as daemon:
-        assert [one.id for one in daemon.registry.inputs.all()] == [asked.id]
-        assert daemon.history.state("inputs").keys() == {asked.id}
-    dropped = [record for record in caplog.messages if "cannot be read and is dropped" in record]
-    assert len(dropped) == len(damaged)
-
-
-async def test_a_question_that_nobody_waits_for_lapses_at_the_next_start(paths: Paths) -> None:
-    async with (
-        scripted(paths, [ask(), say("ok")]) as test,
-        prompted(test, await test.session()) as (turn, _),
-    ):
-        asked = await question(test)
-        await test.daemon.history.append(changes=[Change(state="turns", key=turn.trace_id, value=None)])
-        await test.daemon.registry.drain()
-    async with Daemon(paths) as daemon:
-        assert daemon.registry.inputs.get(asked.id).state == "lapsed"
-        assert not daemon.registry.inputs.is_open(asked.id)
-
-
-async def test_made_up_ids_are_not_found(paths: Paths) -> None:
-    async with scripted(paths, [say("-")]) as test:
-        for name in ("", "inp_", "inp_0123456789abcdef", "apr_0123456789abcdef", "x" * 5000, "inp_\0"):
-            with pytest.raises(InputNotFound):
-                test.daemon.registry.inputs.get(name)
-            with pytest.raises(InputNotFound):
-                await test.daemon.registry.inputs.answer(name, "x", uid=ME)
 
 
 # Policy

@@ -16,8 +16,8 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, InputClosed, LightagentError
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approval import now_us
 from lightagentd.policy.questions.inputs import Input
+from lightagentd.policy.questions.question import now_us
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME, Scripted, check_conversation, define, scripted, until
 from tests.conftest import DaemonProcess, write

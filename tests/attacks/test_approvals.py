@@ -18,7 +18,7 @@ import pytest
 
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approval import State
+from lightagentd.policy.questions.question import State
 from tests.agents.asking import Watched, approvals, asked, asking, result, waiting
 from tests.agents.scripted import ME, Scripted
 from tests.conftest import REPOSITORY

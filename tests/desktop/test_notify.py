@@ -18,7 +18,7 @@ from lightagentd.desktop.board import Board, Card
 from lightagentd.desktop.daemon_link import _TOPICS, DaemonLink
 from lightagentd.desktop.screen import Screen
 from lightagentd.host.paths import Paths
-from lightagentd.policy.questions.approval import State, now_us
+from lightagentd.policy.questions.question import State, now_us
 from tests.agents.asking import add, approvals, asked, asking, lines, prepare
 from tests.agents.scripted import ME, Scripted, until
 from tests.conftest import REPOSITORY

@@ -1,8 +1,8 @@
 """The built-in tool `human`: asks a person in the middle of a turn.
 
-The turn that asks is stored as waiting, together with its question (`policy.questions.inputs`), and its time
-stands still until there is an answer. The answer is a person's word, so it does not taint. Where nobody
-answers in time, the model is told so. The control planes decide who may answer; an agent never can.
+The turn that asks is stored as waiting together with its question (`Inputs`), and its time stands
+still until there is an answer. The answer is a person's word, so it does not taint; that nobody answered in
+time is an answer, too. Who may answer is for the control planes to say: nothing that an agent does answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
-from lightagentd.api import turn_events
+from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.errors import Refused
 from lightagentd.events.model import current_context
 from lightagentd.policy.decide import PERSON
@@ -77,8 +77,7 @@ class Human(Tool):
         """Ask the person a question and wait for the answer. Only for what you cannot find out by yourself
         and what only a person can decide; it gives no permission, which each call gets or not by itself.
         """
-        turn = ctx.origin.turn
-        if turn is None:
+        if ctx.origin.turn is None:
             raise Refused(
                 "human.ask asks in the middle of a turn, and this call belongs to none.",
                 suggestion=f"Prompt the agent {ctx.agent}, so that it can ask.",
@@ -98,44 +97,13 @@ class Human(Tool):
             choices=args.choices,
             timeout_s=args.timeout_s,
         )
-        turn.waits_for = asked.id
-        await self._inputs.ask(asked, changes=(turn.change("waiting", asked.id),))
-        return await answer_to(self._inputs, asked.id, ctx)
+        await self._inputs.ask(asked, changes=ctx.origin.asks(asked.id))
+        return answer_result(await answer_to(self._inputs, asked.id, ctx.origin, ctx.stream))
 
 
-async def answer_to(inputs: Inputs, input_id: str, ctx: BuiltinContext) -> Result:
-    """Wait for the answer to a question that is stored, in this run of the daemon or an earlier one.
-
-    Raises Suspended, InputNotFound, StorageError.
-    """
-    asked = inputs.get(input_id)
-    if asked.state == "waiting":
-        ctx.stream.emit(
-            turn_events.InputRequested(
-                input=asked.id,
-                call_id=asked.call_id,
-                question=asked.question,
-                choices=[*asked.choices],
-                expires_us=asked.expires_us,
-            )
-        )
-    with ctx.origin.waiting(input_id):
-        found = await inputs.wait(input_id)
-    ctx.stream.emit(
-        turn_events.InputAnswered(
-            input=found.id,
-            call_id=found.call_id,
-            state=found.state,
-            answer=found.answer,
-            answered_by=found.answered_by,
-        )
-    )
-    return _result(found)
-
-
-def _result(found: Input) -> Result:
-    """What the model reads."""
-    metadata: dict[str, Any] = {"input": found.id, "state": found.state}
+def answer_result(found: Input) -> Result:
+    """What the model reads of an answer, or of why there is none."""
+    metadata: dict[str, Any] = {"input": found.id, "state": found.state.value}
     if found.state == "answered":
         metadata["answered_by"] = found.answered_by
         return Result(

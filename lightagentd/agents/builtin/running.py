@@ -16,7 +16,7 @@ from typing import Any, cast
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 from lightagentd.tool import Action, Effect, Place, Result, Tool, action, actions_of
 from lightagentd.worker.calls import check_args, check_result, describe
 from lightagentd.worker.lanes import Checked

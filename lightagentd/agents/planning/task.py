@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from lightagentd.agents.planning.plan import Plan, Task
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
+from lightagentd.agents.tool_calls.results import Outcome, Results, cap_text
+from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
@@ -49,17 +50,10 @@ async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
     args = {"command": task.check, "effect": Effect.OBSERVE.value}
     call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
     origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, is_check=True)
-    results = Results(turn.stream, in_conversation=False)
+    results = Results(turn.stream)
     with within(request_id=new_id("req")):
         try:
-            outcome = await parts.dispatcher.run(
-                call,
-                origin=origin,
-                toolbox=parts.toolbox(),
-                stream=turn.stream,
-                results=results,
-                before=Before(),
-            )
+            outcome = await ToolRun(call, parts.dispatcher, origin, results).run()
         finally:
             await uninterrupted(results.settle())
     return _verdict(outcome)

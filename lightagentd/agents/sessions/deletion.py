@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from lightagentd.agents.model_calls.metering.ledger import Ledger
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.watches import Watches
-    from lightagentd.policy.questions.approvals import Approvals
-    from lightagentd.policy.questions.inputs import Inputs
+    from lightagentd.policy.questions.asked import AllQuestions
 
 _WHY = "Its session was deleted."
 _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current")
@@ -33,13 +32,10 @@ _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current"
 class Deletion:
     """Deletes sessions; the registry's parts of it are given, and nothing is owned."""
 
-    def __init__(
-        self, history: History, approvals: Approvals, inputs: Inputs, watches: Watches, ledger: Ledger
-    ) -> None:
+    def __init__(self, history: History, asked: AllQuestions, watches: Watches, ledger: Ledger) -> None:
         self._history = history
         self._ledger = ledger
-        self._approvals = approvals
-        self._inputs = inputs
+        self._asked = asked
         self._watches = watches
 
     async def delete(self, agent: Agent, session: Session, *, by: int, reason: str = "") -> None:
@@ -80,11 +76,8 @@ class Deletion:
 
     async def _lapse(self, session: str) -> None:
         """Close what is still asked in it. Raises StorageError."""
-        for asked in [one for one in self._approvals.open_ones() if one.session == session]:
-            events, changes = self._approvals.lapse(asked.id, _WHY)
-            await self._history.append(*events, changes=changes)
-        for question in self._inputs.unsettled(session):
-            events, changes = self._inputs.lapse(question.id, _WHY)
+        for question in self._asked.of_session(session):
+            events, changes = self._asked.lapse(question, _WHY)
             await self._history.append(*events, changes=changes)
 
 

@@ -12,6 +12,7 @@ from lightagentd.errors import OutcomeUnknown
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, EventContext
 from lightagentd.events.types.tool import INVOCATION, CallEnded
+from lightagentd.policy.questions.questions import waited_for
 
 DISPATCH, INTENT = "agent.tool_dispatch", "intent"
 MOST_CALLS = 50_000
@@ -83,9 +84,8 @@ def _first_seq(history: History) -> int:
 
 def _waiting_calls(history: History) -> set[str]:
     """The calls that ask a person, of turns that go on waiting for that."""
-    waited_for = {str(turn.get("approval", "")) for turn in history.state("turns").values()}
     inputs = history.state("inputs")
-    return {str(inputs[key].get("call_id", "")) for key in waited_for & inputs.keys()}
+    return {str(inputs[key].get("call_id", "")) for key in waited_for(history) & inputs.keys()}
 
 
 def _ended(intent: Event, until_us: int) -> CallEnded:

@@ -23,8 +23,7 @@ from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
-from lightagentd.policy.questions.approvals import Approvals
-from lightagentd.policy.questions.inputs import Inputs
+from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.quoted import Prompt
 
 UNKNOWN = (
@@ -169,8 +168,7 @@ def _told(trace_id: str, done: int, unknown: Sequence[str], not_run: int) -> str
 
 async def end_stored_turns(
     history: History,
-    approvals: Approvals,
-    inputs: Inputs,
+    asked: AllQuestions,
     why: LightagentError,
     *,
     agent: str,
@@ -197,10 +195,7 @@ async def end_stored_turns(
                     **_unattended(turn),
                 }
                 ended = TurnFailed(**data).event()
-                events, changes = approvals.lapse(turn.waits_for, why.message)
-                of_inputs = inputs.lapse(turn.waits_for, why.message)
-                lapsed = ([*events, *of_inputs[0]], [*changes, *of_inputs[1]])
-                await session.end(turn, ended, lapsed=lapsed)
+                await session.end(turn, ended, lapsed=asked.lapse(turn.waits_for, why.message))
 
 
 async def end_interrupted_turns(history: History, agent: str) -> int:

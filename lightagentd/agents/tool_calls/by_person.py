@@ -12,12 +12,13 @@ from typing import Any
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.agents.tool_calls.results import Before, Outcome, Results
+from lightagentd.agents.tool_calls.results import Outcome, Results
+from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.api import TurnEvent, turn_events
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.questions.approvals import Suspended
+from lightagentd.policy.questions.questions import Suspended
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +54,7 @@ async def call_as_person(
 
     async def run() -> Outcome:
         with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):
-            outcome = await parts.dispatcher.run(
-                call, origin=origin, toolbox=parts.toolbox(), stream=stream, results=results, before=Before()
-            )
+            outcome = await ToolRun(call, parts.dispatcher, origin, results).run()
             await results.settle()
             return outcome
 

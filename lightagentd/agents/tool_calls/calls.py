@@ -9,10 +9,8 @@ from typing import Any
 from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import Toolbox
-from lightagentd.api import turn_events
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.decide import Decision
 from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
 from lightagentd.text.strict_json import BadJson, decoded, is_deeper
 from lightagentd.tool import Effect
@@ -32,6 +30,10 @@ class Ready:
     args: dict[str, Any]
     effect: Effect
     host: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.action.tool}.{self.action.name}"
 
     @property
     def what(self) -> dict[str, Any]:
@@ -55,16 +57,12 @@ class Ready:
         )
 
 
-def taken_up(call: ToolCall, asked: Approval, toolbox: Toolbox, what: dict[str, Any]) -> Ready:
-    """The call that an earlier run of the daemon asked about. Fills in `what` as far as it comes.
-
-    Raises ToolNotFound, ApprovalMismatch.
-    """
-    what |= {"decision": Decision.ASK.value, "rule": asked.rule, "approval": asked.id}
+def taken_up(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
+    """The call that an earlier run of the daemon asked about. Raises ToolNotFound, ApprovalMismatch."""
     action = toolbox.find(asked.tool, asked.action)
     if action.function != call.name:
         raise ApprovalMismatch(f"The approval {asked.id} is for {action.function}, not {call.name[:100]}.")
-    ready = Ready(
+    return Ready(
         call=call,
         call_id=asked.call_id,
         action=action,
@@ -72,8 +70,6 @@ def taken_up(call: ToolCall, asked: Approval, toolbox: Toolbox, what: dict[str, 
         effect=action.effect_of(asked.args),
         host=host_of(asked.args.get(action.host)) if action.host else "",
     )
-    what |= ready.what
-    return ready
 
 
 def whole(checked: Checked, ready: Ready) -> dict[str, Any]:
@@ -125,34 +121,3 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
         if name not in args:
             raise InvalidArgument(f"{call.name} needs the argument {name!r}.", field=name)
     return action, args
-
-
-def requested(approval: Approval) -> turn_events.ApprovalRequested:
-    """The turn event that asks for an answer: everything that the person who decides has to see."""
-    return turn_events.ApprovalRequested(
-        approval=approval.id,
-        call_id=approval.call_id,
-        tool=approval.tool,
-        action=approval.action,
-        effect=approval.effect,
-        args=approval.shown,
-        cwd=approval.cwd,
-        preview=approval.preview,
-        rule=approval.rule,
-        reason=approval.reason,
-        expires_us=approval.expires_us,
-        volatile=approval.volatile,
-    )
-
-
-def answered(approval: Approval) -> turn_events.ApprovalAnswered:
-    """The turn event that says how the question ended."""
-    return turn_events.ApprovalAnswered(
-        approval=approval.id,
-        call_id=approval.call_id,
-        tool=approval.tool,
-        action=approval.action,
-        state=approval.state.value,
-        answered_by=approval.answered_by,
-        note=approval.note,
-    )

@@ -76,6 +76,13 @@ class Origin:
         """As `Session.after_call`; without a session there is nothing to remember."""
         return () if self.session is None else self.session.after_call(call_id, taints=taints, host=host)
 
+    def asks(self, question_id: str) -> tuple[Change, ...]:
+        """The change of state with which a turn begins to wait for a person."""
+        if self.turn is None:
+            return ()
+        self.turn.waits_for = question_id
+        return (self.turn.change("waiting", question_id),)
+
     def running(self) -> tuple[Change, ...]:
         """The change of state with which a turn stops waiting for a person."""
         return () if self.turn is None else (self.turn.change("running"),)

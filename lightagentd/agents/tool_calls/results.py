@@ -61,10 +61,8 @@ class Results:
     that comes of it is told or run before `settle` has returned.
     """
 
-    def __init__(self, stream: TurnStream, *, in_conversation: bool = True) -> None:
-        self._stream = stream
-        self.in_conversation = in_conversation
-        """Whether the results are messages of the conversation, too."""
+    def __init__(self, stream: TurnStream) -> None:
+        self.stream = stream
         self._waiting: deque[_Stored] = deque()
 
     def add(self, done: asyncio.Future[list[Event]], event: ToolResult) -> None:
@@ -83,7 +81,7 @@ class Results:
                 await asyncio.wait([stored.done])
             self._waiting.popleft()
             stored.done.result()
-            self._stream.emit(stored.event)
+            self.stream.emit(stored.event)
 
 
 def message_event(message: Message, **origin: Any) -> NewEvent:

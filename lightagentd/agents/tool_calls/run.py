@@ -4,6 +4,8 @@ The worker that has the tool checks the arguments first. What it gives back is w
 person is asked about, what is stored and what runs. What is refused, invalid or failed becomes a result that
 the model reads; only a history that cannot store and a cancel end the turn. No call runs before its intent is
 on disk, and an approval is used up with the intent.
+
+A `ToolRun` is made for one call and lives as long as that. The daemon makes one `Dispatcher`, for all agents.
 """
 
 from __future__ import annotations
@@ -11,22 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lightagentd.agents.builtin import BuiltinContext, Builtins
-from lightagentd.agents.builtin.human import answer_to
-from lightagentd.agents.stream import TurnStream
-from lightagentd.agents.tool_calls.calls import (
-    Ready,
-    answered,
-    parse_call,
-    requested,
-    taken_up,
-    whole,
-)
-from lightagentd.agents.tool_calls.described import ActionInfo
+from lightagentd.agents.builtin.human import answer_result
+from lightagentd.agents.tool_calls.asking import answer_to
+from lightagentd.agents.tool_calls.calls import Ready, parse_call, taken_up, whole
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -58,10 +52,10 @@ from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
-from lightagentd.policy.questions.approval import Approval, State
-from lightagentd.policy.questions.approvals import Approvals, Suspended
-from lightagentd.policy.questions.inputs import ACTION, INPUT_PREFIX, TOOL, Inputs
-from lightagentd.policy.questions.inputs import not_found as no_such_input
+from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.asked import AllQuestions, is_input
+from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
+from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
@@ -77,151 +71,159 @@ def _no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatcher:
-    """What it takes to run calls; one for the daemon."""
+    """What every call needs of the daemon."""
 
     history: History
     policy: Policy
-    approvals: Approvals
+    asked: AllQuestions
     pool: Pool
     limits: Limits
     builtins: Builtins
-    inputs: Inputs
+    toolbox: Callable[[], Toolbox]
 
-    async def run(
+    def readable(self, text: str) -> str:
+        """What the model, the history and the watchers get of a text. A cut could halve a secret, so secrets
+        are taken out before it.
+        """
+        return cap_text(self.history.redactor.result(text), self.limits.result_bytes)
+
+
+class ToolRun:
+    """One call; `run` it once."""
+
+    def __init__(
         self,
         call: ToolCall,
-        *,
+        dispatcher: Dispatcher,
         origin: Origin,
-        toolbox: Toolbox,
-        stream: TurnStream,
         results: Results,
-        before: Before,
-        waits_for: str = "",
+        *,
+        before: Before | None = None,
         remark: Remark = _no_remark,
-    ) -> Outcome:
-        """Run one call; its result goes to `results`, which the caller settles.
-
-        `remark` gives what the model reads behind the result.
-
-        `before` is what must be stored no later than the intent; it is emptied. `waits_for` is
-        the approval or input that the call waits for already, since an earlier run of the daemon. Raises
-        StorageError, Suspended, and CancelledError after the cancelled call's result went to `results`.
+    ) -> None:
+        """Its result goes to `results`, which the caller settles. `before` is what must be stored no later
+        than the intent; it is emptied. `remark` gives what the model reads behind the result.
         """
-        await results.settle()
-        if waits_for.startswith(INPUT_PREFIX):
-            return await self._resume(call, waits_for, origin, toolbox, stream, results, remark)
-        approval = waits_for
-        asked = self.approvals.find(approval) if approval else None
-        what: dict[str, Any] = {
-            "call_id": asked.call_id if asked else new_id("call"),
+        self._call = call
+        self._dispatcher = dispatcher
+        self._toolbox = dispatcher.toolbox()
+        self._origin = origin
+        self._results = results
+        self._stream = results.stream
+        self._before = before or Before()
+        self._remark = remark
+        self._ready: Ready
+        """Exactly what runs. It is missing until the call named an action."""
+        self._what: dict[str, Any] = {
+            "call_id": new_id("call"),
             "function": call.name,
             **({} if origin.trigger == PERSON else {"trigger": origin.trigger}),
         }
-        granted: Approval | None = None
+        """What the call's events say of it, as far as that is known."""
+        self._waits_for = ""
+        """The approval or input that it waits for, or waited for."""
+        self._granted: Approval | None = None
+
+    async def run(self, waits_for: str = "") -> Outcome:
+        """Run the call. `waits_for` is the approval or input that it has waited for since an earlier run of
+        the daemon.
+
+        Raises StorageError, Suspended, and CancelledError after the cancelled call's result went to
+        `results`.
+        """
+        await self._results.settle()
+        self._waits_for = waits_for
         try:
-            if approval:
-                ready = taken_up(call, self.approvals.get(approval), toolbox, what)
-                granted = await self._answer(approval, origin, stream)
-                ruling = self._decide(ready, origin)
+            if is_input(waits_for):
+                self._resume_input()
             else:
-                ready = await self._check(call, toolbox, origin, what)
-                ruling = self._decide(ready, origin)
-                what |= {"decision": ruling.decision.value, "rule": ruling.rule, **_grounds(ready, origin)}
-                if ruling.decision is Decision.ASK:
-                    asked = await self._question(ready, ruling, origin)
-                    what["approval"] = approval = asked.id
-                    await self._request(asked, origin, before)
-                    granted = await self._answer(approval, origin, stream)
-                    ruling = self._decide(ready, origin)  # it may have changed while a person was asked
-            if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and granted is None):
-                raise ruling.error or PolicyDenied(f"Policy refuses {ready.action.tool}.{ready.action.name}.")
-            await self._intend(ready, what, granted, origin, before)
+                await self._permit()
+                await self._intend()
         except StorageError:
             raise
         except LightagentError as err:
-            return await self._refuse(call, what, err, origin, stream, before, approval, remark)
+            return await self._refuse(err)
         except (asyncio.CancelledError, Suspended):
-            if origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
-                self._abandon(approval)
+            if self._origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
+                self._abandon()
             raise
-        stream.emit(
-            turn_events.ToolCallStarted(call_id=ready.call_id, decision=what["decision"], **ready.what)
-        )
-        return await self._execute(ready, granted, origin, stream, results, remark)
-
-    async def _intend(
-        self,
-        ready: Ready,
-        what: dict[str, Any],
-        granted: Approval | None,
-        origin: Origin,
-        before: Before,
-    ) -> None:
-        """Store that the call begins; an approval is used up in the same transaction."""
-        intent = CallIntended(**what).event()
-        if granted is None:
-            await self._store(before, intent)
-        else:
-            await self.approvals.use(
-                granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
+        if not is_input(waits_for):
+            ready, decision = self._ready, self._what["decision"]
+            self._stream.emit(
+                turn_events.ToolCallStarted(call_id=ready.call_id, decision=decision, **ready.what)
             )
+        return await self._execute()
 
-    async def _resume(
-        self,
-        call: ToolCall,
-        waits_for: str,
-        origin: Origin,
-        toolbox: Toolbox,
-        stream: TurnStream,
-        results: Results,
-        remark: Remark,
-    ) -> Outcome:
+    # Check, decide, ask
+
+    async def _permit(self) -> None:
+        """Decide on the call, and wait for a person's yes where policy wants one. Raises for a call that may
+        not run.
+        """
+        if self._waits_for:
+            self._resume_approval()
+        else:
+            await self._check()
+            ruling = self._decide()
+            self._what |= {"decision": ruling.decision.value, "rule": ruling.rule, **self._grounds()}
+            if ruling.decision is Decision.ASK:
+                await self._ask(ruling)
+        if self._waits_for:
+            approvals = self._dispatcher.asked.approvals
+            self._granted = await answer_to(approvals, self._waits_for, self._origin, self._stream)
+            ruling = self._decide()  # it may have changed while a person was asked
+        if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and self._granted is None):
+            raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
+
+    def _resume_approval(self) -> None:
+        """Take the call from the approval that an earlier run of the daemon asked for."""
+        asked = self._dispatcher.asked.approvals.get(self._waits_for)
+        self._what |= {"call_id": asked.call_id, "decision": Decision.ASK.value}
+        self._what |= {"rule": asked.rule, "approval": asked.id}
+        self._ready = taken_up(self._call, asked, self._toolbox)
+        self._what |= self._ready.what
+
+    def _resume_input(self) -> None:
         """Go on with a call that had begun and waits for a person's input; its intent is stored.
 
-        Its arguments are not looked at again: all that counts of them is in the stored question.
+        Its arguments are not looked at again: all that counts of them is in the stored question. Raises
+        LightagentError for a damaged record, which nobody can answer.
         """
-        try:
-            asked = self.inputs.get(waits_for)
-            action = toolbox.by_function(call.name)
-            if (action.tool, action.name) != (TOOL, ACTION):
-                raise no_such_input(waits_for)
-        except LightagentError as err:  # a record was damaged, so that nobody can answer
-            what: dict[str, Any] = {"call_id": new_id("call")}
-            return await self._refuse(call, what, err, origin, stream, Before(), waits_for, remark)
-        ready = Ready(call=call, call_id=asked.call_id, action=action, args={}, effect=Effect.OBSERVE)
-        return await self._execute(ready, None, origin, stream, results, remark, waits_for=waits_for)
+        asked = self._dispatcher.asked.inputs.get(self._waits_for)
+        action = self._toolbox.by_function(self._call.name)
+        if (action.tool, action.name) != (TOOL, ACTION):
+            raise Input.not_found(self._waits_for)
+        self._ready = Ready(
+            call=self._call, call_id=asked.call_id, action=action, args={}, effect=Effect.OBSERVE
+        )
 
-    async def _check(self, call: ToolCall, toolbox: Toolbox, origin: Origin, what: dict[str, Any]) -> Ready:
-        """The call with the arguments that its action will get. Fills in `what` as far as it comes.
+    async def _check(self) -> None:
+        """Have the arguments checked that the action will get.
 
         What the agent does not have at all, or not while a plan is drafted, is not checked, because policy
         denies it as it is, and no worker is started for it.
         """
-        agent = origin.agent
-        action, args = parse_call(call, toolbox)
+        agent = self._origin.agent
+        action, args = parse_call(self._call, self._toolbox)
         effect = action.effect_of(args)
-        ready = Ready(call=call, call_id=what["call_id"], action=action, args=args, effect=effect)
-        what |= ready.what
+        call_id = self._what["call_id"]
+        self._ready = Ready(call=self._call, call_id=call_id, action=action, args=args, effect=effect)
+        self._what |= self._ready.what
         not_had = not agent.offers(action.tool, action.name) or effect not in agent.front.effects
-        if not_had or blocked_by_plan(origin.plan, effect):
-            if self._decide(ready, origin).decision is not Decision.DENY:
+        if not_had or blocked_by_plan(self._origin.plan, effect):
+            if self._decide().decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
-            return ready
-        ready = await self._checked(ready, origin)
-        what |= ready.what
-        return ready
+            return
+        args = whole(await self._ask_worker(preview=False), self._ready)
+        host = host_of(args.get(action.host)) if action.host else ""
+        self._ready = replace(self._ready, args=args, effect=action.effect_of(args), host=host)
+        self._what |= self._ready.what
 
-    async def _checked(self, ready: Ready, origin: Origin) -> Ready:
-        checked = await self._ask_worker(ready, origin, preview=False)
-        args = whole(checked, ready)
-        effect = ready.action.effect_of(args)
-        host = host_of(args.get(ready.action.host)) if ready.action.host else ""
-        return replace(ready, args=args, effect=effect, host=host)
-
-    async def _ask_worker(self, ready: Ready, origin: Origin, *, preview: bool) -> Checked:
+    async def _ask_worker(self, *, preview: bool) -> Checked:
+        ready, origin = self._ready, self._origin
         if ready.action.place is Place.DAEMON:
-            return self.builtins.check(ready.action.tool, ready.action.name, ready.args)
-        return await self.pool.check(
+            return self._dispatcher.builtins.check(ready.action.tool, ready.action.name, ready.args)
+        return await self._dispatcher.pool.check(
             origin.agent.name,
             ready.effect,
             ready.action.tool,
@@ -233,9 +235,9 @@ class Dispatcher:
             preview=preview,
         )
 
-    def _decide(self, ready: Ready, origin: Origin) -> Ruling:
-        agent = origin.agent
-        return self.policy.decide(
+    def _decide(self) -> Ruling:
+        ready, origin, agent = self._ready, self._origin, self._origin.agent
+        return self._dispatcher.policy.decide(
             PolicyCall(
                 agent=agent.name,
                 tool=ready.action.tool,
@@ -250,21 +252,33 @@ class Dispatcher:
                 tainted=origin.tainted,
                 host=ready.host,
                 known_host=origin.knows(ready.host),
-                change_enabled=self.pool.has_change(agent.name),
+                change_enabled=self._dispatcher.pool.has_change(agent.name),
                 plan=origin.plan,
             )
         )
 
-    async def _question(self, ready: Ready, ruling: Ruling, origin: Origin) -> Approval:
-        """What a person is to be asked. Raises ApprovalRequired when nobody is there."""
-        name = f"{ready.action.tool}.{ready.action.name}"
+    def _grounds(self) -> dict[str, Any]:
+        """What the decision rested on beside the call, where that is not as in an ordinary prompt."""
+        ready, origin = self._ready, self._origin
+        found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
+        if origin.plan:
+            found["plan"] = origin.plan
+        if ready.effect is Effect.REACH and ready.host:
+            found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
+        return found
+
+    async def _ask(self, ruling: Ruling) -> None:
+        """Store the question whether the call may run, and that the turn waits; a person's own call is
+        answered with it. Raises ApprovalRequired when nobody is there.
+        """
+        ready, origin, approvals = self._ready, self._origin, self._dispatcher.asked.approvals
         if origin.trigger != PERSON:
             raise ApprovalRequired(
-                f"{name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
+                f"{ready.name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
                 suggestion="Say what you would have done.",
             )
-        preview, expected = await self._preview(ready, origin)
-        return self.approvals.new(
+        preview, expected = await self._preview()
+        asked = approvals.new(
             ready.bound(origin),
             owner=origin.owner,
             trace_id=current_context().trace_id,
@@ -276,47 +290,141 @@ class Dispatcher:
             hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
             granted=origin.approver is not None,
         )
+        self._waits_for = self._what["approval"] = asked.id
+        waits = origin.asks(asked.id)
+        events, changes = self._before.take()
+        await approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
 
-    async def _request(self, asked: Approval, origin: Origin, before: Before) -> None:
-        """Store the question and that the turn waits; a person's own call is answered with it."""
-        waits: tuple[Change, ...] = ()
-        if origin.turn is not None:
-            origin.turn.waits_for = asked.id
-            waits = (origin.turn.change("waiting", asked.id),)
-        events, changes = before.take()
-        await self.approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
-
-    async def _preview(self, ready: Ready, origin: Origin) -> tuple[str, dict[str, Any]]:
+    async def _preview(self) -> tuple[str, dict[str, Any]]:
         """What the call would do, and what that rests on. Where a tool cannot say, the arguments must do."""
         try:
-            checked = await self._ask_worker(ready, origin, preview=True)
+            checked = await self._ask_worker(preview=True)
         except (ToolError, TimedOut, PermissionDenied) as err:
             return f"There is no preview: {err.message}", {}
-        if whole(checked, ready) != ready.args:
-            raise InvalidArgument(f"The arguments of {ready.action.function} do not stay what they are.")
+        if whole(checked, self._ready) != self._ready.args:
+            name = self._ready.action.function
+            raise InvalidArgument(f"The arguments of {name} do not stay what they are.")
         return checked.preview, checked.expected
 
-    async def _answer(self, approval_id: str, origin: Origin, stream: TurnStream) -> Approval:
-        """Wait for the answer. Raises what `Approvals.wait` raises."""
-        asked = self.approvals.get(approval_id)
-        waited = asked.state is State.WAITING
-        if waited:
-            stream.emit(requested(asked))
-        try:
-            with origin.waiting(approval_id):
-                return await self.approvals.wait(approval_id)
-        finally:
-            if waited and (now := self.approvals.find(approval_id)) and now.state is not State.WAITING:
-                stream.emit(answered(now))
-
-    def _abandon(self, approval: str) -> None:
-        events, changes = self.approvals.lapse(approval, "Its caller went away.")
+    def _abandon(self) -> None:
+        dispatcher = self._dispatcher
+        events, changes = dispatcher.asked.approvals.lapse(self._waits_for, "Its caller went away.")
         if events:
-            self.history.append(*events, changes=changes)
+            dispatcher.history.append(*events, changes=changes)
 
-    def _wanted(self, ready: Ready, granted: Approval | None, origin: Origin) -> Call:
-        """The call as a worker gets it."""
+    # Intend, or refuse
+
+    async def _intend(self) -> None:
+        """Store that the call begins; an approval is used up in the same transaction."""
+        intent = CallIntended(**self._what).event()
+        if self._granted is None:
+            await self._append(intent)
+            return
+        ready, origin, approvals = self._ready, self._origin, self._dispatcher.asked.approvals
+        await approvals.use(
+            self._granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
+        )
+
+    async def _refuse(self, err: LightagentError) -> Outcome:
+        """A call that does not run: stored as such, and told to the model with what to do next."""
+        dispatcher, origin, what = self._dispatcher, self._origin, self._what
+        text = dispatcher.readable(error_text(err))
+        name = dispatcher.history.redactor.text(self._call.name)[:100]
+        text += self._remark(self._call, err.code, text, {})
+        outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
+        message = dispatcher.readable(err.message)
+        refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
+        lapsed, changes = dispatcher.asked.approvals.lapse(self._waits_for, err.message)
+        running = origin.running() if self._waits_for else ()
+        await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
+        told = turn_events.ToolResult(
+            call_id=what["call_id"],
+            tool=what.get("tool", name),
+            action=what.get("action", ""),
+            result=err.code,
+            text=outcome.text,
+            metadata={},
+            duration_ms=0,
+        )
+        self._stream.emit(told)
+        return outcome
+
+    def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
+        """The result as a message; the check of a plan's task is no part of the conversation."""
+        return () if self._origin.is_check else (message_event(outcome.message()),)
+
+    async def _append(self, *events: NewEvent, changes: tuple[Change, ...] = ()) -> None:
+        """Store events, and before them what must be stored no later. Raises StorageError."""
+        first, with_them = self._before.take()
+        await self._dispatcher.history.append(*first, *events, changes=(*with_them, *changes))
+
+    # Execute
+
+    async def _execute(self) -> Outcome:
+        ready, origin, dispatcher = self._ready, self._origin, self._dispatcher
+        may_know = ready.effect is Effect.REACH and (self._granted is not None or not origin.tainted)
+        host = ready.host if may_know else ""
+        taints = ready.action.taints
+        started = time.monotonic()
+        try:
+            output, metadata = await self._act()
+            result, text = "ok", await off_loop(dispatcher.readable, output)
+            metadata = dispatcher.history.redactor.value(metadata)
+        except StorageError:
+            raise
+        except LightagentError as err:
+            result, text, metadata = err.code, dispatcher.readable(error_text(err)), {}
+            # A tool says in it what it likes, such as the last log lines of a unit that did not start.
+            taints = taints or isinstance(err, ToolError)
+        except asyncio.CancelledError:
+            if origin.turn is not None and dispatcher.asked.inputs.is_open(origin.turn.waits_for):
+                raise  # the turn's end stores how the call ended, or it goes on at the next start
+            stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
+            outcome = self._outcome(stopped.code, error_text(stopped), {}, started)
+            self._store(outcome, origin.after_call(ready.call_id, taints=ready.action.taints, host=""))
+            raise
+        text += self._remark(ready.call, result, text, metadata)
+        outcome = self._outcome(result, text, metadata, started)
+        # A call that failed may say what it read all the same, so it taints too.
+        changes = origin.after_call(ready.call_id, taints=taints, host=host if result == "ok" else "")
+        lapsed, settled = self._taken()
+        self._store(outcome, (*changes, *settled), *lapsed)
+        return outcome
+
+    async def _act(self) -> tuple[str, dict[str, Any]]:
+        """Have the call run; gives its output and metadata."""
+        ready, dispatcher = self._ready, self._dispatcher
         action = ready.action
+        if action.place is not Place.DAEMON:
+            return await self._work()
+        if is_input(self._waits_for):
+            inputs = dispatcher.asked.inputs
+            found = answer_result(await answer_to(inputs, self._waits_for, self._origin, self._stream))
+        else:
+            inside = BuiltinContext(call_id=ready.call_id, origin=self._origin, stream=self._stream)
+            found = await dispatcher.builtins.run(action.tool, action.name, ready.args, inside)
+        return found.output, found.metadata
+
+    async def _work(self) -> tuple[str, dict[str, Any]]:
+        """Have a worker run the call."""
+        dispatcher, wanted = self._dispatcher, self._wanted()
+        try:
+            async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
+                async for event in events:
+                    kind = event["kind"]
+                    if kind == "output":
+                        self._stream.output(wanted.call_id, event["stream"], event["text"])
+                    elif kind == "event":
+                        await dispatcher.history.append(event_of(wanted, event))
+                    elif kind == "result":
+                        return result_of(wanted, event)
+        finally:
+            self._stream.end_output(wanted.call_id)
+        raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
+
+    def _wanted(self) -> Call:
+        """The call as a worker gets it."""
+        ready, origin, action = self._ready, self._origin, self._ready.action
         return Call(
             call_id=ready.call_id,
             tool=action.tool,
@@ -325,189 +433,47 @@ class Dispatcher:
             agent=origin.agent.name,
             session=origin.session_id,
             effect=ready.effect,
-            timeout_s=action.timeout_of(ready.args, self.limits.call_timeout_s),
+            timeout_s=action.timeout_of(ready.args, self._dispatcher.limits.call_timeout_s),
             owner=origin.worker_owner,
             place=action.place,
-            expected=granted.expected if granted is not None else {},
+            expected=self._granted.expected if self._granted is not None else {},
         )
 
-    async def _execute(
-        self,
-        ready: Ready,
-        granted: Approval | None,
-        origin: Origin,
-        stream: TurnStream,
-        results: Results,
-        remark: Remark,
-        *,
-        waits_for: str = "",
-    ) -> Outcome:
-        call, action, wanted = ready.call, ready.action, self._wanted(ready, granted, origin)
-        may_know = ready.effect is Effect.REACH and (granted is not None or not origin.tainted)
-        host = ready.host if may_know else ""
-        taints = action.taints
-        started = time.monotonic()
-        try:
-            if action.place is Place.DAEMON:
-                inside = BuiltinContext(call_id=ready.call_id, origin=origin, stream=stream)
-                if waits_for:
-                    found = await answer_to(self.inputs, waits_for, inside)
-                else:
-                    found = await self.builtins.run(action.tool, action.name, ready.args, inside)
-                output, metadata = found.output, found.metadata
-            else:
-                output, metadata = await self._work(wanted, stream)
-            result, text = "ok", await off_loop(self._readable, output)
-            metadata = self.history.redactor.value(metadata)
-        except StorageError:
-            raise
-        except LightagentError as err:
-            result, text, metadata = err.code, self._readable(error_text(err)), {}
-            # A tool says in it what it likes, such as the last log lines of a unit that did not start.
-            taints = taints or isinstance(err, ToolError)
-        except asyncio.CancelledError:
-            if origin.turn is not None and self.inputs.is_open(origin.turn.waits_for):
-                raise  # the turn's end stores how the call ended, or it goes on at the next start
-            stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
-            outcome = self._outcome(call, action, stopped.code, error_text(stopped), {}, started)
-            changes = origin.after_call(wanted.call_id, taints=action.taints, host="")
-            self._store_result(wanted, action, outcome, results, changes)
-            raise
-        text += remark(call, result, text, metadata)
-        outcome = self._outcome(call, action, result, text, metadata, started)
-        # A call that failed may say what it read all the same, so it taints too.
-        changes = origin.after_call(wanted.call_id, taints=taints, host=host if result == "ok" else "")
-        lapsed, settled = self._taken(origin)
-        self._store_result(wanted, action, outcome, results, (*changes, *settled), lapsed)
-        return outcome
-
-    def _readable(self, text: str) -> str:
-        """What the model, the history and the watchers get of a text. A cut could halve a secret, so secrets
-        are taken out before it.
-        """
-        return cap_text(self.history.redactor.result(text), self.limits.result_bytes)
-
-    def _taken(self, origin: Origin) -> tuple[list[NewEvent], list[Change]]:
-        """What goes with a call's result when it asked a person: the turn waits for nobody any more."""
-        if origin.turn is None or not self.inputs.is_open(origin.turn.waits_for):
+    def _taken(self) -> Stored:
+        """What goes with the result of a call that asked a person: the turn waits for nobody any more."""
+        turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
+        if turn is None or not inputs.is_open(turn.waits_for):
             return [], []
-        lapsed, changes = self.inputs.taken(origin.turn.waits_for)
-        return lapsed, [*changes, *origin.running()]
+        lapsed, changes = inputs.taken(turn.waits_for)
+        return lapsed, [*changes, *self._origin.running()]
 
-    async def _work(self, wanted: Call, stream: TurnStream) -> tuple[str, dict[str, Any]]:
-        try:
-            async with contextlib.aclosing(self.pool.call(wanted)) as events:
-                async for event in events:
-                    kind = event["kind"]
-                    if kind == "output":
-                        stream.output(wanted.call_id, event["stream"], event["text"])
-                    elif kind == "event":
-                        await self.history.append(event_of(wanted, event))
-                    elif kind == "result":
-                        return result_of(wanted, event)
-        finally:
-            stream.end_output(wanted.call_id)
-        raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
-
-    def _outcome(
-        self,
-        call: ToolCall,
-        action: ActionInfo,
-        result: str,
-        text: str,
-        metadata: dict[str, Any],
-        started: float,
-    ) -> Outcome:
+    def _outcome(self, result: str, text: str, metadata: dict[str, Any], started: float) -> Outcome:
         return Outcome(
-            call=call,
+            call=self._call,
             result=result,
             text=text,
             metadata=metadata,
             duration_ms=round((time.monotonic() - started) * 1000),
-            function=action.function,
+            function=self._ready.action.function,
         )
 
-    def _store_result(
-        self,
-        wanted: Call,
-        action: ActionInfo,
-        outcome: Outcome,
-        results: Results,
-        changes: Sequence[Change],
-        lapsed: Sequence[NewEvent] = (),
-    ) -> None:
+    def _store(self, outcome: Outcome, changes: tuple[Change, ...], *lapsed: NewEvent) -> None:
+        """Have the end of the call stored, with changes and after other events."""
+        ready = self._ready
+        about: dict[str, Any] = {
+            "call_id": ready.call_id,
+            "tool": ready.action.tool,
+            "action": ready.action.name,
+            "result": outcome.result,
+            "duration_ms": outcome.duration_ms,
+            "metadata": outcome.metadata,
+        }
         ended = CallEnded(
-            call_id=wanted.call_id,
-            tool=wanted.tool,
-            action=wanted.action,
-            effect=wanted.effect.value,
-            result=outcome.result,
-            duration_ms=outcome.duration_ms,
+            **about,
+            effect=ready.effect.value,
             output_chars=len(outcome.text),
-            taints=action.taints,
-            metadata=outcome.metadata,
+            taints=ready.action.taints,
         )
-        stored = self.history.append(
-            *lapsed,
-            ended.event(),
-            *((message_event(outcome.message()),) if results.in_conversation else ()),
-            changes=changes,
-        )
-        told = turn_events.ToolResult(
-            call_id=wanted.call_id,
-            tool=wanted.tool,
-            action=wanted.action,
-            result=outcome.result,
-            text=outcome.text,
-            metadata=outcome.metadata,
-            duration_ms=outcome.duration_ms,
-        )
-        results.add(stored, told)
-
-    async def _refuse(
-        self,
-        call: ToolCall,
-        what: dict[str, Any],
-        err: LightagentError,
-        origin: Origin,
-        stream: TurnStream,
-        before: Before,
-        approval: str,
-        remark: Remark,
-    ) -> Outcome:
-        """A call that does not run: stored as such, and told to the model with what to do next."""
-        text, name = self._readable(error_text(err)), self.history.redactor.text(call.name)[:100]
-        text += remark(call, err.code, text, {})
-        outcome = Outcome(call=call, result=err.code, text=text, function=name)
-        message = self._readable(err.message)
-        refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
-        lapsed, changes = self.approvals.lapse(approval, err.message) if approval else ([], [])
-        running = origin.running() if approval else ()
-        told = () if origin.is_check else (message_event(outcome.message()),)
-        await self._store(before, *lapsed, refused, *told, changes=(*changes, *running))
-        stream.emit(
-            turn_events.ToolResult(
-                call_id=what["call_id"],
-                tool=what.get("tool", name),
-                action=what.get("action", ""),
-                result=err.code,
-                text=outcome.text,
-                metadata={},
-                duration_ms=0,
-            )
-        )
-        return outcome
-
-    async def _store(self, before: Before, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
-        first, with_them = before.take()
-        await self.history.append(*first, *events, changes=(*with_them, *changes))
-
-
-def _grounds(ready: Ready, origin: Origin) -> dict[str, Any]:
-    """What a decision on a call rested on beside the call, where that is not as in an ordinary prompt."""
-    found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
-    if origin.plan:
-        found["plan"] = origin.plan
-    if ready.effect is Effect.REACH and ready.host:
-        found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
-    return found
+        history = self._dispatcher.history
+        stored = history.append(*lapsed, ended.event(), *self._told(outcome), changes=changes)
+        self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

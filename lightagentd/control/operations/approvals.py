@@ -20,6 +20,7 @@ from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
 from lightagentd.policy.questions import approvals as store
+from lightagentd.policy.questions.question import State
 
 NOTE_MAX_CHARS = 1000
 _LEFT_OUT = "(Left out of this list; lactl approvals show has it.)"
@@ -87,5 +88,5 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
 
 
 def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
-    may_answer = approval.state is policy.State.WAITING and may_approve
+    may_answer = approval.state is State.WAITING and may_approve
     return shown(api.Approval, approval, args=approval.shown, may_answer=may_answer)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from lightagentd.events.store.states import checked
+from lightagentd.api import turn_events
+from lightagentd.errors import ApprovalClosed, ApprovalNotFound
+from lightagentd.events.types import approval as kinds
+from lightagentd.events.types.event_type import EventType
+from lightagentd.policy.questions.question import Question, State
 
 _DOMAIN = b"lightagentd approval 1\0"
 CLOSED_CHARS = 32 << 10
@@ -25,20 +27,14 @@ CLOSED_CHARS = 32 << 10
 LEFT_OUT = "(The arguments are too long to be kept here; the event that asked for the approval has them.)"
 HIDDEN = "[removed: write-only]"
 """Stands in place of an argument that is for the tool alone."""
-
-
-class State(StrEnum):
-    """Where an approval stands. Only the first two can still become something else."""
-
-    WAITING = "waiting"
-    GRANTED = "granted"
-    DENIED = "denied"
-    EXPIRED = "expired"
-    USED = "used"
-    LAPSED = "lapsed"
-
-
-OPEN = frozenset({State.WAITING, State.GRANTED})
+RESTARTED = "It was kept in memory alone, because it holds a secret, and the daemon ended."
+_ENDED: dict[State, type[kinds.ApprovalChanged]] = {
+    State.GRANTED: kinds.ApprovalGranted,
+    State.DENIED: kinds.ApprovalDenied,
+    State.EXPIRED: kinds.ApprovalExpired,
+    State.USED: kinds.ApprovalUsed,
+    State.LAPSED: kinds.ApprovalLapsed,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +64,19 @@ def working_directory(args: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Approval:
-    """One approval. Times are UTC in microseconds; `answered_by` is a uid.
+class Approval(Question):
+    """One approval.
 
     Of a volatile one the arguments, the preview and what it expects are whole in memory alone: what is stored
     has the secrets taken out. Who decides gets to see the whole ones, because what looks like a secret and is
-    taken out could be the part of a command that he would not allow.
+    taken out could be the part of a command that they would not allow.
     """
 
-    id: str
-    agent: str
-    session: str
-    owner: int
-    trace_id: str
-    call_id: str
+    NOUN: ClassVar[str] = "approval"
+    PREFIX: ClassVar[str] = "apr"
+    STATES: ClassVar[frozenset[State]] = frozenset({State.WAITING, *_ENDED})
+    NOT_FOUND: ClassVar[type[ApprovalNotFound]] = ApprovalNotFound
+
     tool: str
     action: str
     effect: str
@@ -92,75 +87,74 @@ class Approval:
     expected: dict[str, Any]
     rule: str
     reason: str
-    created_us: int
-    expires_us: int
-    state: State = State.WAITING
     volatile: bool = False
     hidden: tuple[str, ...] = ()
     """The names of the arguments that nobody gets to see, such as keys."""
-    answered_by: int | None = None
-    answered_us: int = 0
     note: str = ""
     """What the person who answered said, or why it lapsed."""
 
     @property
     def bound(self) -> Bound:
-        return Bound(
-            agent=self.agent,
-            session=self.session,
-            tool=self.tool,
-            action=self.action,
-            effect=self.effect,
-            args=self.args,
-            cwd=self.cwd,
-        )
+        return Bound(**self._fields(*Bound.__dataclass_fields__))
 
     @property
     def name(self) -> str:
         return f"{self.tool}.{self.action}"
 
     @property
-    def open(self) -> bool:
-        return self.state in OPEN
-
-    def overdue(self) -> bool:
-        return now_us() >= self.expires_us
-
-    def now(self) -> Approval:
-        """As it is to be shown: one whose time is over has expired, also where that is not stored yet."""
-        return replace(self, state=State.EXPIRED) if self.open and self.overdue() else self
+    def lost(self) -> str:
+        return RESTARTED if self.volatile else ""
 
     @property
     def shown(self) -> dict[str, Any]:
         """The arguments without those that are hidden."""
         return hide(self.args, self.hidden)
 
+    def ended(self, state: State, why: str) -> Self:
+        return replace(self, state=state, note=why)
+
+    def event(self, _why: str) -> EventType:
+        call = {"approval": self.id, **self._fields("call_id", "tool", "action", "effect")}
+        call |= {"note": self.note} if self.note else {}
+        if self.state is not State.WAITING:
+            by: dict[str, Any] = {} if self.answered_by is None else {"answered_by": self.answered_by}
+            return _ENDED[self.state](**call, **by)
+        asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
+        return kinds.ApprovalRequested(args=self.shown, **call, **asked)
+
+    def request(self) -> turn_events.ApprovalRequested:
+        call = self._fields("call_id", "tool", "action", "effect", "cwd")
+        why = self._fields("preview", "rule", "reason", "expires_us", "volatile")
+        return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
+
+    def outcome(self) -> turn_events.ApprovalAnswered:
+        answer = self._fields("call_id", "tool", "action", "answered_by", "note")
+        return turn_events.ApprovalAnswered(approval=self.id, state=self.state.value, **answer)
+
+    def refusal(self) -> ApprovalClosed:
+        words = {
+            State.GRANTED: f"was granted already by uid {self.answered_by}",
+            State.DENIED: f"was denied already by uid {self.answered_by}",
+            State.EXPIRED: "has expired",
+            State.USED: "was granted and used already",
+            State.LAPSED: "has lapsed, because its call will not run",
+        }
+        return ApprovalClosed(
+            f"The approval {self.id} {words[self.state]}.",
+            suggestion="An approval counts for one call, once. Run: lactl approvals",
+            field="approval",
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """As it is stored: without the hidden arguments, and without what a tool may have made of them. The
         history takes out other secrets.
         """
-        stored = asdict(self) | {"state": self.state.value, "hidden": list(self.hidden), "args": self.shown}
+        stored = super().to_dict() | {"args": self.shown}
         if not self.open and len(self.preview) + len(str(self.args)) > CLOSED_CHARS:
             stored |= {"args": {}, "preview": LEFT_OUT, "expected": {}}
         return stored | ({"preview": "", "expected": {}} if self.volatile else {})
-
-    @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> Approval:
-        """The approval that was stored. Raises TypeError, KeyError or ValueError for what is none."""
-        texts = (
-            *("id", "agent", "session", "trace_id", "call_id", "tool", "action", "effect", "cwd", "digest"),
-            *("preview", "rule", "reason", "note"),
-        )
-        numbers = ("owner", "created_us", "expires_us", "answered_us")
-        checked(value, args=dict, expected=dict, volatile=bool, hidden=list, answered_by=(int, type(None)))
-        checked(value, **dict.fromkeys(texts, str), **dict.fromkeys(numbers, int))
-        return cls(**{**value, "state": State(value["state"]), "hidden": tuple(map(str, value["hidden"]))})
 
 
 def hide(args: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
     """Arguments without the values of those that nobody gets to see."""
     return {name: HIDDEN if name in hidden else value for name, value in args.items()}
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000

@@ -1,0 +1,57 @@
+"""All that people are asked: approvals and inputs as one thing, for those who stop, end and delete turns.
+
+The daemon makes it; it lives as long as the daemon. Who asks and who answers goes to the one or the other
+store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightagentd.config.configuration import Limits
+from lightagentd.events.history import History
+from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.policy.questions.inputs import Input, Inputs
+from lightagentd.policy.questions.questions import Stored
+
+
+class AllQuestions:
+    """Begin with `load()` when the history is open; there is nothing to close."""
+
+    def __init__(self, history: History, limits: Limits, *, key_file: Path) -> None:
+        self.approvals = Approvals(history, timeout_s=limits.approval_timeout_s, key_file=key_file)
+        self.inputs = Inputs(history, timeout_s=limits.input_timeout_s)
+
+    async def load(self) -> None:
+        """Read what the last run left. Raises StorageError."""
+        await self.approvals.load()
+        await self.inputs.load()
+
+    def suspend(self) -> None:
+        """Have everybody who waits for an answer stop waiting: the daemon stops."""
+        self.approvals.suspend()
+        self.inputs.suspend()
+
+    @property
+    def suspended(self) -> bool:
+        return self.approvals.suspended
+
+    def is_open(self, question_id: str) -> bool:
+        """Whether the call that asked still needs it."""
+        return self._of(question_id).is_open(question_id)
+
+    def lapse(self, question_id: str, why: str) -> Stored:
+        """Close a question whose turn ends: what the caller has to store for it."""
+        return self._of(question_id).lapse(question_id, why)
+
+    def of_session(self, session: str) -> list[str]:
+        """The ids of those of a session whose calls still need them."""
+        return [*self.approvals.of_session(session), *self.inputs.of_session(session)]
+
+    def _of(self, question_id: str) -> Approvals | Inputs:
+        return self.inputs if is_input(question_id) else self.approvals
+
+
+def is_input(question_id: str) -> bool:
+    """Whether an id is one of an input, not of an approval."""
+    return question_id.startswith(f"{Input.PREFIX}_")

@@ -1,0 +1,149 @@
+"""A question to a person about one call, whatever its kind: its states, its times, and how it is stored.
+
+`Approval` asks whether a call may run, `Input` is what an agent asks (`human.ask`). Both are values: a change
+makes a new one, which `Questions` stores.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from types import NoneType
+from typing import Any, ClassVar, Self
+
+from lightagentd.api import turn_events
+from lightagentd.errors import LightagentError
+from lightagentd.events.types.event_type import EventType
+
+
+class State(StrEnum):
+    """Where a question stands. Only the first two can still become something else."""
+
+    WAITING = "waiting"
+    GRANTED = "granted"
+    ANSWERED = "answered"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    USED = "used"
+    LAPSED = "lapsed"
+
+
+OPEN = frozenset({State.WAITING, State.GRANTED})
+
+_TYPES: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "int | None": (int, NoneType),
+    "dict[str, Any]": (dict,),
+    "tuple[str, ...]": (tuple,),
+    "State": (State,),
+}
+"""By the annotation of a field, the types that a stored value may have; a bool is no int."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question. Times are UTC in microseconds; `answered_by` is a uid."""
+
+    NOUN: ClassVar[str]
+    """What people call it. The stored state and the command that lists it are named by its plural."""
+    PREFIX: ClassVar[str]
+    """How its id begins."""
+    STATES: ClassVar[frozenset[State]]
+    """The states that its kind has."""
+    NOT_FOUND: ClassVar[type[LightagentError]]
+    """What is raised for one that does not exist."""
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    trace_id: str
+    call_id: str
+    created_us: int
+    expires_us: int
+    state: State = State.WAITING
+    answered_by: int | None = None
+    answered_us: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still become something else."""
+        return self.state in OPEN
+
+    @property
+    def pending(self) -> bool:
+        """Whether its call still needs it, as far as the question itself can tell."""
+        return self.open
+
+    @property
+    def lost(self) -> str:
+        """Why no later run of the daemon can go on with it; empty when one can."""
+        return ""
+
+    def overdue(self) -> bool:
+        """Whether it is open although its time is over."""
+        return self.open and now_us() >= self.expires_us
+
+    def now(self) -> Self:
+        """As it is to be shown: one whose time is over has expired, stored as such or not."""
+        return replace(self, state=State.EXPIRED) if self.overdue() else self
+
+    def ended(self, state: State, _why: str) -> Self:
+        """As it is when it closes without an answer."""
+        return replace(self, state=state)
+
+    def event(self, _why: str) -> EventType:
+        """The event of its newest change; the argument says why it lapsed."""
+        raise NotImplementedError
+
+    def request(self) -> turn_events.Event:
+        """The turn event that asks for an answer, with all that the person who decides has to see."""
+        raise NotImplementedError
+
+    def outcome(self) -> turn_events.Event:
+        """The turn event that says how the question ended."""
+        raise NotImplementedError
+
+    def refusal(self) -> LightagentError:
+        """What somebody gets who answers it although it does not wait any more."""
+        raise NotImplementedError
+
+    def _fields(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is stored."""
+        stored = {name: [*held] if isinstance(held, tuple) else held for name, held in asdict(self).items()}
+        return stored | {"state": self.state.value}
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        """The question that was stored. Raises TypeError, KeyError or ValueError for an invalid record."""
+        state = State(value["state"])
+        lists = {name: tuple(held) for name, held in value.items() if isinstance(held, list)}
+        found = cls(**{**value, **lists, "state": state})
+        for field in fields(found):
+            held = getattr(found, field.name)
+            if type(held) not in _TYPES[field.type]:
+                raise TypeError(f"{field.name} is a {type(held).__name__}")
+            if isinstance(held, tuple) and not all(isinstance(one, str) for one in held):
+                raise TypeError(f"{field.name} holds something else than text")
+        if state not in cls.STATES:
+            raise ValueError(f"its state is {state}")
+        return found
+
+    @classmethod
+    def not_found(cls, question_id: str) -> LightagentError:
+        """The error for a question that does not exist, or that the caller may not know of."""
+        return cls.NOT_FOUND(
+            f"There is no {cls.NOUN} {question_id[:60]!r}.",
+            suggestion=f"Run: lactl {cls.NOUN}s",
+            field=cls.NOUN,
+        )
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,337 @@
+"""The store of one kind of questions to people: durable, expiring, answered once, found after a restart.
+
+`Questions` owns the stored state that is named by its kind (`approvals`, `inputs`). Each change of a question
+commits together with its event. In memory are the questions whose calls still need them. Times on the wall
+are compared, because a question outlives the daemon.
+
+Only `answer` answers, with a uid that the kernel named: no text of a model, a tool or a file comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from lightagentd.errors import LimitExceeded, NotFound
+from lightagentd.events.history import Change, Event, History, NewEvent
+from lightagentd.events.model import new_id, within
+from lightagentd.policy.questions.question import Question, State, now_us
+
+_log = logging.getLogger(__name__)
+
+KEPT = 1000
+"""Closed questions of a kind that are kept beside their events, which stay as long as the history does."""
+OPEN_OF_OWNER, OPEN_IN_ALL = 100, 1000
+"""Open questions that there may be of a kind: nobody could answer more, and each costs memory."""
+ABANDONED = "Nobody waits for its answer any more."
+_INVALID = (TypeError, KeyError, ValueError)
+"""What the decoding of an invalid record raises."""
+
+Stored = tuple[list[NewEvent], list[Change]]
+"""What a caller has to store."""
+T = TypeVar("T", bound=Question)
+
+
+class Suspended(Exception):
+    """The daemon stops while somebody waits for an answer. The question stays, for the next start."""
+
+
+class Questions(Generic[T]):
+    """Begin with `load()` when the history is open; there is nothing to close."""
+
+    def __init__(self, history: History, kind: type[T], *, timeout_s: float) -> None:
+        self._history = history
+        self._kind = kind
+        self._name = f"{kind.NOUN}s"
+        self._id = re.compile(rf"{kind.PREFIX}_[0-9a-f]{{16}}")
+        self._timeout_s = timeout_s
+        self._pending: dict[str, T] = {}
+        """Those whose calls still need them, by id."""
+        self._storing: dict[str, asyncio.Future[list[Event]]] = {}
+        """Those whose newest change is on its way to the disk."""
+        self._asking: set[str] = set()
+        """Those that are not on the disk at all yet."""
+        self._changed: dict[str, asyncio.Event] = {}
+        """Set, and then forgotten, when a question that somebody waits for has changed."""
+        self._kept: deque[str] = deque()
+        """The closed ones that are stored, the oldest first; about as many as may be kept."""
+        self.suspended = False
+
+    async def load(self) -> None:
+        """Read what the last run left, and close what cannot be answered any more. Raises StorageError."""
+        waiting = waited_for(self._history)
+        closed: list[T] = []
+        for key, value in self._history.state(self._name).items():
+            try:
+                found = self._read(key, value)
+            except _INVALID as err:
+                _log.error("the stored %s %s cannot be read and is dropped: %s", self._kind.NOUN, key, err)
+                await self._history.append(changes=[self._drop(key)])
+                continue
+            if not found.open:
+                closed.append(found)
+            if found.open and (found.lost or found.id not in waiting):
+                events, changes = self._lapse(found, found.lost or ABANDONED)
+                await self._history.append(*events, changes=changes)
+            elif found.pending and found.id in waiting:
+                self._pending[found.id] = found
+                if found.overdue():
+                    await self._expire(found)
+        closed.sort(key=lambda one: one.created_us)
+        self._kept.extendleft(one.id for one in reversed(closed))
+        if old := self._too_old():
+            await self._history.append(changes=old)
+
+    # Asking
+
+    def _begun(self, owner: int, timeout_s: float | None = None) -> dict[str, Any]:
+        """The fields of a new question that are made here. `timeout_s` can only make its time shorter.
+
+        Raises LimitExceeded when too many others are open.
+        """
+        open_ones = [one for one in self._pending.values() if one.open]
+        of_owner = sum(1 for one in open_ones if one.owner == owner)
+        if of_owner >= OPEN_OF_OWNER or len(open_ones) >= OPEN_IN_ALL:
+            raise LimitExceeded(
+                f"Too many questions are open already, {of_owner} of them of uid {owner}.",
+                suggestion=f"They have to be answered first: lactl {self._name}",
+            )
+        now = now_us()
+        span_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        expires_us = now + int(span_s * 1_000_000)
+        return {
+            "id": new_id(self._kind.PREFIX),
+            "owner": owner,
+            "created_us": now,
+            "expires_us": expires_us,
+        }
+
+    async def ask(
+        self,
+        asked: T,
+        *before: NewEvent,
+        changes: Sequence[Change] = (),
+        answered: T | None = None,
+    ) -> T:
+        """Store a question, after other events and with other changes, in one transaction.
+
+        `answered` is the question with its answer, where that is known already. Raises StorageError.
+        """
+        events = [*before, _event(asked)]
+        if answered is not None:
+            events.append(_event(answered))
+        self._asking.add(asked.id)
+        await self._store(None, answered or asked, *events, changes=changes)
+        return answered or asked
+
+    async def wait(self, question_id: str) -> T:
+        """Wait until it does not wait for an answer any more, and give it as it is then.
+
+        Raises Suspended when the daemon stops meanwhile; the kind's NotFound; StorageError.
+        """
+        while True:
+            if storing := self._storing.get(question_id):
+                await asyncio.wait([storing])
+                continue
+            found = self._any(question_id)
+            if found.state is not State.WAITING:
+                return found
+            if found.overdue():
+                await self._expire(found)
+                continue
+            if self.suspended:
+                raise Suspended
+            changed = self._changed.setdefault(question_id, asyncio.Event())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout((found.expires_us - now_us()) / 1_000_000):
+                    await changed.wait()
+
+    def suspend(self) -> None:
+        """Have everybody who waits for an answer stop waiting: the daemon stops."""
+        self.suspended = True
+        for changed in self._changed.values():
+            changed.set()
+        self._changed.clear()
+
+    # Answering
+
+    async def _answerable(self, question_id: str) -> T:
+        """The question, if it waits for an answer. Store the answer without awaiting anything else before:
+        then of two answers at once the first counts.
+
+        Raises the kind's NotFound, and its refusal when it is closed; StorageError.
+        """
+        while storing := self._storing.get(question_id):
+            await asyncio.wait([storing])
+        found = self._any(question_id)
+        if found.state is State.WAITING and found.overdue():
+            await self._expire(found)
+            found = replace(found, state=State.EXPIRED)
+        if found.state is not State.WAITING:
+            raise found.refusal()
+        return found
+
+    async def _change(self, old: T, new: T, *before: NewEvent, changes: Sequence[Change] = ()) -> T:
+        """Store a change with its event, after other events. Raises StorageError."""
+        await self._store(old, new, *before, _event(new), changes=changes)
+        return new
+
+    def get(self, question_id: str) -> T:
+        """As it is to be shown. Raises the kind's NotFound."""
+        return self._any(question_id).now()
+
+    def find(self, question_id: str) -> T | None:
+        """As `get`; None for one that does not exist."""
+        try:
+            return self.get(question_id)
+        except self._kind.NOT_FOUND:
+            return None
+
+    def is_open(self, question_id: str) -> bool:
+        """Whether its call still needs it: a turn that waits for it stays stored until then."""
+        found = self._pending.get(question_id)
+        return found is not None and found.now().pending
+
+    def open_ones(self) -> list[T]:
+        """Those that are open, the oldest first, without those not on the disk yet."""
+        found = [one for key, one in self._pending.items() if key not in self._asking and one.now().open]
+        return sorted(found, key=lambda one: one.created_us)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for an answer."""
+        return sum(1 for one in self.open_ones() if one.state is State.WAITING)
+
+    async def expire(self) -> None:
+        """Store that those whose time is over have expired: somebody may not wait for each of them.
+
+        Raises StorageError.
+        """
+        over = [one for key, one in self._pending.items() if key not in self._storing and one.overdue()]
+        for one in over:
+            if self._pending.get(one.id) is one:
+                await self._expire(one)
+
+    def all(self) -> list[T]:
+        """Every question that is kept, the oldest first. Reads them all, so it may run in a thread."""
+        found = {key: one.now() for key, one in [*self._pending.items()] if key not in self._asking}
+        for key, value in self._history.state(self._name).items():
+            if key not in found and key not in self._asking:
+                with contextlib.suppress(*_INVALID):  # told by the next `load`
+                    found[key] = self._read(key, value).now()
+        return sorted(found.values(), key=lambda one: one.created_us)
+
+    # The end of the call
+
+    def lapse(self, question_id: str, why: str) -> Stored:
+        """Close a question whose call will not run, or ends: what the caller has to store for it."""
+        found = self._pending.get(question_id)
+        if found is None or not found.pending:
+            return [], []
+        del self._pending[question_id]
+        return self._lapse(found, why) if found.open else ([], [])
+
+    def of_session(self, session: str) -> list[str]:
+        """The ids of those of a session whose calls still need them."""
+        return [one.id for one in self._pending.values() if one.session == session]
+
+    # What is stored
+
+    def _any(self, question_id: str) -> T:
+        """A question as it is in memory, or else in the store. Raises the kind's NotFound."""
+        if (found := self._pending.get(question_id)) is not None:
+            return found
+        if not self._id.fullmatch(question_id):
+            raise self._kind.not_found(question_id)
+        try:
+            found = self._stored(question_id)
+        except (NotFound, *_INVALID) as err:
+            raise self._kind.not_found(question_id) from err
+        # One that is open is in memory: this one was closed just now, and that is on its way to the disk.
+        return replace(found, state=State.LAPSED) if found.open else found
+
+    def _stored(self, question_id: str) -> T:
+        """The record as it lies on the disk. Raises NotFound, TypeError, KeyError, ValueError."""
+        return self._read(question_id, self._history.state_of(self._name, question_id))
+
+    def _read(self, key: str, value: dict[str, Any]) -> T:
+        """Raises TypeError, KeyError or ValueError for an invalid record."""
+        found = self._kind.from_dict(value)
+        if found.id != key or not self._id.fullmatch(key):
+            raise ValueError("its id is invalid")
+        return found
+
+    async def _expire(self, found: T) -> None:
+        await self._change(found, found.ended(State.EXPIRED, ""))
+
+    def _lapse(self, found: T, why: str) -> Stored:
+        lapsed = found.ended(State.LAPSED, why)
+        self._wake(found.id)
+        return [_event(lapsed, why)], self._changes(lapsed)
+
+    async def _store(self, old: T | None, new: T, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
+        """Take `new` for the truth at once, so that of two who change it only the first does.
+
+        Who is cancelled meanwhile does not undo that. Raises StorageError.
+        """
+        done = self._history.append(*events, changes=[*self._changes(new), *changes])
+        self._pending[new.id] = new
+        self._storing[new.id] = done
+        done.add_done_callback(partial(self._is_stored, old, new))
+        await asyncio.shield(done)
+
+    def _is_stored(self, old: T | None, new: T, done: asyncio.Future[list[Event]]) -> None:
+        if self._storing.get(new.id) is done:
+            del self._storing[new.id]
+        self._asking.discard(new.id)
+        failed = done.cancelled() or done.exception() is not None
+        if self._pending.get(new.id) is new:
+            if failed and old is not None:
+                self._pending[new.id] = old
+            elif failed or not new.pending:
+                del self._pending[new.id]
+        self._wake(new.id)
+
+    def _changes(self, found: T) -> list[Change]:
+        """What to store of a question, and with one that closes, which old one is dropped for it."""
+        change = Change(state=self._name, key=found.id, value=found.to_dict())
+        if found.open:
+            return [change]
+        self._kept.append(found.id)
+        return [change, *self._too_old()]
+
+    def _too_old(self) -> list[Change]:
+        return [self._drop(self._kept.popleft()) for _ in range(len(self._kept) - KEPT)]
+
+    def _drop(self, key: str) -> Change:
+        return Change(state=self._name, key=key, value=None)
+
+    def _wake(self, question_id: str) -> None:
+        if changed := self._changed.pop(question_id, None):
+            changed.set()
+
+
+def waited_for(history: History) -> set[str]:
+    """The ids of the questions, of any kind, that stored turns wait for."""
+    return {str(turn.get("approval", "")) for turn in history.state("turns").values()}
+
+
+def about(question: Question) -> contextlib.AbstractContextManager[Any]:
+    """The event context of a question, whoever does something with it."""
+    return within(
+        agent=question.agent, session=question.session, owner=question.owner, trace_id=question.trace_id
+    )
+
+
+def _event(question: Question, why: str = "") -> NewEvent:
+    """The event of the newest change. That one expired is nobody's word, whoever happened to notice."""
+    nobody = {"caller": None} if question.state is State.EXPIRED else {}
+    with about(question), within(**nobody):
+        return question.event(why).event()

@@ -18,7 +18,7 @@ STANDARD_INPUT = "standard input"
 _TICKS = re.compile(r"`{3,}")
 
 
-def fenced(label: str, text: str) -> str:
+def quoted(label: str, text: str) -> str:
     """The text between two lines of more backticks than it has anywhere; `label` is one line.
 
     A backtick in a label would make the first line no fence (CommonMark 0.31, 4.5), so it becomes a quote.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
-from lightagentd.agents.sessions.recovery import Left, take_up, unfinished_turns
+from lightagentd.agents.sessions.recovery import Left, resume, unfinished_turns
 from lightagentd.agents.sessions.session import Session, SessionRecord, check_room
 from lightagentd.agents.supervision import Supervision
 from lightagentd.agents.turn import Asked, Step, Turn
@@ -247,7 +247,7 @@ class Agent:
             for session_id, unfinished in unfinished_turns(history).items():
                 session_found = self.sessions.get(session_id)
                 if session_found is not None and not session_found.deleted:
-                    self.left.count(await take_up(session_found, unfinished))
+                    self.left.count(await resume(session_found, unfinished))
         self.parts = parts
 
     async def let_go(self) -> None:

@@ -164,7 +164,7 @@ class Registry:
             parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]
             found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())
         found += [*self.circuits.problems(), self.metadata.problem]
-        found += [self.policy.problem, *self.policy.doubts, *self.watches.problems()]
+        found += [self.policy.problem, *self.policy.lint, *self.watches.problems()]
         return [problem for problem in found if problem]
 
     def get(self, name: str) -> Agent:

@@ -135,7 +135,7 @@ class Supervision:
         await self._agent.begin()
         self.state, self.problem = "running", ""
         for session in self._agent.sessions.values():
-            await self._shared.plans.take_up(self._agent, session)
+            await self._shared.plans.resume(self._agent, session)
             self.run(session)
 
     async def _end(self) -> None:
@@ -188,7 +188,7 @@ class Supervision:
         if self.state != "running" or self._draining:
             return False
         first = session.queue[0]
-        return first.cancelled or not (session.deleted or (session.record.paused and first.taken_up is None))
+        return first.cancelled or not (session.deleted or (session.record.paused and first.resumed is None))
 
     def _worked_off(self, session: Session, task: asyncio.Task[None]) -> None:
         self.tasks.pop(session.id, None)

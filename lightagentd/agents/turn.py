@@ -56,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenUp:
+class Resumed:
     """Where a turn was when the daemon stopped while it waited for a person. `left_s` is its time."""
 
     waits_for: str
@@ -73,7 +73,7 @@ class TakenUp:
 class Turn:
     """One turn of one session. It is made when the prompt is stored, and runs when its time has come.
 
-    With `taken_up` it goes on where it waited in an earlier run of the daemon.
+    With `resumed` it goes on where it waited in an earlier run of the daemon.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Turn:
         *,
         trace_id: str,
         caller: int | None = None,
-        taken_up: TakenUp | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         self.session = session
         self.prompt = asked.prompt
@@ -93,8 +93,8 @@ class Turn:
         self.unattended = asked.unattended
         self.caller = caller
         """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
-        self.taken_up = taken_up
-        self.waits_for = taken_up.waits_for if taken_up else ""
+        self.resumed = resumed
+        self.waits_for = resumed.waits_for if resumed else ""
         """The approval or input that it waits for, or was the last to wait for."""
         self.task_id = ""
         """The task of the session's plan that it works on, if it does."""
@@ -105,7 +105,7 @@ class Turn:
         """Ends the turn when its time is over; set while it runs."""
         self.meter: Meter | None = None
         """What it uses; made when it runs."""
-        self.calls_left: int | None = taken_up.calls_left if taken_up else None
+        self.calls_left: int | None = resumed.calls_left if resumed else None
         """How many of the step's calls may still run; None when nothing limits them."""
         self.stream = TurnStream(trace_id, session.stream)
         self.task: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Turn:
         self.cancelled = False
         self.cancelled_because: LightagentError | None = None
         """What it ends with when that is not a plain cancel."""
-        self.steps_done = taken_up.steps if taken_up else 0
+        self.steps_done = resumed.steps if resumed else 0
         self.answer = ""
         self.started: float | None = None
         self.over = asyncio.Event()

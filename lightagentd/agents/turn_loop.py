@@ -23,7 +23,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
 from lightagentd.agents.tool_calls.run import ToolRun
-from lightagentd.agents.turn import Step, TakenUp, Turn, final_error, unanswered
+from lightagentd.agents.turn import Step, Resumed, Turn, final_error, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.errors import AgentNotRunning, LightagentError, StepLimit, TimedOut
@@ -55,7 +55,7 @@ class TurnLoop:
         self._supervision = supervision
         record = turn.session.record
         whose = Whose(agent=record.agent, owner=record.owner, session=record.id, trace_id=turn.trace_id)
-        wall_ms = turn.taken_up.wall_ms if turn.taken_up else 0
+        wall_ms = turn.resumed.wall_ms if turn.resumed else 0
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
         self._results = Results(turn.stream)
         self._repeats = Repeats(turn.trace_id)
@@ -94,9 +94,9 @@ class TurnLoop:
         Raises what the steps raise, and TimedOut.
         """
         turn, parts = self._turn, self._parts
-        if turn.taken_up is None:
+        if turn.resumed is None:
             await self._session.begin(turn)
-        left_s = parts.turn_timeout_s if turn.taken_up is None else turn.taken_up.left_s
+        left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
         turn.stream.emit(turn_events.Started(model=parts.clients[0].name))
         try:
             async with asyncio.timeout(left_s) as timer:
@@ -176,8 +176,8 @@ class TurnLoop:
             max_tools=parts.limits.max_tools,
         )
         limit = parts.max_steps
-        if turn.taken_up is not None:
-            await self._take_up(turn.taken_up)
+        if turn.resumed is not None:
+            await self._resume(turn.resumed)
         for number in range(turn.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
                 reply = await asking.ask(system, offer.functions(session.messages))
@@ -222,11 +222,11 @@ class TurnLoop:
             return ()
         return await self._run_calls(reply.calls, before, cut=reply.finish.reason == "length")
 
-    async def _take_up(self, taken_up: TakenUp) -> None:
+    async def _resume(self, resumed: Resumed) -> None:
         """Finish the step in which the turn waited; its first call without a result was asked about."""
-        with within(request_id=taken_up.request_id):
+        with within(request_id=resumed.request_id):
             calls = unanswered(self._session.messages)
-            await self._run_calls(calls[:1], Before(), waits_for=taken_up.waits_for)
+            await self._run_calls(calls[:1], Before(), waits_for=resumed.waits_for)
             for call in calls[1:]:
                 if REMOVED in call.arguments:
                     await self._cannot_take_up(call)

@@ -17,7 +17,7 @@ from lightagentd.cli.turn import watch
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
 from lightagentd.quoted import STANDARD_INPUT as INPUT_LABEL
-from lightagentd.quoted import fenced
+from lightagentd.quoted import quoted
 
 
 @click.command("prompt", cls=Command)
@@ -121,7 +121,7 @@ def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[st
     elif not text:
         prompt = piped
     else:
-        prompt = f"{text}\n\n{fenced(INPUT_LABEL, piped)}"
+        prompt = f"{text}\n\n{quoted(INPUT_LABEL, piped)}"
     if not prompt.strip():
         raise InvalidArgument(
             "The prompt has attachments and no text." if needed else "The prompt is empty.",

@@ -73,7 +73,7 @@ class Policy:
     `disk_low` whether there is room for no more than the record of what observes.
 
     `rules` are those of policy.d that are in force; they are replaced as a whole. `problem` says why newer
-    ones could not be taken, if so, and `doubts` which of them can match nothing.
+    ones could not be taken, if so, and `lint` which of them can match nothing.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Policy:
         self._disk_low = disk_low
         self.rules = rules or RuleSet()
         self.problem = ""
-        self.doubts: tuple[str, ...] = ()
+        self.lint: tuple[str, ...] = ()
 
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""

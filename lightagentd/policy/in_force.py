@@ -41,7 +41,7 @@ async def take_rules(policy: Policy, folder: Path, history: History, actions: Ac
     )
     await history.append(loaded.event())
     policy.rules, policy.problem = rules, ""
-    policy.doubts = doubts(rules, actions)
+    policy.lint = lint(rules, actions)
 
 
 async def retake_rules(policy: Policy, folder: Path, history: History, actions: Actions) -> list[str]:
@@ -63,7 +63,7 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
     return [f"took {len(rules.rules)} rules from {len(rules.files)} files of policy.d"]
 
 
-def doubts(rules: RuleSet, actions: Actions) -> tuple[str, ...]:
+def lint(rules: RuleSet, actions: Actions) -> tuple[str, ...]:
     """A sentence on each rule that no call can match; none when nothing is known of the tools."""
     found = (_doubt(rule, actions) for rule in rules.rules) if actions else ()
     return tuple(text for text in found if text)

@@ -65,7 +65,7 @@ async def open_question(paths: Paths) -> dict[str, Any]:
     return dict(found[0])
 
 
-async def taken_up(paths: Paths) -> dict[str, Any]:
+async def resumed(paths: Paths) -> dict[str, Any]:
     """The session, once its turn has gone on after a start: that is a moment after the daemon serves."""
     async with asyncio.timeout(30):
         while (session := (await ask(paths, "Sessions.List"))[0])["state"] != "waiting":
@@ -109,7 +109,7 @@ async def test_a_turn_that_waits_goes_on_waiting_after_a_restart(
         await asyncio.to_thread(daemon.start)
         found = await ask(paths, "Approvals.Get", approval=question)
         assert (found["state"], found["preview"]) == ("waiting", "+ran")
-        assert (await taken_up(paths))["state"] == "waiting"
+        assert (await resumed(paths))["state"] == "waiting"
         assert lines(out) == []
         await ask(paths, "Approvals.Approve", approval=question, note="go on")
         session = await settled(paths)

@@ -344,7 +344,7 @@ async def test_a_rule_can_deny_it(paths: Paths) -> None:
     async with scripted(paths, [ask(), say("then not")]) as test:
         events = await test.prompt(await test.session())
         assert [event["result"] for event in events if event["type"] == "tool_result"] == ["policy_denied"]
-        assert not test.daemon.registry.policy.doubts
+        assert not test.daemon.registry.policy.lint
         assert kinds(test) == []
 
 

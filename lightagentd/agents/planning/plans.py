@@ -133,13 +133,13 @@ class Plans:
         if session.plan is not None and session.plan.phase == "applying":
             await uninterrupted(self._go_on(agent, session, turn))
 
-    async def take_up(self, agent: Agent, session: Session) -> None:
+    async def resume(self, agent: Agent, session: Session) -> None:
         """At the agent's start, once its unfinished turns were found: go on where the plan was.
 
         A task whose turn is not there any more has failed. Raises StorageError.
         """
         if not session.deleted and (session.plan or any(turn.task_id for turn in session.queue)):
-            await uninterrupted(self._take_up(agent, session))
+            await uninterrupted(self._resume(agent, session))
 
     async def _begin(self, session: Session, by: int) -> Plan:
         async with self._lock(session):
@@ -278,7 +278,7 @@ class Plans:
                 except StorageError as err:
                     _log.error("the plan of %s does not go on: %s", session.id, err.message)
 
-    async def _take_up(self, agent: Agent, session: Session) -> None:
+    async def _resume(self, agent: Agent, session: Session) -> None:
         async with self._lock(session):
             plan = session.plan
             wanted = plan.running.trace_id if plan is not None and plan.running is not None else ""

@@ -17,7 +17,7 @@ from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.quoted import Prompt, fenced
+from lightagentd.quoted import Prompt, quoted
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def prompt_of(plan: Plan, task: Task) -> Prompt:
         lines.append(f"It is done when this command, run afterwards, ends with status 0: {task.check}")
     if task.note:
         lines.append(f"It was tried before, and failed: {task.note}")
-    return Prompt(task.text).with_blocks(fenced("plan", "\n".join(lines)))
+    return Prompt(task.text).with_blocks(quoted("plan", "\n".join(lines)))
 
 
 async def check(task: Task, turn: Turn, parts: AgentParts) -> str:

@@ -12,7 +12,7 @@ from lightagentd.api import Attachment
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.limits import MAX_ATTACHMENTS
-from lightagentd.quoted import Prompt, fenced
+from lightagentd.quoted import Prompt, quoted
 
 ALL_TIMES = 4
 """All attachments of a prompt together may have so many times the size of the largest one."""
@@ -50,7 +50,7 @@ def compose(prompt: Prompt, attachments: Sequence[Attachment], limits: Limits) -
             suggestion="Attach fewer files, or the parts that matter.",
             field="attachments",
         )
-    return prompt.with_blocks(*(fenced(each["name"], each["text"].rstrip("\n")) for each in attachments))
+    return prompt.with_blocks(*(quoted(each["name"], each["text"].rstrip("\n")) for each in attachments))
 
 
 def _check_name(name: str) -> None:

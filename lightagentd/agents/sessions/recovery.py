@@ -15,7 +15,7 @@ from typing import Any
 
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
-from lightagentd.agents.turn import Asked, TakenUp, Turn, unanswered
+from lightagentd.agents.turn import Asked, Resumed, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event
@@ -38,7 +38,7 @@ class Found:
     """What one session's unfinished turns came to."""
 
     requeued: list[Turn] = field(default_factory=list)
-    taken_up: list[Turn] = field(default_factory=list)
+    resumed: list[Turn] = field(default_factory=list)
     interrupted: int = 0
     unknown_calls: int = 0
 
@@ -54,16 +54,16 @@ class Left:
     def count(self, found: Found) -> None:
         self.interrupted += found.interrupted
         self.requeued += len(found.requeued)
-        self.waiting += len(found.taken_up)
+        self.waiting += len(found.resumed)
 
 
-async def take_up(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
+async def resume(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
     """`recover` what is not in memory, and put what can go on into the session's queue; gives what it was."""
     waiting = {turn.trace_id for turn in session.queue} | session.storing
     left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
     found = await recover(session, left)
     session.queue.extend(found.requeued)
-    session.queue.extendleft(reversed(found.taken_up))
+    session.queue.extendleft(reversed(found.resumed))
     return found
 
 
@@ -87,25 +87,25 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             ),
             trace_id=trace_id,
             caller=state.get("caller"),
-            taken_up=waited,
+            resumed=waited,
         )
         turn.task_id = str(state.get("task", ""))
         if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue
         if waited is not None:
-            found.taken_up.append(turn)
+            found.resumed.append(turn)
             continue
         found.interrupted += 1
         found.unknown_calls += await _end(session, turn, events)
     return found
 
 
-def _taken_up(state: dict[str, Any]) -> TakenUp | None:
+def _taken_up(state: dict[str, Any]) -> Resumed | None:
     """Where a turn waited; None for one that somebody drove who is gone now."""
     if not state.get("approval"):
         return None
-    return TakenUp(
+    return Resumed(
         waits_for=str(state["approval"]),
         steps=int(state["steps"]),
         left_s=float(state["left_s"]),
@@ -186,7 +186,7 @@ async def end_stored_turns(
         session = sessions.get(session_id) or Session(SessionRecord.from_dict(records[session_id]), history)
         known = {turn.trace_id for turn in session.queue} | session.storing
         found = await recover(session, {key: unfinished[key] for key in unfinished if key not in known})
-        for turn in [*found.taken_up, *found.requeued]:
+        for turn in [*found.resumed, *found.requeued]:
             with session.context(turn):
                 data: dict[str, Any] = {
                     **why.to_dict(),

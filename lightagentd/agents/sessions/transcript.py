@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.events.model import Event
 from lightagentd.llm.protocol import Message, ToolCall
-from lightagentd.quoted import fenced
+from lightagentd.quoted import quoted
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import SessionRecord
@@ -86,14 +86,14 @@ def _message(message: Message, time_us: int) -> list[str]:
     who = f"{_ROLES[message.role]} of {message.name}" if message.name else _ROLES[message.role]
     parts = [f"## {who} ({_when(time_us)})"]
     if message.role == "tool":
-        return [*parts, fenced("", message.content)]
+        return [*parts, quoted("", message.content)]
     if message.content:
         parts.append(_contained(message.content))
     return [*parts, *(_call(call) for call in message.tool_calls)]
 
 
 def _call(call: ToolCall) -> str:
-    return f"Call of {call.name}:\n\n{fenced('json', call.arguments)}"
+    return f"Call of {call.name}:\n\n{quoted('json', call.arguments)}"
 
 
 def _contained(text: str) -> str:

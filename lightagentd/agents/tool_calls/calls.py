@@ -57,7 +57,7 @@ class Ready:
         )
 
 
-def taken_up(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
+def resumed(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
     """The call that an earlier run of the daemon asked about. Raises ToolNotFound, ApprovalMismatch."""
     action = toolbox.find(asked.tool, asked.action)
     if action.function != call.name:

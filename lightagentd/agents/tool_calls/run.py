@@ -20,7 +20,7 @@ from typing import Any
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
-from lightagentd.agents.tool_calls.calls import Ready, parse_call, taken_up, whole
+from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, whole
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -180,7 +180,7 @@ class ToolRun:
         asked = self._dispatcher.asked.approvals.get(self._waits_for)
         self._what |= {"call_id": asked.call_id, "decision": Decision.ASK.value}
         self._what |= {"rule": asked.rule, "approval": asked.id}
-        self._ready = taken_up(self._call, asked, self._toolbox)
+        self._ready = resumed(self._call, asked, self._toolbox)
         self._what |= self._ready.what
 
     def _resume_input(self) -> None:

@@ -12,7 +12,7 @@ from lightagentd.agents.tool_choice.index import ToolIndex
 from lightagentd.agents.tool_choice.words import HEAD_CHARS, TAIL_CHARS, asked
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.llm.protocol import Message
-from lightagentd.quoted import Prompt, fenced
+from lightagentd.quoted import Prompt, quoted
 from tests.agents.tool_choice.toolset import functions_in, invented, many
 
 TOTAL = 2000
@@ -82,7 +82,7 @@ async def test_what_stands_before_and_after_a_long_paste_counts(toolbox: Toolbox
     paste = "lorem ipsum dolor sit amet " * 40_000
     for prompt in (f"restart nginx.service {paste}", f"{paste} restart nginx.service"):
         assert "systemd_restart" in [hit.function for hit in toolbox.index.rank(prompt, limit=10)]
-    attached = Prompt("restart nginx.service").with_blocks(fenced("a.log", "weather forecast " * 10))
+    attached = Prompt("restart nginx.service").with_blocks(quoted("a.log", "weather forecast " * 10))
     said = Message(role="user", content=attached.text, question_chars=attached.question_chars)
     best, *_ = rank(toolbox.index, [said], frozenset(toolbox.functions))
     assert best.function == "systemd_restart", "what is attached chooses nothing"

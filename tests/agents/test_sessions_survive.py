@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightagentd import errors
-from lightagentd.agents.registry import Registry
+from lightagentd.agents.content import Content
 from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.store import layout
@@ -234,7 +234,7 @@ async def live(steps: Sequence[tuple[str, int, str]]) -> None:
         shutil.rmtree(base)
 
 
-async def _no_tools(_: Registry) -> None:
+async def _no_tools(*_: object) -> None:
     """Sessions need none, and to describe them takes longer than all the rest of a start."""
 
 
@@ -249,5 +249,5 @@ async def _no_tools(_: Registry) -> None:
 def test_what_was_acknowledged_survives_whatever_happens(steps: list[tuple[str, int, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "RESERVE_BYTES", 0)
-        patch.setattr(Registry, "_read_tools", _no_tools)
+        patch.setattr(Content, "_read_tools", _no_tools)
         asyncio.run(live(steps))

@@ -100,7 +100,8 @@ CASES = [
     ),
     sh(
         "the daemon's folders",
-        """ls -laR @state@ @runtime@; find / -xdev -name data.mdb 2>/dev/null; cat @config@/key @state@/*/*
+        """ls -laR @state@ @runtime@; timeout 5 find / -xdev -name data.mdb 2>/dev/null
+        cat @config@/key @state@/*/*
         for p in /proc/[0-9]*; do cat $p/root@state@/secret $p/cwd/secret; done; cat /run/credentials/*/*
         dd if=$(findmnt -no SOURCE /) bs=1M count=8 | strings | grep s3cr3t; mount; true""",
     ),

@@ -16,7 +16,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class FrontMatterFile:
-    """What such a file holds, and in which line each top-level key stands."""
+    """The content of such a file, and the line of each top-level key."""
 
     path: Path
     data: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The bounds that several edges of the program share; `config` has those that an administrator may set."""
+"""Limits shared by several parts of the program; `config` has those that an administrator may set."""
 
 MAX_MESSAGE_BYTES = 16 << 20
 """The largest message that any of our sockets takes."""

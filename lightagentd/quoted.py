@@ -1,9 +1,9 @@
-"""A prompt: a question, and behind it the texts from elsewhere that came with it, each in a block.
+"""A prompt: a question, followed by attached texts from elsewhere, each in a block.
 
 A block is a fence that its text cannot close, labelled with the name of what is in it. A model reads all of
-it as one text. What a session is called, which tools are offered and which runbook answers go by the question
-alone, so a prompt says where its question ends. `lactl` imports this module for each prompt, so it imports
-nothing heavy.
+it as one text. The session's title, the offered tools and the choice of a runbook depend only on the
+question, so a prompt records where its question ends. `lactl` imports this module for each prompt, so it
+imports nothing heavy.
 """
 
 from __future__ import annotations

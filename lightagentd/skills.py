@@ -18,7 +18,7 @@ A value of kind `time` is what `--since` of the shipped scripts takes: `boot`, `
 followed by ` HH:MM`, a span back from now (`-30s`, `-15min`, `-2h`, `-7d`), or `YYYY-MM-DD`, optionally
 followed by ` HH:MM`; times are local.
 
-The catalog holds values only; nothing here stays open. The script is run by whoever asks for `Skill.command`.
+The catalog holds values only; nothing here stays open. The caller of `Skill.command` runs the script.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Skill:
 
 @dataclass(frozen=True, kw_only=True)
 class SkillCatalog:
-    """What the search path holds: the usable skills by name, and why the others are not."""
+    """The skills of the search path: the usable ones by name, and why the others are unusable."""
 
     skills: dict[str, Skill] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class Effect(StrEnum):
 
 
 class Place(StrEnum):
-    """Where an action runs when that is not the worker of its effect; none of these runs shell commands."""
+    """Where an action runs, if not in the worker of its effect; none of these places runs shell commands."""
 
     INSPECT = "inspect"
     """One for the machine, that may see more than the file modes allow. Without it the worker of the effect
@@ -85,7 +85,7 @@ class Args(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a call gives back.
+    """The result of a call.
 
     `output` is the text that the model or the person reads, `metadata` is the same as data for
     programs (JSON values only, small: up to some kilobytes).
@@ -97,7 +97,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What a call would do, for the person who is asked for an approval.
+    """What a call would do, for the person who approves it.
 
     `expected` is what the preview rests on, such as a digest of the file: the approved call gets it back as
     `ctx.expected`, and must refuse when it does not hold any more.
@@ -108,7 +108,7 @@ class Preview:
 
 
 class Context(Protocol):
-    """What the worker lends to a running call, until the call ends."""
+    """The worker's services for a running call."""
 
     call_id: str
     agent: str
@@ -206,7 +206,7 @@ class Tool:
     runs in the place WATCHER is heard."""
 
     async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:  # noqa: ARG002
-        """What a call of `action` would do; runs with observe. None: its arguments say it all."""
+        """What a call of `action` would do; runs with observe. None: its arguments are enough."""
         return None
 
     async def close(self) -> None:

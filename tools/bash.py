@@ -1,9 +1,9 @@
 """Runs one shell command in the sandbox of the effect that the call asks for.
 
-The kernel decides what the command may do, so nothing here looks at its words. The
-command, and everything that it started in its process group, is dead when the call ends. A failure that
-the sandbox probably caused is explained, so that the caller can ask for the same command with another effect.
-A long output is kept by the daemon beside its result, which has its head and its tail.
+The kernel decides what the command may do, so nothing here looks at its words. The command, and everything
+that it started in its process group, is dead when the call ends. A failure that the sandbox probably caused
+is explained, so that the caller can ask for the same command with another effect. A result holds the head and
+the tail of a long output; the daemon keeps the output itself.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Digests, encodings, signatures and certificates, and keys that a model sees only as handles.
 
-Most actions read what they are given (text, bytes as base64, or a regular file in pieces) and keep nothing.
-Those of the place KEYS run in the one worker that holds the private keys: they take no path, so that they are
-no way to files; of a file, `sha256` makes the digest, and `sign` signs that. Private keys, and the keys that
-an HMAC is given, never stand in a result or in an error.
+Most actions read their input (text, bytes as base64, or a regular file in pieces) and keep nothing. Those of
+the place KEYS run in the one worker with the private keys. They take no path, so that they give no access to
+files; to sign a file, `sha256` makes its digest and `sign` signs that. Private keys and HMAC keys never
+appear in a result or an error.
 
 The library cryptography is imported when first used, since every worker loads every tool. The work is done in
 `lightagentd/toolkit/crypt`: strict encodings (`encodings.py`), public keys and signatures (`signatures.py`),

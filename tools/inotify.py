@@ -1,9 +1,9 @@
 """Watches on files and folders, which stay between calls and whose events go to the event bus by themselves.
 
-The engine is `lightagentd.toolkit.watching`; its modules say what is told and what is not. All actions run in
-the place WATCHER, a worker that the agent keeps as long as it holds a watch. A watch belongs to the owner
-and the session that made it; to others it is not there. When the worker is lost, the daemon makes its
-watches again, with this same action `watch` and what it put into `ctx.expected` (never a model's words); see
+The engine is `lightagentd.toolkit.watching`; its modules describe which changes are reported. All actions run
+in the place WATCHER, a worker that the agent keeps as long as it holds a watch. A watch belongs to the owner
+and the session that made it; others cannot see it. When the worker is lost, the daemon makes its watches
+again with the same action `watch` and its own data in `ctx.expected` (never a model's); see
 `lightagentd.agents.watches`.
 """
 

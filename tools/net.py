@@ -1,7 +1,7 @@
 """The network as this machine sees it: interfaces, connections, routes; and two ways to reach out.
 
-What only observes uses /proc and /sys and no socket but netlink, so that it works where the sandbox allows
-no others. `ping` runs the system's ping; `resolve` asks the C library, and `toolkit.dns` for MX and TXT.
+Actions that observe use /proc, /sys and only netlink sockets, so that they work in the sandbox. `ping` runs
+the system's ping; `resolve` asks the C library, and `toolkit.dns` for MX and TXT.
 """
 
 import asyncio

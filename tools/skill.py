@@ -1,8 +1,7 @@
 """Skills for the model: what there is, the text of one, and a run of its script.
 
-Skills are found in the folders of the environment variable LIGHTAGENT_SKILLS (separated by colons), which
-the worker sets. They are read anew for each call, so that a skill that an
-administrator adds or mends is there at once.
+Skills are found in the folders of the environment variable LIGHTAGENT_SKILLS (separated by colons), which the
+worker sets. They are read again for each call, so that a new or repaired skill can be used at once.
 """
 
 import difflib

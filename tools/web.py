@@ -1,7 +1,7 @@
 """The web: GET, HEAD and POST over http and https.
 
-What may be asked is decided in `toolkit.web.guard`, requests are made in `fetch`, and `text`
-reads what came. LIGHTAGENT_WEB_ALLOW names the private hosts that the administrator lets in.
+`toolkit.web.guard` decides which URLs are allowed, `fetch` makes the requests, and `text` converts the
+answers. LIGHTAGENT_WEB_ALLOW names the private hosts that the administrator allows.
 """
 
 import asyncio

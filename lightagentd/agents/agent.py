@@ -1,4 +1,4 @@
-"""A running agent: its sessions, and the prompts that it is given.
+"""A running agent: its sessions and their prompts.
 
 The registry owns the agents. An agent owns its sessions, its model clients and its `Supervision`, which runs
 the turns and starts the agent again after a failure.
@@ -37,7 +37,7 @@ class Agent:
         shared: SharedParts,
         waiting_bytes: Callable[[int], int],
     ) -> None:
-        """`waiting_bytes` gives the size of all prompts of one uid that wait, with whatever agent."""
+        """`waiting_bytes` gives the total size of one uid's waiting prompts at all agents."""
         self.name = name
         self.panic = shared.panic
         self.sessions: dict[str, Session] = {}
@@ -61,7 +61,7 @@ class Agent:
 
     @property
     def problem(self) -> str:
-        """Why it does not run, as a sentence."""
+        """Why the agent does not run, as a sentence."""
         return self.supervision.problem
 
     @property
@@ -87,7 +87,7 @@ class Agent:
         return sum(one.waiting_bytes for one in busy if one.record.owner == owner)
 
     def current_of(self, owner: int) -> Session | None:
-        """Where the prompts of one uid go that name no session: to the current one, else to the latest."""
+        """The session for this uid's prompts that name none: the current one, else the latest."""
         current = self._current.get(owner)
         if current is not None and current.is_current and not current.deleted:
             return current
@@ -123,9 +123,9 @@ class Agent:
         return await self._prompt(session, asked)
 
     async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
-        """Prompt, and drive the turn: no step begins before the one before it was taken.
+        """Prompt and drive the turn: each step begins only after the previous one was taken.
 
-        Closing the generator cancels the turn. Raises what the turn ended with, if that was an error.
+        Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
         turn = await self._prompt(session, Asked(prompt=Prompt(text), stepwise=True))
         assert turn.handed is not None
@@ -158,7 +158,7 @@ class Agent:
         return turn
 
     def cancel(self, session: Session) -> int:
-        """Cancel the running turn and the queue; says how many turns that were."""
+        """Cancel the running turn and the queue; returns the number of turns."""
         turns = _unfinished(session)
         for turn in turns:
             turn.cancel()
@@ -166,8 +166,8 @@ class Agent:
         return len(turns)
 
     def cancel_running(self, why: LightagentError) -> int:
-        """Cancel the running turns and calls; the turns end with `why`. Says how many there were; waits for
-        nothing.
+        """Cancel the running turns and calls; the turns end with `why`. Returns their number without waiting
+        for their end.
         """
         running = [session.running for session in self.sessions.values() if session.running]
         for turn in running:
@@ -182,7 +182,7 @@ class Agent:
         return self.sessions.setdefault(session.id, session)
 
     def take_current(self, session: Session) -> None:
-        """A session was just stored as the current one of its owner."""
+        """Take note that a session was stored as its owner's current one."""
         before = self._current.get(session.record.owner)
         if before is not None:
             before.is_current = False
@@ -190,7 +190,7 @@ class Agent:
         self._current[session.record.owner] = session
 
     def go_on(self, session: Session) -> None:
-        """Begin what waits in a session, if nothing keeps it from that any more."""
+        """Run the waiting turns of a session, if nothing blocks them any more."""
         session.stream.ring()
         self.supervision.run(session)
 
@@ -214,7 +214,7 @@ class Agent:
             session.queue.popleft().finish(why, {"steps": 0, "duration_ms": 0})
 
     def end_watching(self) -> None:
-        """Nobody hears of its sessions any more: it is gone, or the daemon stops."""
+        """End all watching of its sessions: the agent is gone, or the daemon stops."""
         for session in self.sessions.values():
             session.stream.end()
 
@@ -230,7 +230,7 @@ class Agent:
     # What the supervision calls
 
     async def begin(self) -> None:
-        """Make the parts, read the sessions, and end or queue what the last run left. Raises."""
+        """Make the parts, read the sessions, and end or queue the turns that the last run left. Raises."""
         parts = self._make_parts()
         history = self._shared.history
         plans = history.state("plans")
@@ -258,7 +258,7 @@ class Agent:
                 await client.close()
 
     def release_queues(self) -> None:
-        """Tell those who wait that the agent stopped; the prompts stay stored."""
+        """Tell the waiting callers that the agent stopped; the prompts stay stored."""
         for session in self.sessions.values():
             while session.queue:
                 session.queue.popleft().finish(_STILL_QUEUED, {"steps": 0, "duration_ms": 0})

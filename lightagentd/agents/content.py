@@ -1,4 +1,4 @@
-"""What the files say: the definitions of agents, their skills, and the tools as a worker describes them.
+"""The content read from files: agent definitions, skills, and tools as a worker describes them.
 
 The daemon makes one `Content`; the registry reads it at the start and at each reload.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Content:
-    """Definitions, skills and tools, as they were read last."""
+    """The definitions, skills and tools of the last read."""
 
     def __init__(self, paths: Paths) -> None:
         self.definitions = Definitions()
@@ -54,7 +54,7 @@ class Content:
             _log.error("%s", self.toolbox_problem)
 
     def actions(self) -> Actions:
-        """The names of the arguments of every action, which rules are compared with."""
+        """The argument names of every action, to check rules against."""
         known = self.toolbox.functions.values()
         return {(one.tool, one.name): set(one.schema.get("properties", {})) for one in known}
 
@@ -62,7 +62,7 @@ class Content:
         return name in self.skills.skills and self.skills.skills[name].trusted()
 
     def catalog_of(self, definition: AgentDefinition) -> Callable[[], SkillCatalog]:
-        """Gives the skills of an agent; the same object as long as they did not change."""
+        """The skills of an agent; the same object until they change."""
         front = definition.front
         allowed = None if front.skills is None else frozenset(front.skills)
         return lambda: self._skills_for(allowed)

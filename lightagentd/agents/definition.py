@@ -1,6 +1,6 @@
 """An agent's definition: `AGENT.md`, front matter and the system prompt as its body.
 
-The front matter's keys, all optional, others are refused by name:
+The keys of the front matter are all optional; an unknown key is refused by name:
 
     description: one sentence for lists
     role: default, sysadmin, or the name of another file below agent/roles
@@ -115,7 +115,7 @@ class AgentDefinition:
 
 @dataclass(frozen=True, kw_only=True)
 class Definitions:
-    """What the search path holds: the usable definitions, and why the others are not."""
+    """The usable definitions of the search path, and why the others are unusable."""
 
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def check_model(model: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidArgument for what cannot be an agent's name."""
+    """Raises InvalidArgument for an invalid agent name."""
     if not NAME.fullmatch(name):
         raise InvalidArgument(
             f"{name[:60]!r} is not an agent's name.",
@@ -149,7 +149,7 @@ def check_role(role: str, roles: Mapping[str, Path], *, where: str = "") -> None
 
 
 def load_definitions(folders: Sequence[Path]) -> Definitions:
-    """All agents of the search path; the first folder that has a name wins, broken or not."""
+    """All agents of the search path; the first folder with a name wins, even if its definition is broken."""
     found = Definitions()
     roles = roles_in(folders)
     for origin in folders:
@@ -192,7 +192,7 @@ def write_definition(folder: Path, name: str, front: AgentFrontMatter, prompt: s
 
 
 def roles_in(folders: Sequence[Path]) -> dict[str, Path]:
-    """The role prompts of the search path by name."""
+    """The role prompts on the search path, by name."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((folder / "roles").glob("*.md")):

@@ -1,4 +1,4 @@
-"""What agents work with: the parts that all of them share, and those of one running agent.
+"""The parts that all agents share, and the parts of one running agent.
 
 The daemon makes the shared parts once and closes them. The registry makes an agent's own parts anew each
 time the agent starts.
@@ -67,8 +67,8 @@ class SharedParts:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentParts:
-    """One agent's definition and its tools of the trade. `clients` are the model, then its fallbacks;
-    `last_resort` are asked when all these are down.
+    """The parts of one running agent. `clients` are its model, then its fallbacks; `last_resort` are asked
+    when all of these are down.
     """
 
     definition: AgentDefinition
@@ -102,7 +102,7 @@ class AgentParts:
         return self.definition.front.limits.turn_timeout_s or self.limits.turn_timeout_s
 
     def recording_problems(self) -> list[str]:
-        """Why exchanges with its models are not recorded that are to be, as sentences."""
+        """Why the exchanges with its models are not recorded although they should be, as sentences."""
         from lightagentd.llm.recording import Recorder
 
         clients = (*self.clients, *self.last_resort)

@@ -1,8 +1,8 @@
-"""The files of the system prompt: read when they changed, and only from where nobody but root could put them.
+"""Reads the files of the system prompt when they change; below /etc only root may have written them.
 
-One `PromptFiles` belongs to the registry and serves all turns, which read in threads. A file is the same as
-before when nothing of its status is different (stat(2)); one that was changed a moment ago is read again all
-the same, because a second change within a tick of the file system's clock would not show.
+The registry owns one `PromptFiles` for all turns, which read in threads. A file counts as unchanged when its
+status is the same (stat(2)). A recently changed file is read again all the same: a second change within one
+tick of the file system's clock would not show.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PromptFiles:
         self._refused: dict[Path, str] = {}
 
     def problems(self) -> list[str]:
-        """The files that were refused when they were read last, as sentences."""
+        """The files that were refused at the last read, as sentences."""
         return [
             # In words that `status` leaves out for those who may not look at the agent.
             f"The agent {path.parent.name} keeps the prompt that it started with: {why}"
@@ -51,7 +51,7 @@ class PromptFiles:
         ]
 
     def look_again(self) -> None:
-        """Read again what was refused, so that what was mended or removed since is no problem any more."""
+        """Read refused files again, so that files repaired or removed since are no longer reported."""
         for path in list(self._refused):
             self.read(path)
 
@@ -61,8 +61,8 @@ class PromptFiles:
         return next((text for text in found if text is not None), "")
 
     def read(self, path: Path, limit_bytes: int = MAX_FILE_BYTES) -> str | None:
-        """The text of a file, None when there is no such file. One that cannot be read counts as empty, and
-        so does one below /etc that others than root can write: nothing comes in its place.
+        """The text of a file; None when there is no such file. An unreadable file counts as empty, and so
+        does one below /etc that others than root can write. No later folder replaces it.
         """
         try:
             check_place(path)

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Registry:
-    """Start with `start()`, end with `close()`."""
+    """All agents. Start with `start()`, end with `close()`."""
 
     def __init__(self, shared: SharedParts) -> None:
         self.shared = shared
@@ -103,7 +103,7 @@ class Registry:
             self.ended_turns += await end_interrupted_turns(self._history, name)
 
     def models_in_use(self) -> dict[str, list[str]]:
-        """Each model that an agent or the configuration names, with the agents that may ask it."""
+        """Each model named by an agent or the configuration, with the agents that may ask it."""
         models = self.model_clients.models
         found: dict[str, list[str]] = {models.default: []}
         for name, definition in self.definitions.agents.items():
@@ -115,7 +115,7 @@ class Registry:
         return {name for name, agent in self.agents.items() if agent.state == "running"}
 
     async def close(self) -> None:
-        """Stop every agent; one that cannot store its stop does not keep the others from theirs."""
+        """Stop every agent; if one cannot store its stop, the others stop all the same."""
         self.asked.suspend()
         await self.watches.close()
         agents = list(self.agents.values())
@@ -150,7 +150,7 @@ class Registry:
         await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
 
     def problems(self) -> list[str]:
-        """What is wrong with the files that were read and with the agents, as sentences."""
+        """The problems of the files and of the agents, as sentences."""
         found = self._content.problems()
         found += [
             f"The agent {agent.name} does not run: {agent.problem}"
@@ -188,7 +188,7 @@ class Registry:
         raise session_not_found(session_id)
 
     def waiting_bytes(self, owner: int) -> int:
-        """How large the prompts of one uid are that wait for their turns, with all agents."""
+        """The total size of one uid's waiting prompts at all agents."""
         return sum(agent.waiting_bytes(owner) for agent in self.agents.values())
 
     async def create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
@@ -246,7 +246,7 @@ class Registry:
         """After `read_content`: take the rules of policy.d, start new agents, stop those whose definition is
         gone, restart changed ones.
 
-        Says what was done, in words for the administrator.
+        Returns a description for the administrator.
         """
         async with self._changing:
             return await self._sync()
@@ -276,8 +276,8 @@ class Registry:
         return done
 
     def _new_for(self, before: AgentDefinition, now: AgentDefinition) -> str:
-        """What a running agent does not have yet; empty for nothing. One whose models cannot be made any more
-        keeps those that it has.
+        """The parts of a running agent that changed; empty for none. If its models cannot be made any more,
+        it keeps its present ones.
         """
         if before != now:
             return "definition"

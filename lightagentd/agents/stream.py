@@ -1,11 +1,12 @@
-"""How those who watch a turn hear of it: a stream for each watcher, fed by the turn.
+"""Streams a turn's events to its watchers, one stream for each.
 
-Text that arrives within 20 ms goes out as one event. A watcher that reads slowly delays nobody and costs a
-bounded amount of memory: its waiting text is joined, and beyond `_MAX_WAITING` events or `_MAX_OUTPUT_CHARS`
-its live output is left out (the result has it all the same). No other event is ever left out; who watches a
-whole session and is too far behind is told so, and hears no more. A watcher that
-comes right after the prompt was queued or the turn was started, while it waits for an approval, or after its
-end, still hears of that.
+Text that arrives within 20 ms goes out as one event. A slow watcher delays nobody and costs a bounded amount
+of memory: its waiting text is joined, and beyond `_MAX_WAITING` events or `_MAX_OUTPUT_CHARS` its live output
+is dropped (the result still has it). No other event is dropped. A watcher of a whole session that falls too
+far behind gets an error and its stream ends.
+
+A late watcher gets the latest event first: after the prompt was queued, after the turn started, while it
+waits for an approval, or after its end.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ _VALUE_CHARS = 8
 
 
 class Watcher:
-    """One reader of a turn. `leave` is called when it stops reading."""
+    """One reader of a turn. `leave` is called when the reader stops."""
 
     def __init__(self, leave: Callable[[Watcher], None], *, most_chars: int = 0) -> None:
-        """With `most_chars` it ends when so much waits, since what it watches may go on for ever."""
+        """`most_chars` bounds the waiting text of an endless stream; beyond it the stream ends."""
         self._leave = leave
         self._most_chars = most_chars
         self._chars = 0
@@ -55,7 +56,7 @@ class Watcher:
         self._ended = False
 
     def end(self) -> None:
-        """Nothing follows."""
+        """End the stream."""
         self._ended = True
         self._ready.set()
 
@@ -110,7 +111,7 @@ class Watcher:
 
 
 def _chars_of(event: TurnEvent) -> int:
-    """What an event takes in memory, about; a plan in it has a hundred tasks, each with its texts."""
+    """The approximate size of an event in memory; a plan can have a hundred tasks with long texts."""
     return _EVENT_CHARS + _chars_in(event)
 
 
@@ -123,8 +124,8 @@ def _chars_in(value: Any) -> int:
 
 
 def _without_secrets(redactor: Redactor, event: turn_events.Event) -> dict[str, Any]:
-    """The fields of an event as they may go out. Who is to decide on a call sees all of it: what looks like a
-    secret could be the part that they would not allow.
+    """The fields of an event without secrets. A request for a decision on a call stays whole: a part that
+    looks like a secret could be the reason to refuse the call.
     """
     fields = event.fields()
     if event.type == _ASKED or not redactor.suspects(dump_json(fields)):
@@ -133,7 +134,7 @@ def _without_secrets(redactor: Redactor, event: turn_events.Event) -> dict[str, 
 
 
 class SessionStream:
-    """What happens in a session, turn after turn; one for each session, owned by it."""
+    """The events of all turns of a session, which owns it."""
 
     def __init__(self, session: str, redactor: Redactor) -> None:
         self.session = session
@@ -144,7 +145,7 @@ class SessionStream:
         self._bell: asyncio.Event | None = None
 
     async def changed(self) -> None:
-        """Wait until something has changed in the session that is no event of a turn."""
+        """Wait for a change in the session that is not an event of a turn."""
         if self._bell is None:
             self._bell = asyncio.Event()
         await self._bell.wait()
@@ -156,7 +157,7 @@ class SessionStream:
             bell.set()
 
     def watch(self) -> Watcher:
-        """A new watcher; whoever makes it must read its `events(of_session=True)`."""
+        """A new watcher; the caller must read its `events(of_session=True)`."""
         watcher = Watcher(self._unwatch, most_chars=_MAX_BEHIND_CHARS)
         self.watchers.append(watcher)
         return watcher
@@ -166,14 +167,14 @@ class SessionStream:
             self.watchers.remove(watcher)
 
     def emit(self, event: turn_events.Event, *, trace_id: str = "") -> None:
-        """Tell of something that is about the session, or about a turn that is not running."""
+        """Send an event about the session, or about a turn that is not running."""
         cleaned = _without_secrets(self.redactor, event)
         for watcher in self.watchers:
             watcher.put({"type": event.type, "session": self.session, "trace_id": trace_id, **cleaned})
         self.ring()
 
     def end(self) -> None:
-        """The session is gone, or the daemon stops."""
+        """End all streams: the session is gone, or the daemon stops."""
         self.ended = True
         for watcher in self.watchers:
             watcher.end()
@@ -181,7 +182,7 @@ class SessionStream:
 
 
 class TurnStream:
-    """The sending end: one for each turn, owned by it. `also` gets everything, too."""
+    """The sending end of one turn, which owns it. `also` gets every event too."""
 
     def __init__(self, trace_id: str, also: SessionStream) -> None:
         self._session = also.session
@@ -207,7 +208,7 @@ class TurnStream:
         return self._latest
 
     def watch(self) -> Watcher:
-        """A new watcher; whoever makes it must read its `events()`."""
+        """A new watcher; the caller must read its `events()`."""
         watcher = Watcher(self._unwatch)
         self._watchers.append(watcher)
         if self._latest is not None and self._latest["type"] in _TOLD_AGAIN:
@@ -219,15 +220,15 @@ class TurnStream:
             self._watchers.remove(watcher)
 
     def text(self, text: str) -> None:
-        """A piece of the answer, sent together with what follows within COALESCE_S. Call `end_text` after the
-        last one: until then a piece that may be a part of a secret is held back.
+        """Send a piece of the answer, joined with those that follow within COALESCE_S. Call `end_text` after
+        the last one: until then a possible part of a secret is held back.
         """
         self._pieces.append(text)
         self._end_pause()
         self._flush_soon()
 
     def end_text(self) -> None:
-        """The answer is whole, or broke off."""
+        """Send the held-back text: the answer is complete, or broke off."""
         self._clean()
         self._end_pause()
         self._put_text(self._said.finish())
@@ -242,7 +243,7 @@ class TurnStream:
             self._pause = None
 
     def _clean(self) -> None:
-        """Take the secrets out of the pieces; what may be a part of one is held back until more has come."""
+        """Remove secrets from the pieces; a possible part of one is held back until more text arrives."""
         if not self._pieces:
             return
         said = "".join(self._pieces)
@@ -262,14 +263,14 @@ class TurnStream:
             self._flush = asyncio.get_running_loop().call_later(COALESCE_S, self.flush)
 
     def output(self, call_id: str, stream: str, text: str) -> None:
-        """A piece of what a command says while it runs. Call `end_output` when it has ended."""
+        """Send a piece of a running command's output. Call `end_output` when the command has ended."""
         said = self._outputs.get((call_id, stream))
         if said is None:
             said = self._outputs[call_id, stream] = Stream(self._also.redactor)
         self._put_output(call_id, stream, said.feed(text))
 
     def end_output(self, call_id: str) -> None:
-        """A call has ended, however it did."""
+        """Send the held-back output: a call has ended in any way."""
         for key in [key for key in self._outputs if key[0] == call_id]:
             self._put_output(*key, self._outputs.pop(key).finish())
 
@@ -290,7 +291,7 @@ class TurnStream:
             self._send(_TEXT, turn_events.TextDelta(text=text).fields())
 
     def emit(self, event: turn_events.Event) -> None:
-        """Tell of anything else, after the text that came before it."""
+        """Send any other event, after the text before it."""
         if event.type in LAST_EVENTS:
             self.end_text()
         self.flush()

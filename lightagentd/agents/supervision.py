@@ -1,8 +1,8 @@
 """The supervision of one agent: its state, the tasks that run its turns, and its restarts.
 
-An error that no turn expects ends that turn and fails the agent: its other turns are cancelled, its
-conversations are read from the history again, and it goes on with the waiting prompts after a pause that
-doubles with each failure. No other agent notices. The agent owns its `Supervision`, which owns the tasks.
+An unexpected error ends its turn and fails the agent: the other turns are cancelled, and the conversations
+are read from the history again. After a pause, which doubles with each failure, the agent continues with the
+waiting prompts. Other agents are not affected. The agent owns its `Supervision`, which owns the tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOADED_CHARS = 4 << 20
 
 
 class Supervision:
-    """Starts, stops and restarts an agent. `tasks` run the turns, one task for each session with work."""
+    """Starts, stops and restarts an agent. `tasks` has one task for each session with queued turns."""
 
     def __init__(self, agent: Agent, shared: SharedParts) -> None:
         self.state = "stopped"
@@ -53,7 +53,7 @@ class Supervision:
         self._draining = False
 
     async def start(self) -> None:
-        """Start, with the sessions that the history has. Raises LightagentError; then it is stopped."""
+        """Start with the sessions of the history. Raises LightagentError; then the agent is stopped."""
         async with self._changing:
             if self.state != "running":
                 await uninterrupted(self._start())
@@ -67,17 +67,17 @@ class Supervision:
                 await uninterrupted(self._stop())
 
     async def drain(self) -> None:
-        """Wait until no turn runs, and begin none; what is queued stays stored. Turns that wait for an
-        approval have been told already to leave off (`Approvals.suspend`).
+        """Wait until no turn runs, and begin none; queued prompts stay stored. Turns that wait for an
+        approval were suspended before (`Approvals.suspend`).
         """
         self._draining = True
         await self._idle()
 
     async def end_all_turns(self) -> None:
-        """During an emergency stop: wait until every turn is ended, those too that the next start would run:
-        the prompts of a stopped agent, and turns whose end could not be stored.
+        """During an emergency stop: wait until every turn has ended. This includes the turns that the next
+        start would run: prompts of a stopped agent, and turns whose end could not be stored.
 
-        Raises StorageError when that cannot be stored; the turns are ended all the same.
+        Raises StorageError when their end cannot be stored; the turns end all the same.
         """
         shared, agent = self._shared, self._agent
         async with self._changing:
@@ -95,7 +95,7 @@ class Supervision:
             await uninterrupted(ending)
 
     def fail(self, why: BaseException) -> None:
-        """From here on no turn begins, and the agent is started again."""
+        """Begin no more turns, and restart the agent."""
         if self.state == "stopped":
             return
         self.state = "failed"
@@ -104,7 +104,7 @@ class Supervision:
         self._failure.set()
 
     def run(self, session: Session) -> None:
-        """Run the queued turns of a session, unless a task does so already."""
+        """Run the queued turns of a session, unless a task already does."""
         if session.id not in self.tasks and session.queue and self._may_begin(session):
             task = own_task(self._work_off(session), name=f"session-{session.id}")
             self.tasks[session.id] = task
@@ -139,7 +139,7 @@ class Supervision:
             self.run(session)
 
     async def _end(self) -> None:
-        """End the restarts and the turns, and let go of the model clients."""
+        """End the restarts and the turns, and close the model clients."""
         if self._restarter is not None:
             self._restarter.cancel()
             await asyncio.wait([self._restarter])
@@ -182,8 +182,8 @@ class Supervision:
     # The task of a session
 
     def _may_begin(self, session: Session) -> bool:
-        """In a paused session a turn goes on that had begun and waits since before a restart, and a cancelled
-        one comes to its end.
+        """Whether the next turn may run. In a paused session, a turn that began before a restart may
+        continue, and a cancelled turn may end.
         """
         if self.state != "running" or self._draining:
             return False

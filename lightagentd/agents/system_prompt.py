@@ -1,21 +1,21 @@
-"""The system prompt of an agent for one owner: what makes it, in which order.
+"""Builds the system prompt of an agent for one owner, from these parts in this order.
 
 1. `SOUL.md`: what every agent of this machine is like.
 2. The role, `roles/<role>.md`.
 3. The body of the agent's `AGENT.md`.
 4. `USER.md` and `MEMORY.md`: what the administrator wants every agent to know.
-5. `users/<name>/USER.md` and `users/<name>/MEMORY.md`: what he wants them to know of the session's owner. The
+5. `users/<name>/USER.md` and `users/<name>/MEMORY.md`: what they should know of the session's owner. The
    name is the owner's user name; for one that could be taken for a path or a number it is the uid.
 6. The owner's own profile (`lactl memory profile`).
-7. What is kept for the owner and this agent (`lightagentd.memory`): his own words first, then the surest,
+7. What is kept for the owner and this agent (`lightagentd.memory`): their own words first, then the surest,
    then the newest, as many as `memory.prompt_chars` allows; each in one line, as data.
 8. Facts that the daemon adds: the machine, the effects the agent has, how tool output is to be read.
 
-What a turn adds for itself, such as its session's plan, comes after that (`AgentParts.system_prompt`).
+Parts of a turn, such as its session's plan, follow (`AgentParts.system_prompt`).
 
-Each file is the first of its name on the search path. All of it is looked at for every turn, so an edit is in
-force with the next prompt; only the front matter of `AGENT.md` waits for a reload. Nothing of one owner ever
-stands in another's prompt.
+Each file is the first of its name on the search path. All parts are checked for every turn, so an edit takes
+effect with the next prompt; only the front matter of `AGENT.md` needs a reload. An owner's prompt never holds
+another owner's data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _UNREADABLE = "What is kept for your user cannot be read just now."
 
 @dataclass(frozen=True, kw_only=True)
 class Personal:
-    """What the prompt has of its owner beside files. `name` is his folder's."""
+    """The owner's data that does not come from files. `name` is the name of their folder."""
 
     name: str = ""
     profile: str = ""
@@ -77,11 +77,11 @@ class SystemPrompts:
         return await asyncio.to_thread(make)
 
     async def look(self) -> None:
-        """Look at all files there are, so that `problems` names those that no prompt has had yet."""
+        """Read all files, so that `problems` also covers those that no prompt has used yet."""
         await asyncio.to_thread(self._look)
 
     def problems(self) -> list[str]:
-        """What was left out when it was looked at last, as sentences."""
+        """The parts left out at the last read, as sentences."""
         return self._files.problems()
 
     def _look(self) -> None:
@@ -118,7 +118,7 @@ def build(
 
 
 def folder_name(owner: int) -> str:
-    """The name of an owner's folder below `users`: never a path, nor another uid's number."""
+    """The name of an owner's folder below `users`: never a path, and never another uid's number."""
     try:
         name = pwd.getpwuid(owner).pw_name
     except KeyError:
@@ -127,7 +127,7 @@ def folder_name(owner: int) -> str:
 
 
 def notes(kept: Sequence[Entry], room_chars: int, *, recall: bool) -> str:
-    """The section on what is kept, with as many entries as there is room for, the first ones first."""
+    """The section with the memories: as many entries as fit, in their order."""
     lines: list[str] = []
     for entry in kept:
         if len(entry.text) >= room_chars:  # there may be a thousand of them
@@ -147,7 +147,7 @@ def notes(kept: Sequence[Entry], room_chars: int, *, recall: bool) -> str:
 
 
 def _body(definition: AgentDefinition, files: PromptFiles) -> str:
-    """What AGENT.md says now; what it said when it was loaded, if it cannot be taken as it is now."""
+    """The body of AGENT.md now; the loaded one, if the file is invalid now."""
     lines = (files.read(definition.path, _MAX_DEFINITION_BYTES) or "").splitlines()
     if not lines or lines[0].rstrip() != "---":
         return definition.prompt

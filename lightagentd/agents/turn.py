@@ -1,6 +1,6 @@
-"""A turn, from a prompt to its final answer: its state, and what is stored while it is unfinished.
+"""A turn, from a prompt to its final answer: its state, and its record while it is unfinished.
 
-A session makes it when the prompt is stored; `turn_loop` runs it.
+A session makes a turn when it stores the prompt; `turn_loop` runs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One model call and what came of it. `final` when the turn ended with it."""
+    """One model call and its results. `final`: the turn ended with it."""
 
     number: int
     request_id: str
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """Where a turn was when the daemon stopped while it waited for a person. `left_s` is its time."""
+    """Where a turn waited for a person when the daemon stopped. `left_s` is its remaining time."""
 
     waits_for: str
     """The approval or the input."""
@@ -71,9 +71,9 @@ class Resumed:
 
 
 class Turn:
-    """One turn of one session. It is made when the prompt is stored, and runs when its time has come.
+    """One turn of one session.
 
-    With `resumed` it goes on where it waited in an earlier run of the daemon.
+    With `resumed` it continues where it waited in an earlier run of the daemon.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Turn:
         return {"steps": self.steps_done, "duration_ms": passed_ms}
 
     def cancel(self, why: LightagentError | None = None) -> None:
-        """Have the turn end as cancelled, now or, while it waits, when its time comes."""
+        """End the turn as cancelled: at once, or when its turn comes if it is queued."""
         if self.cancelled or self.over.is_set():
             return
         self.cancelled, self.cancelled_because = True, why
@@ -138,7 +138,7 @@ class Turn:
 
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:
-        """While a person is asked: the time that they take does not count as the turn's."""
+        """A block while a person is asked: this time does not count as the turn's."""
         self.waits_for, self.is_waiting = waits_for, True
         left_s = self.left_s()
         if left_s is not None and self.timer is not None:
@@ -155,7 +155,7 @@ class Turn:
                 self.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
     def left_s(self) -> float | None:
-        """How much of its time is left; None when nothing counts it, or it is over."""
+        """The remaining time; None when the time is not limited, or the turn is over."""
         if self.timer is None or self.timer.expired() or (when := self.timer.when()) is None:
             return None
         return max(0.0, when - asyncio.get_running_loop().time())
@@ -163,8 +163,7 @@ class Turn:
     def change(self, state: str, waits_for: str = "") -> Change:
         """The change of state that keeps the unfinished turn findable: queued, running or waiting.
 
-        A turn that waits for a person can go on in the next run of the daemon, unless a caller drove it, who
-        is gone then.
+        A turn that waits for a person can continue in the next run of the daemon, unless a caller drove it.
         """
         value: dict[str, Any] = {
             "session": self.session.id,
@@ -190,7 +189,7 @@ class Turn:
         return Change(state="turns", key=self.trace_id, value=value)
 
     def finish(self, failure: LightagentError | None, figures: dict[str, Any]) -> None:
-        """Tell everybody that the turn is over; nothing follows."""
+        """Tell all watchers that the turn is over; no event follows."""
         self.failure = failure
         if failure is None:
             self.stream.emit(turn_events.Done(text=self.answer, **figures))
@@ -215,7 +214,7 @@ def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
 
 
 def final_error(err: BaseException, *, cancelled: bool) -> LightagentError:
-    """What a turn that did not come to an answer ends with."""
+    """The error that ends a turn without an answer."""
     if isinstance(err, LightagentError):
         return err
     if cancelled:

@@ -1,8 +1,8 @@
 """The loop of one turn, step by step, from its stored beginning to its stored end.
 
-A step is one model call and the tool calls that it asked for. What a step did is stored before the next one
-begins. The agent's supervision runs the loop, in a task of the turn's own. Where a caller drives the turn
-(`Session.run`), each step is handed over, and the next one waits until it was taken.
+A step is one model call and its tool calls. Each step is stored before the next one begins. The agent's
+supervision runs the loop, in the turn's own task. If a caller drives the turn (`Session.run`), they get each
+step, and the next one begins when they have taken it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TurnLoop:
         self._repeats = Repeats(turn.trace_id)
 
     async def run(self) -> None:
-        """Run it to its stored end. An error that no turn should have fails the agent."""
+        """Run the turn to its stored end. An unexpected error fails the agent."""
         turn = self._turn
         turn.begun = True
         error: BaseException | None = None
@@ -89,9 +89,9 @@ class TurnLoop:
                     await uninterrupted(self._end(error))
 
     async def _take_steps(self) -> None:
-        """Begin it, or go on where it waited, and take its steps within its time.
+        """Begin the turn, or continue where it waited, and take its steps within its time.
 
-        Raises what the steps raise, and TimedOut.
+        Raises the errors of the steps, and TimedOut.
         """
         turn, parts = self._turn, self._parts
         if turn.resumed is None:
@@ -109,7 +109,7 @@ class TurnLoop:
             raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
 
     def _stays(self, error: BaseException | None) -> bool:
-        """Whether a turn that was stopped stays stored as it is, with the question that it waits for."""
+        """Whether a stopped turn stays stored with the question for which it waits."""
         turn, asked = self._turn, self._shared.asked
         return (
             isinstance(error, Suspended | asyncio.CancelledError)
@@ -120,7 +120,7 @@ class TurnLoop:
         )
 
     async def _end(self, error: BaseException | None) -> None:
-        """Store and tell how the turn ended. Its last event goes out even when nothing can be stored."""
+        """Store the turn's end and tell the watchers. Its last event goes out even when storing fails."""
         turn, session, shared = self._turn, self._session, self._shared
         figures = turn.figures
         failure = None if error is None else final_error(error, cancelled=turn.cancelled)
@@ -206,7 +206,7 @@ class TurnLoop:
         )
 
     async def _act(self, reply: Reply) -> tuple[Outcome, ...]:
-        """Store what the model said, then run its calls one by one, in its order."""
+        """Store the model's message, then run its calls one by one, in order."""
         said = Message(
             role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.reasoning
         )
@@ -223,7 +223,7 @@ class TurnLoop:
         return await self._run_calls(reply.calls, before, cut=reply.finish.reason == "length")
 
     async def _resume(self, resumed: Resumed) -> None:
-        """Finish the step in which the turn waited; its first call without a result was asked about."""
+        """Finish the step in which the turn waited, beginning with its first call without a result."""
         with within(request_id=resumed.request_id):
             calls = unanswered(self._session.messages)
             await self._run_calls(calls[:1], Before(), waits_for=resumed.waits_for)
@@ -234,7 +234,7 @@ class TurnLoop:
                     await self._run_calls([call], Before())
 
     async def _cannot_take_up(self, call: ToolCall) -> None:
-        """Answer a call whose arguments are no longer what the model wrote."""
+        """Give a result to a call whose original arguments are lost."""
         text = (
             "Error (cancelled): The call was not run. The daemon was started again meanwhile, and its"
             " arguments held a secret, which is not stored. Ask for it again if it is still wanted."
@@ -251,10 +251,10 @@ class TurnLoop:
         waits_for: str = "",
         cut: bool = False,
     ) -> tuple[Outcome, ...]:
-        """Run calls one by one. `waits_for` is what the first of them waits for already; `cut` says that the
-        answer ended in the last of them because it had become too long.
+        """Run calls one by one. `waits_for` is the question for which the first call waits already. `cut`:
+        the model's answer was cut in the last call because it was too long.
 
-        Raises BudgetExceeded where there is no room for one more, and CallLoop.
+        Raises BudgetExceeded when no more calls are allowed, and CallLoop.
         """
         turn, parts = self._turn, self._parts
         origin = Origin(agent=parts.definition, owner=self._session.record.owner, turn=turn)
@@ -279,7 +279,7 @@ class TurnLoop:
         return tuple(outcomes)
 
     async def _make_room(self, before: Before) -> None:
-        """See that the budgets have room for one more call. Raises BudgetExceeded, and stores `before`."""
+        """Check that the budgets allow one more call. Stores `before` and raises BudgetExceeded otherwise."""
         turn = self._turn
         if turn.calls_left is None:
             return

@@ -1,4 +1,4 @@
-"""Work that a cancel must not cut in two, such as storing how something ended."""
+"""Runs work that a cancel must not interrupt, such as storing the end of a call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _T = TypeVar("_T")
 
 
 async def uninterrupted(work: Awaitable[_T]) -> _T:
-    """Run `work` to its end, however often the caller is cancelled; the cancel is raised afterwards.
+    """Run `work` to its end even if the caller is cancelled; the cancel is raised afterwards.
 
-    Unlike `asyncio.shield` alone, it does not leave the work behind as a task that nobody waits for.
+    Unlike `asyncio.shield` alone, it leaves no task behind that nobody awaits.
     """
     task = asyncio.ensure_future(work)
     cancel: asyncio.CancelledError | None = None

@@ -1,15 +1,14 @@
-"""What agents watch: keeps it across restarts, and puts what the watchers tell into the history.
+"""Keeps the watches of agents across restarts, and stores the watchers' events in the history.
 
 The daemon makes one `Watches`; the registry starts and closes it. A watch lives in its agent's watcher, a
 worker of the place WATCHER, which publishes `watch_started`, `watch_stopped` and the events themselves. The
-pool says when a call goes to a watcher (`Pool.on_watch`); from then on the watcher is followed, as long as it
-holds a watch. Each watch is stored as state `watches` together with the event that began it, so a watch that
-was lost with its worker or with the daemon is made again, and a `gap` event says from when to when nobody
-looked. The files that changed in that time are found by their time and reported; files that were deleted then
-are not known.
+pool reports each call to a watcher (`Pool.on_watch`); from then on the watcher is followed as long as it
+holds a watch. Each watch is stored as state `watches` together with its first event. So a watch that was lost
+with its worker or with the daemon is made again, and a `gap` event gives the unwatched time. Files changed in
+that time are found by their modification time and reported; deleted files are not.
 
-What a watcher says is checked: it speaks for watches that its agent's calls made, and for nothing else.
-Agent, session, owner and trace of an event are those of the call that made the watch, as the daemon saw it.
+A watcher's events are checked: they must belong to watches that its agent's calls made. Agent, session, owner
+and trace of an event come from the daemon's record of that call.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ CHANGES_KINDS: Mapping[str, type[EventType]] = {"fs_event": FilesChanged, "overf
 
 @dataclass(frozen=True, kw_only=True)
 class WatchRecord:
-    """What is stored of a watch. `root` is the watched folder, `only` the one name in it or empty."""
+    """The stored record of a watch. `root` is the watched folder, `only` the one name in it or empty."""
 
     watch: str
     agent: str
@@ -102,9 +101,9 @@ class WatchRecord:
         return Change(state="watches", key=self.watch, value=asdict(self))
 
     def event(self, kind: type[EventType], data: Mapping[str, Any]) -> NewEvent:
-        """An event about this watch; what the watcher says about its owner does not count.
+        """An event about this watch; the watcher's claim about its owner is ignored.
 
-        Raises ValueError for data that the kind does not have.
+        Raises ValueError for data that does not fit the kind.
         """
         own = {"watch": self.watch, "session": self.session, "owner": self.owner}
         return kind.model_validate({**data, **own}).event(context=self.context())
@@ -127,7 +126,7 @@ class Watches:
         self._closed = False
 
     def start(self) -> None:
-        """Read what was watched, and listen for more."""
+        """Read the stored watches, and listen for new ones."""
         last = self.history.last()
         self.alive_us = last.time_us if last is not None else 0
         sessions = self.history.state("sessions")
@@ -138,14 +137,14 @@ class Watches:
         self.pool.on_watch = self._called
 
     async def close(self) -> None:
-        """End following. What is watched stays stored, and is watched again after the next start."""
+        """Stop following. The watches stay stored, and are made again after the next start."""
         self._closed = True
         self.pool.on_watch = None
         await asyncio.gather(*(follower.end() for follower in self._followers.values()))
         self._followers.clear()
 
     def problems(self) -> list[str]:
-        """The agents whose watches do not stand just now, as sentences."""
+        """The agents whose watches are not active now, as sentences."""
         return [
             f"The watches of the agent {name} do not stand: {follower.problem}"
             for name, follower in self._followers.items()
@@ -156,7 +155,7 @@ class Watches:
         return [record for record in self.records.values() if record.agent == agent]
 
     def agent_started(self, agent: str) -> None:
-        """Make again what the agent watched when the daemon stopped."""
+        """Restore the watches that the agent had when the daemon stopped."""
         if self.of(agent):
             self._follow(agent)
 
@@ -180,23 +179,23 @@ class Watches:
                 await result_of(self.pool, call)
 
     def renew(self) -> None:
-        """After a reload: have each watcher started again with the current files."""
+        """After a reload: restart each watcher with the current files."""
         for follower in self._followers.values():
             follower.renew()
 
     async def ended(self, record: WatchRecord, reason: str) -> None:
-        """Store that a watch is no more. Raises StorageError."""
+        """Store the end of a watch. Raises StorageError."""
         self.records.pop(record.watch, None)
         stopped = record.event(WatchStopped, {"path": record.path, "reason": reason})
         await self.history.append(stopped, changes=(Change(state="watches", key=record.watch, value=None),))
 
     def context_of(self, call_id: str, agent: str) -> EventContext | None:
-        """Who made a call, if this agent did."""
+        """The context of a call, if this agent made it."""
         found = self._calls.get(call_id)
         return found if found is not None and found.agent == agent else None
 
     def may_watch(self, record: WatchRecord) -> bool:
-        """Whether a watch that was lost may be made again: policy must allow it as a new one, unasked."""
+        """Whether a lost watch may be restored: policy must allow it as a new one without asking."""
         definition = self._content.definitions.agents.get(record.agent)
         if definition is None:
             return False
@@ -221,7 +220,7 @@ class Watches:
         return self._policy.decide(call).decision is Decision.ALLOW
 
     def _called(self, call: Call) -> None:
-        """A call goes to a watcher; runs in the caller's context."""
+        """Called when a call goes to a watcher; runs in the caller's context."""
         if self._closed or "watch_again" in call.expected:
             return
         self._calls[call.call_id] = replace(
@@ -257,7 +256,7 @@ class Follower:
         self.task = own_task(self._run(), name=f"watches-{agent}")
 
     def keep_for(self, seconds: float) -> None:
-        """Follow so long even without a watch: a call may be making one."""
+        """Keep following for this long even without a watch: a call may be making one."""
         self._until = max(self._until, time.monotonic() + seconds)
         self._changed.set()
 
@@ -266,7 +265,7 @@ class Follower:
         self._changed.set()
 
     async def end(self) -> None:
-        """Follow no more. The task is not cancelled, since a worker that is being started must be ended."""
+        """Stop following. The task is not cancelled, because it must end a worker that is being started."""
         self._ending = True
         self._changed.set()
         await asyncio.wait([self.task])
@@ -307,7 +306,7 @@ class Follower:
                     await self._changed.wait()
 
     async def _hold(self) -> None:
-        """Follow one watcher until it is needed no more, or outdated; raises a group when it is lost."""
+        """Follow one watcher until it is not needed or is outdated; raises a group when it is lost."""
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(self._listen())
             making = tasks.create_task(self._make_again())
@@ -333,7 +332,7 @@ class Follower:
         raise WorkerUnavailable(f"The watcher of {self._agent} ended.")
 
     async def _make_again(self) -> None:
-        """Have the watcher watch what is stored; what it watches already it leaves as it is."""
+        """Make the stored watches in the watcher; it keeps those that it has."""
         for record in self._watches.of(self._agent):
             if not self._watches.may_watch(record):
                 await self._watches.ended(record, "policy does not allow it without a question any more")
@@ -370,7 +369,7 @@ class Follower:
     # What the watcher says
 
     async def _heard(self, event: dict[str, Any]) -> None:
-        """Store one published event. Raises StorageError; ValueError and the like for anything else."""
+        """Store one published event. Raises StorageError; ValueError and the like for an invalid one."""
         history = self._watches.history
         context = EventContext(agent=self._agent)
         if self._unstored:
@@ -424,7 +423,7 @@ class Follower:
 
 
 def call_of(record: WatchRecord, action: str, args: dict[str, Any], expected: dict[str, Any]) -> Call:
-    """A call of the daemon's own, on behalf of whoever made the watch."""
+    """A call made by the daemon itself on behalf of the watch's maker."""
     return Call(
         call_id=new_id("call"),
         tool="inotify",

@@ -1,8 +1,8 @@
 """Serves method calls of peers: admits them by the header alone, then decodes and answers them.
 
 A `Calls` belongs to one `Bus` and owns the tasks that answer. It asks its `Door` about each call before the
-body is read: the door may refuse, or say that the body is of no use, which is thrown away then. Who answers
-sees from the signature that the arguments do not fit, before it would look at them.
+body is read: the door may refuse the call, or declare its body useless, which is then discarded. The handler
+can reject a wrong signature without looking at the arguments.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class Entrance:
     async def __aexit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The reply is on its way, or there is none."""
+        """Called when the reply is on its way, or there is none."""
 
     def decoded(self) -> None:
-        """The arguments are decoded; the handler is called now."""
+        """Called when the arguments are decoded, before the handler."""
 
     def left(self) -> None:
-        """The call is over, also if its turn never came."""
+        """Called when the call is over, even if its turn never came."""
 
 
 class Door:

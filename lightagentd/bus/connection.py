@@ -1,9 +1,9 @@
 """Connects to a D-Bus daemon, for the control plane and for the tools.
 
-Taken from dbus-next are its messages, signatures and marshalling. Its unmarshalling is not used, since a peer
-could have it hold the event loop for half a minute, nor is its connection: that of 0.2.3 loses messages when
-the socket's buffer is full (its writer takes BlockingIOError for the end of the connection), spins for ever
-when the bus hangs up during authentication, lets one message with an unknown header field end the connection,
+It uses the messages, signatures and marshalling of dbus-next. It does not use its unmarshalling, with which a
+peer could block the event loop for half a minute, nor its connection: that of 0.2.3 loses messages when the
+socket's buffer is full (its writer takes BlockingIOError for the end of the connection), spins for ever when
+the bus hangs up during authentication, lets one message with an unknown header field end the connection,
 answers an unexpected exception with a traceback, and never closes its socket. Here asyncio's streams carry
 the bytes, and a full socket makes the sender wait.
 

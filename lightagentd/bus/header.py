@@ -1,7 +1,7 @@
 """Reads the header of a D-Bus message before its body, to decide what the body may cost.
 
-Any user of the machine can send any message to any name on the system bus, so nothing here costs more than a
-few steps for each field, and a body that nobody wants is thrown away as it comes, without being held.
+Any user of the machine can send any message to any name on the system bus. So each field costs only a few
+steps, and an unwanted body is discarded as it arrives, without being stored.
 
 Specification: https://dbus.freedesktop.org/doc/dbus-specification.html#message-protocol-messages
 """

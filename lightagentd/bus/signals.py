@@ -53,7 +53,7 @@ class Signals:
         )
 
     def fits(self, signal: Signal) -> bool:
-        """Whether it matches but for its arguments, which need not be there yet."""
+        """Whether the signal matches, apart from its arguments, which may not be decoded yet."""
         wanted = (self.path, self.interface, self.member)
         found = (signal.path, signal.interface, signal.member)
         if any(want and want != have for want, have in zip(wanted, found, strict=True)):

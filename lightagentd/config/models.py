@@ -1,7 +1,7 @@
 """Declares the section `[models]` of the configuration, and finds the keys of its endpoints.
 
-A key itself never stands in it, and neither does a password: a provider names a file, a credential of the
-daemon or a variable. What is missing here may come from the environment; `llm.in_force` puts both together.
+The section never holds a key or a password: a provider names a file, a credential of the daemon or an
+environment variable. Missing settings may come from the environment; `llm.in_force` merges both.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Provider(Section):
         return not self.kind or self.kind in HTTP_KINDS
 
     def with_key(self, key: str) -> Provider:
-        """The same with a key that came together with its address."""
+        """The provider with a key that was given together with its address."""
         made = self.model_copy()
         made._given_key = key
         return made

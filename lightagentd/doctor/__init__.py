@@ -1,8 +1,8 @@
 """The checks of `lactl doctor` beside the sandboxes: the machine, the units, the files and their modes.
 
-All of it works without a daemon too: `lactl` runs it as the user who asks, and a daemon runs it as its own.
-`control/operations/doctor` adds what only a running daemon knows. Nothing is changed, and no model is asked.
-A thing that the user may not see is `not_tried`, never `ok`.
+The checks also work without a daemon: `lactl` runs them as the calling user, a daemon as its own user.
+`control/operations/doctor` adds checks that need a running daemon. The checks change nothing and ask no
+model. A thing that the user may not see is `not_tried`, never `ok`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["REPORT_COMMANDS", "Running", "look"]
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """What is known of a daemon that runs: its process, and the newest event that the journal must have."""
+    """Facts about a running daemon: its process, and the newest event that the journal must have."""
 
     pid: int
     seq: int
@@ -36,10 +36,9 @@ async def look(
     in_daemon: bool = False,
     reach: bool = False,
 ) -> list[Finding]:
-    """Look at everything that can be looked at from here; `socket` is the daemon's, if it lies elsewhere.
+    """Run all checks that are possible here; `socket` is the daemon's, if it is not at the default path.
 
-    `in_daemon` says that this process is the daemon; with `reach` it is tried whether the endpoints of the
-    models answer at all.
+    `in_daemon`: this process is the daemon. With `reach`, it also tests whether the models' endpoints answer.
     """
     found = await asyncio.to_thread(_files_and_machine, paths)
     found.append(access.control_socket(socket or paths.socket))

@@ -1,4 +1,4 @@
-"""Checks how the daemon is reached, and who may reach it: the control socket, the bus and polkit."""
+"""Checks the ways to the daemon and who may use them: the control socket, the bus and polkit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REINSTALL = "Install the package again: apt install --reinstall lightagentd"
 
 
 def control_socket(path: Path) -> Finding:
-    """The socket's file: there, a socket, and open to those alone whom it is for."""
+    """Check the socket's file: it exists, is a socket, and is open only to its intended users."""
     name = "control socket"
     try:
         info = path.stat()
@@ -61,7 +61,7 @@ def control_socket(path: Path) -> Finding:
 
 
 async def bus(paths: Paths, pid: int | None) -> list[Finding]:
-    """The bus that the daemon is to be on, and who has its name there; `pid` is the daemon's, if it runs."""
+    """Check the daemon's bus and the owner of its name there; `pid` is the running daemon's, if any."""
     try:
         setting = configuration.load(paths.config)[0].daemon.bus
     except (LightagentError, OSError):
@@ -115,10 +115,10 @@ async def _name(found: Bus, pid: int | None, socket: Path) -> Finding:
 
 
 def _who_serves(socket: Path) -> tuple[int | None, str]:
-    """The process that listens on the control socket, which says so without being asked; None when none does.
+    """The process that listens on the control socket, found without a request; None if there is none.
 
-    And why that cannot be told: the user may not connect, or systemd listens for the daemon. SO_PEERCRED of
-    unix(7) names who called listen(2), also while the daemon answers nobody.
+    Also gives the reason if it is unknown: the user may not connect, or systemd listens for the daemon.
+    SO_PEERCRED of unix(7) names the process that called listen(2), even while the daemon does not answer.
     """
     with _socket.socket(_socket.AF_UNIX) as client:
         client.setblocking(False)
@@ -146,7 +146,7 @@ def _bus_policy(kind: str) -> list[Finding]:
 
 
 async def polkit() -> list[Finding]:
-    """Whether polkit decides, and knows what this is about."""
+    """Check whether polkit works and knows the daemon's actions."""
     try:
         async with connect("system", timeout_s=_CALL_S) as found:
             return await _polkit(found)

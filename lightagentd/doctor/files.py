@@ -1,4 +1,4 @@
-"""Checks the configuration, the files beside it, and the owners and modes of all that the daemon keeps."""
+"""Checks the configuration, the files beside it, and the owners and modes of the daemon's files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _configuration(paths: Paths) -> list[Finding]:
 
 
 def _give_to_daemon(path: Path, paths: Paths) -> str:
-    """The command that has a file belong to the daemon's user, without whom it could not read it closed."""
+    """The command that gives a file to the daemon's user, so that they can read it when others cannot."""
     owner = path.stat().st_uid
     try:
         user = paths.state.stat().st_uid
@@ -101,7 +101,7 @@ def _give_to_daemon(path: Path, paths: Paths) -> str:
 
 
 def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:
-    """A file that cannot be used; where the user may not read it, that is no fault of the file."""
+    """The finding for an unusable file; if only this user may not read it, the file is not at fault."""
     if isinstance(err, PermissionError) or isinstance(err.__cause__, PermissionError):
         return not_tried(group, name, str(err))
     remedy = getattr(err, "suggestion", "") or "Mend the file that it names."
@@ -109,7 +109,7 @@ def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:
 
 
 def _prompts(paths: Paths) -> list[Finding]:
-    """The files of prompts on a calendar."""
+    """Check the files of scheduled prompts."""
     found, sound = [], 0
     try:
         names = prompt_files(paths.config)
@@ -195,7 +195,7 @@ def _configuration_modes(paths: Paths, trusted: set[int]) -> Finding:
 
 
 def _too_open(path: Path, info: os.stat_result, trusted: set[int], forbidden: int) -> tuple[str, str] | None:
-    """What is wrong with the owner or mode of a path, and what to do; None when nothing is."""
+    """What is wrong with the owner or mode of a path, and the remedy; None if nothing is."""
     if info.st_uid not in trusted:
         return f"{path} belongs to uid {info.st_uid}", f"Give it back: chown root {path}."
     if info.st_mode & forbidden:

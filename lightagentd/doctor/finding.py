@@ -1,4 +1,4 @@
-"""Findings: how they are made, and the order in which they are told."""
+"""Makes, orders and merges findings."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def not_tried(group: str, name: str, why: str, remedy: str = AS_ROOT) -> Finding
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Group by group; within a group as they were found."""
+    """The findings by group; within a group in the order found."""
     return sorted(findings, key=lambda one: GROUPS.index(one.group) if one.group in GROUPS else len(GROUPS))
 
 
 def merged(inside: Iterable[Finding], outside: Iterable[Finding]) -> list[Finding]:
-    """What the daemon found and what `lactl` found, each thing once.
+    """The findings of the daemon and of `lactl` together, each once.
 
-    Each sees what the other may not: the daemon its own state, root the rest. Of two answers that one counts
-    which was tried, and if both were, the worse.
+    Each sees things that the other may not: the daemon its own state, root the rest. Of two findings a tried
+    one counts; if both were tried, the worse.
     """
     found = {(one.group, one.name): one for one in inside}
     for one in outside:

@@ -1,6 +1,6 @@
-"""Checks the history: is it intact, signed, within its limits, and was a damaged one set aside?
+"""Checks the history: intact, signed, within its limits, and whether a damaged one was set aside.
 
-`of_files` needs no daemon; `of_running` is about the open history of the one that runs.
+`of_files` needs no daemon; `of_running` checks the open history of the running daemon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALTERED = "Find out who could write the file, and look at all of it: lactl audi
 
 
 def of_files(paths: Paths) -> list[Finding]:
-    """Stores that were set aside, and how large the one in use is."""
+    """Check for stores that were set aside, and the size of the current one."""
     file = paths.history / DATA
     try:
         os.listdir(paths.state)  # noqa: PTH208 - Path.iterdir is lazy, and fails later
@@ -53,7 +53,7 @@ def of_files(paths: Paths) -> list[Finding]:
 
 
 def of_running(history: History, limits: Limits) -> list[Finding]:
-    """What the store in use holds. It reads some of it: for a thread."""
+    """Check the content of the current store. Reads parts of it, so run it in a thread."""
     try:
         return [_tail(history), _size(history, limits), _signed(history, limits)]
     except LightagentError as err:

@@ -1,7 +1,7 @@
-"""Checks the endpoints of models: has each its key, and, only when asked for, does it answer at all?
+"""Checks that each model endpoint has its key and, only on request, that it answers.
 
-Nothing is asked of a model, because that costs something: reaching an endpoint is a connection and no more,
-to its proxy where it has one. Servers on this machine that nobody configured are named, so that they can be.
+No model is asked, because that costs money: to reach an endpoint means only to connect to it, or to its
+proxy. Unconfigured servers on this machine are named, so that they can be configured.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _key(name: str, provider: Provider, *, in_daemon: bool) -> Finding:
 
 
 def _certificates(name: str, provider: Provider, *, in_daemon: bool) -> list[Finding]:
-    """What is wrong with the files that make a secure connection; nothing is told of those that are right."""
+    """The problems of the files for secure connections; none for good ones."""
     found = []
     for setting in ("ca_file", "client_cert", "client_key"):
         path = getattr(provider, setting)

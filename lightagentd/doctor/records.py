@@ -1,4 +1,4 @@
-"""Checks the journal: is it kept over a boot, and does it hold the daemon's events?"""
+"""Checks that the journal survives a reboot and holds the daemon's events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATUS = "Look at: systemctl status systemd-journald"
 
 
 def check(pid: int | None, seq: int | None, *, in_daemon: bool) -> list[Finding]:
-    """`seq` is an event that the journal has to have, stored by the daemon with the process id `pid`.
+    """`seq` is an event that the journal must have, stored by the daemon with the process id `pid`.
 
     The daemon does not read it: a journal file that is cut while it is mapped would end it with SIGBUS.
     """

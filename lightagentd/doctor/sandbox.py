@@ -1,9 +1,9 @@
 """Proves a worker's sandbox: its shell tries what its effect may not do, and reports what worked.
 
-The probes (`sandbox_probe`) run where the commands of a model run, by the same way. What they try is aimed at
-things that the daemon made for them: sockets that it listens on, so that "refused" is told apart from "nobody
-listens", and a process of the same user. The daemon's own end counts too: a connection that arrived was not
-refused, whatever the probe says. `PROMISES` is the one table of what is expected of each effect.
+The probes (`sandbox_probe`) run in the same way as the commands of a model. Their targets are made by the
+daemon: sockets on which it listens, to tell "refused" from "nobody listens", and a process of the same user.
+The daemon also checks its own end: a connection that arrived was not refused, whatever the probe reports.
+`PROMISES` is the table of the expectations for each effect.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BUS_REACHED = ("not loaded", "NoSuchUnit")
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What is promised of each effect; an effect that is not named may do it or not."""
+    """The promise for each effect; there is none for an effect that is not named."""
 
     probe: str
     name: str
@@ -85,7 +85,7 @@ _HARMLESS = ("scratch", "network", "secrets", "others")
 
 @dataclass(kw_only=True)
 class _Bait:
-    """What the probes aim at, and what shows whether they hit it."""
+    """The targets of the probes, and the record of hits."""
 
     targets: dict[str, Any]
     listeners: list[tuple[str, socket.socket]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class _Bait:
     victim: asyncio.subprocess.Process | None = None
 
     def hits(self) -> dict[str, str]:
-        """The probes that reached the daemon, as it saw itself."""
+        """The probes that reached the daemon, as seen by the daemon."""
         found: dict[str, str] = {}
         for probe, sock in self.listeners:
             with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class SandboxDoctor:
         self._key_files = key_files
 
     async def examine(self, agent: str, effect: Effect) -> list[Finding]:
-        """What an agent's worker for an effect is held from, and what not. Leaves nothing behind."""
+        """Report what an agent's worker for an effect is kept from, and what not. Leaves nothing behind."""
         try:
             async with asyncio.timeout(EXAMINATION_S), self._bait(effect) as bait:
                 found = await self._probe(agent, effect, bait.targets)
@@ -230,7 +230,7 @@ class SandboxDoctor:
 
 
 def _tried(effect: Effect) -> list[Promise]:
-    """What is tried of an effect. A worker for change may do anything, so it tries what leaves no trace."""
+    """The probes for an effect. A worker for change may do anything, so its probes leave no trace."""
     return [one for one in PROMISES if effect is not Effect.CHANGE or one.probe in _HARMLESS]
 
 

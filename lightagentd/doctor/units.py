@@ -1,4 +1,4 @@
-"""Checks the units: installed, loaded as they are on disk, not failed, none enabled without its agent.
+"""Checks that units are installed, loaded as on disk, not failed, and not enabled without their agent.
 
 systemd answers these questions over D-Bus to everybody (org.freedesktop.systemd1(5)).
 """
@@ -153,7 +153,7 @@ async def _service(bus: Bus, loaded: list[_Loaded], pid: int | None) -> list[Fin
 
 
 def _instances(paths: Paths) -> list[Finding]:
-    """Units that are enabled for an agent or a prompt that there is not."""
+    """Check for units enabled for a missing agent or prompt."""
     try:
         agents = {
             entry.name

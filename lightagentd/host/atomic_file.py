@@ -1,8 +1,8 @@
 """Writes a file whole or not at all: under another name, synced, renamed, and the folder synced.
 
-After a crash or a power cut the name stands for the old content or for the new one, never for a part. No
-link is followed. Apart from this are only writers that keep other promises: `cli/whole_file` locks what it
-writes, `policy/panic` must write on a full disk, and `toolkit/files/change` keeps what a user's file had.
+After a crash or a power cut the name stands for the old content or for the new one, never for a part. No link
+is followed. Only writers with other needs do not use it: `cli/whole_file` locks its file, `policy/panic` must
+write on a full disk, and `toolkit/files/change` keeps the attributes of a user's file.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ KEY_BYTES = 32
 
 
 def kept_key(path: Path) -> bytes:
-    """The key in a file of mode 0600, made anew where no whole key is. Raises OSError."""
+    """The key in a file of mode 0600; a new one if the file has no complete key. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         found = path.read_bytes()
         if len(found) == KEY_BYTES:

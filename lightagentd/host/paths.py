@@ -37,12 +37,12 @@ class Paths:
 
     @property
     def audit(self) -> Path:
-        """Where the key that signs the history lies, and what it signed last."""
+        """The folder with the key that signs the history, and its last signature."""
         return self.state / "audit"
 
     @property
     def workers(self) -> Path:
-        """Where the sockets of workers lie that the daemon starts itself; `worker.units` has the others."""
+        """The folder for the sockets of workers that the daemon starts; `worker.units` has the others."""
         return self.runtime / "workers"
 
     def undo(self, agent: str) -> Path:
@@ -95,7 +95,7 @@ def share_folder() -> Path:
 
 
 def content_folders(kind: str, paths: Paths) -> list[Path]:
-    """The search path of one kind of content, the first match wins; folders that are not there left out."""
+    """The existing folders of one kind of content; the first match wins."""
     folders = [paths.config / kind]
     if kind == "agent":
         folders.append(paths.own_agents)

@@ -1,4 +1,4 @@
-"""Identifies the peer of a Unix socket by what the kernel says: user, groups and process.
+"""Identifies the peer of a Unix socket with data from the kernel: user, groups and process.
 
 A `Peer` belongs to its connection. The process is never named by its number alone, since the number of a
 process that has ended is given to another one: `PeerProcess` gives a pidfd of exactly the process that

@@ -47,7 +47,7 @@ _make_door: Callable[[], BusDoor] | None = None
 
 
 def before_exec(prepare: Callable[[], None] | None, door: Callable[[], BusDoor] | None = None) -> None:
-    """Have every command that `run` starts call `prepare` between fork and exec; None takes that away.
+    """Make every command that `run` starts call `prepare` between fork and exec; None ends that.
 
     A worker confines its commands further than itself with that. What `prepare` raises is a ToolError. `door`
     makes the bus door of one command, whose filter is entered after `prepare`.
@@ -83,7 +83,7 @@ class CappedOutput:
     def text(self) -> str:
         """The kept bytes as text; bytes that are not UTF-8 become U+FFFD, the gap a line that says so.
 
-        Lines that the gap begins and ends in are left out with it: half of a secret is known by nothing.
+        The partial lines at both ends of the gap are left out too, because no pattern finds half of a secret.
         """
         head, tail = bytes(self._head), bytes(self._tail)
         if not self.omitted_bytes:

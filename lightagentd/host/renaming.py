@@ -29,7 +29,7 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path | int) -> None:
-    """Have the names in a folder, by path or descriptor, survive a power cut. Raises OSError."""
+    """Make the names in a folder, by path or descriptor, survive a power cut. Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     fd = os.open(".", flags, dir_fd=folder) if isinstance(folder, int) else os.open(folder, flags)
     try:

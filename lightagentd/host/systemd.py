@@ -73,7 +73,7 @@ def listening_socket() -> socket.socket | None:
 
 
 def watchdog_timeout_s() -> float | None:
-    """After what silence systemd takes this process for hung, see sd_watchdog_enabled(3); None for never."""
+    """The watchdog timeout of systemd (sd_watchdog_enabled(3)); None if there is no watchdog."""
     try:
         timeout_us = int(os.environ["WATCHDOG_USEC"])
         pid = int(os.environ.get("WATCHDOG_PID", os.getpid()))
@@ -84,7 +84,7 @@ def watchdog_timeout_s() -> float | None:
 
 @contextlib.asynccontextmanager
 async def feeding_watchdog() -> AsyncIterator[None]:
-    """Tell systemd that the loop turns, twice in each of its timeouts, where it asked for that."""
+    """Send keep-alives from the event loop, twice in each watchdog timeout, if systemd wants them."""
     timeout_s = watchdog_timeout_s()
     if timeout_s is None:
         yield
@@ -95,7 +95,7 @@ async def feeding_watchdog() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def extending() -> AsyncIterator[None]:
-    """Have systemd wait while something takes long, such as a migration of the history; not for ever."""
+    """Extend systemd's timeout during long work, such as a migration of the history, up to a limit."""
     word = f"EXTEND_TIMEOUT_USEC={int(EXTENSION_S * 1e6)}"
     async with _beside(_repeat(word, EXTENSION_S / 3, limit_s=EXTENSION_LIMIT_S)):
         yield

@@ -1,4 +1,4 @@
-"""One memory: its fields, their limits, and how its text is made safe to stand in one line of a prompt."""
+"""One memory: its fields, their limits, and a safe form of its text for one line of a prompt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOURCES: tuple[Source, ...] = ("person", "agent", "import")
 class Entry:
     """One memory of one owner. `agent` is empty when it is for all agents; times are in UTC microseconds.
 
-    A rejected one has no text any more, but the `fingerprint` of what it was.
+    A rejected one has no text, only the text's `fingerprint`.
     """
 
     id: str
@@ -79,7 +79,7 @@ class Entry:
         return self.agent in ("", agent)
 
     def line(self) -> str:
-        """It as one line for a model: the text stands in quotes that it cannot close."""
+        """The memory as one line for a model, with the text in quotes that it cannot close."""
         when = time.strftime("%Y-%m-%d", time.gmtime(self.updated_us / 1e6))
         tags = f", {' '.join(self.tags)}" if self.tags else ""
         quoted = json.dumps(self.text, ensure_ascii=False)
@@ -87,8 +87,8 @@ class Entry:
 
 
 def entry_of(value: object, owner: int) -> Entry:
-    """The entry in what a store gave back, a dict or an Entry. Raises ValueError for all that is not a sound
-    entry of this owner.
+    """The entry from a store's answer, a dict or an Entry. Raises ValueError unless it is a valid entry of
+    this owner.
     """
     found = value.to_dict() if isinstance(value, Entry) else value
     if not isinstance(found, dict):
@@ -126,7 +126,7 @@ def is_id(text: str) -> bool:
 def one_line(text: str) -> str:
     """The text in one line, without invisible characters; runs of white space become one space.
 
-    A text cannot so begin a line of its own, and reads to a person as it does to a model.
+    So a text cannot begin a new line, and looks the same to a person and to a model.
     """
     spaced = (" " if char.isspace() else char for char in text)
     seen = (char for char in spaced if char in _JOINERS or not _is_unseen(char))
@@ -138,7 +138,7 @@ def _is_unseen(char: str) -> bool:
 
 
 def checked_text(text: str) -> str:
-    """The text as it is kept. Raises InvalidArgument for one that is empty or too long."""
+    """The cleaned text. Raises InvalidArgument if it is empty or too long."""
     found = one_line(text[: 4 * MAX_CHARS])
     if not found:
         raise InvalidArgument("There is nothing to remember.", field="text", suggestion="Write a sentence.")

@@ -45,7 +45,7 @@ class HistoryStore:
     async def search(
         self, owner: int, query: str, *, agent: str | None, state: State, limit: int
     ) -> Sequence[Entry]:
-        """The surer and then the newer of those that fit as well as each other comes first."""
+        """Search; of equally good matches the more confident, then the newer comes first."""
         among = [
             entry
             for entry in await self.list(owner)

@@ -1,16 +1,15 @@
 """Enforces the rules of memory: who may keep what, and what an agent may read.
 
-A memory has one owner, and is for one of their agents or for all. It is kept, and then stands in the system
-prompts of those agents; or it is a candidate, which no agent reads until its owner promotes it. Candidates
-are what agents want to keep from a conversation with text from outside in it, from a turn that nobody
-watched, or for other agents than themselves: a log that says "remember that …" gets no further than that.
-It does not matter how such a text is taken apart, or over how many sessions: whatever a tainted one wants
-to keep is a candidate, and no agent reads candidates.
+A memory has one owner, and is for one of their agents or for all. A kept memory is in the system prompts of
+those agents. A candidate is read by no agent until its owner promotes it. A memory becomes a candidate when
+an agent makes it in a conversation with text from outside, in a turn that nobody watched, or for other
+agents. So a log that says "remember that …" yields only a candidate. Splitting such a text, even over several
+sessions, does not help: every memory from a tainted session is a candidate.
 
-What is kept came from an owner, from a conversation without text from outside, or was promoted by its
-owner; so recalling it does not taint a session. It is told to models as data all the same.
+A kept memory came from its owner or from a conversation without text from outside, or its owner promoted it.
+So recalling it does not taint a session. Models get it marked as data all the same.
 
-Texts are never in events: the history says that something was remembered, and forgetting forgets.
+Events never hold the texts: they record only that something was remembered, so forgetting is complete.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class Memories:
         return found
 
     async def remember(self, wanted: Wanted) -> Entry:
-        """Keep something, or make it a candidate; the same text again is the same entry.
+        """Keep a fact, or make it a candidate; the same text again is the same entry.
 
         Raises InvalidArgument, LimitExceeded, and PolicyDenied for what an owner turned down before.
         """
@@ -178,7 +177,7 @@ class Memories:
             return entry
 
     async def reject(self, owner: int, memory_id: str) -> Entry:
-        """Turn a candidate down, and remember of it only that. Raises MemoryNotFound, Conflict."""
+        """Reject a candidate; only the rejection stays. Raises MemoryNotFound, Conflict."""
         async with self._changing[owner]:
             entry = await self._candidate(owner, memory_id)
             mark = fingerprint(entry.text)
@@ -203,7 +202,7 @@ class Memories:
             return entry
 
     async def forget_by_agent(self, owner: int, memory_id: str, agent: str) -> Entry:
-        """Drop what this very agent wanted to be remembered for itself.
+        """Drop a memory that this agent made for itself.
 
         Raises MemoryNotFound, PolicyDenied.
         """
@@ -334,7 +333,7 @@ def _new(wanted: Wanted) -> Entry:
 
 
 def _event(entry: Entry, kind: type[kinds.MemoryChanged]) -> NewEvent:
-    """That something happened to a memory; never its text."""
+    """The event of a change of a memory, without its text."""
     agent = current_context().agent or entry.agent
     told = kind(
         memory=entry.id,

@@ -1,7 +1,7 @@
 """Loads and calls a memory store of the administrator's own (`store.Store`), and checks all that it returns.
 
-It has a thread and an event loop to itself, so that a method that blocks, though it should not, holds up
-nothing else; a call that takes too long counts as failed. The thread ends with the store, or with the daemon.
+The store has its own thread and event loop, so that a blocking method does not block the daemon. A call that
+takes too long counts as failed. The thread ends with the store, or with the daemon.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OwnStore:
         self._store: Store | None = None
 
     async def start(self) -> None:
-        """Import and make it. Raises ConfigError."""
+        """Import the class and make the store. Raises ConfigError."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(self._loop,), name="memory-store", daemon=True)
         self._thread.start()
@@ -162,7 +162,7 @@ async def _make(name: str) -> Store:
 
 
 async def _guarded(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Call and await in the store's own thread; what would end a program ends the call alone."""
+    """Call and await in the store's own thread; an exit of the program ends only the call."""
     own = asyncio.current_task()
     try:
         return await make()

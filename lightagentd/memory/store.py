@@ -7,10 +7,10 @@
 
 and importable by the daemon. It is made without arguments, in a thread and an event loop of its own, and all
 its methods are called there, so that nothing it does can hold up the daemon; a call that takes longer than
-`own_store.CALL_TIMEOUT_S` seconds counts as failed. What it gives back is checked; a store that raises, hangs
-or gives back something else fails the one call, and `lactl status` says so. The rules (who may keep what,
-limits, expiry, secrets, events) are the daemon's: a store only keeps and finds. It runs with all that the
-daemon may do, so it is to be trusted as the daemon is.
+`own_store.CALL_TIMEOUT_S` seconds counts as failed. Its answers are checked; if a store raises, hangs or
+gives an invalid answer, only that call fails, and `lactl status` shows it. The daemon applies the rules (who
+may keep what, limits, expiry, secrets, events); a store only keeps and finds. It has all rights of the
+daemon, so it needs the same trust.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Policy: the one place that says whether a tool call may run."""
+"""Policy: the one place that decides whether a tool call may run."""

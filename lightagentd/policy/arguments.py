@@ -1,7 +1,7 @@
 """Conditions of a rule on a call's arguments: `args = { NAME = PATTERN }`.
 
-A name with dots goes into objects, and several patterns are alternatives. Which values a pattern is held
-against depends on what the rule says, so that a doubt never lets a call through:
+A name with dots addresses a field of an object, and several patterns are alternatives. How a pattern is
+matched depends on the rule's decision, so that a doubt never lets a call through:
 
 - In a rule that **allows**, the argument must be there, every element of a list must match, and the name must
   be spelled as it is. A path must be absolute, has no `..`, and `*` stays within one folder (`**` does not).
@@ -59,14 +59,14 @@ _DOTS_IN_URL = re.compile(r"(?:^|/)(?:\.|%2e){1,2}(?:[/?]|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentCondition:
-    """One argument and its patterns. `strict` in a rule that allows."""
+    """One argument and its patterns. `strict` is set in a rule that allows."""
 
     name: str
     patterns: tuple[Pattern, ...]
     strict: bool
 
     def holds(self, args: dict[str, Any]) -> bool:
-        """Whether the arguments of a call meet it. Never raises."""
+        """Whether the arguments of a call meet the condition. Never raises."""
         parts = tuple(self.name.split("."))
         try:
             with bounded():
@@ -113,7 +113,7 @@ class ArgumentCondition:
         )
 
     def _catches(self, value: Any) -> bool:
-        """Whether any text that the value, or a part of it, may stand for matches, or cannot be read."""
+        """Whether any reading of the value or of a part of it matches, or is undecidable."""
         for part in _with_parts(value):
             for text in self._readings(part):
                 if text is None or any(pattern.matches(text) is not False for pattern in self.patterns):
@@ -135,8 +135,8 @@ class ArgumentCondition:
 
 
 def _children(value: dict[str, Any], parts: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...], bool]]:
-    """What a dotted name leads to in an object: the value, the rest of the name, and whether the key is
-    spelled exactly so. A key may have dots itself.
+    """The values that a dotted name leads to in an object, each with the rest of the name and whether the key
+    is spelled exactly so. A key may have dots itself.
     """
     for size in range(1, len(parts) + 1):
         name = ".".join(parts[:size])
@@ -146,7 +146,7 @@ def _children(value: dict[str, Any], parts: tuple[str, ...]) -> Iterator[tuple[A
 
 
 def _with_parts(value: Any) -> Iterator[Any]:
-    """A value and, of lists and objects, every part that is neither."""
+    """The value itself, then every scalar part of a list or an object."""
     yield value
     waiting = [value]
     while waiting:
@@ -160,7 +160,7 @@ def _with_parts(value: Any) -> Iterator[Any]:
 
 
 def _kind(name: str) -> str:
-    """What the texts of an argument are, by its name: command, path, url, or empty for any text."""
+    """The kind of an argument, by its name: command, path, url, or empty for any text."""
     last = name.rpartition(".")[2].lower()
     if last == _COMMAND:
         return "command"
@@ -178,8 +178,8 @@ def _number_texts(value: Any) -> list[str | None]:
 
 
 def _path_readings(path: str) -> Iterator[str]:
-    """A path without `.`, `..` and double slashes; a relative one also as below the root. Each also with a
-    slash at its end, so that `/etc/*` means `/etc` itself, too.
+    """A path without `.`, `..` and double slashes; a relative one also as if below the root. Each also with a
+    slash at the end, so that `/etc/*` matches `/etc` too.
     """
     for reading in (path, f"/{path}"):
         plain = (
@@ -192,7 +192,7 @@ def _path_readings(path: str) -> Iterator[str]:
 
 
 def _url_readings(url: str) -> Iterator[str | None]:
-    """A URL in small letters, without blanks around it, user, port and fragment."""
+    """A URL in lower case, without surrounding blanks, user, port and fragment."""
     text = url.strip().lower().replace("\\", "/")
     yield text
     try:
@@ -224,8 +224,8 @@ def _fnmatch(text: str, pattern: str) -> bool:
 
 
 def _word_matches(word: str, pattern: str) -> bool:
-    """Whether a word of a command matches. What may be an option has to be written as one, and in a pattern
-    with slashes `*` stays within one folder.
+    """Whether a word of a command matches. An option matches only a pattern written as an option. In a
+    pattern with slashes `*` stays within one folder.
     """
     if not word or (word.startswith("-") and not pattern.startswith("-")):
         return False
@@ -281,7 +281,7 @@ def _url_matches(url: str, pattern: Pattern) -> bool:
 def parse_condition(
     name: str, values: PatternValue | Sequence[PatternValue], *, strict: bool
 ) -> ArgumentCondition:
-    """The condition on one argument. Raises ValueError for what is wrong, or could never match."""
+    """The condition on one argument. Raises ValueError if it is invalid or could never match."""
     listed = [values] if isinstance(values, bool | int | float | str) else list(values)
     if not listed:
         raise ValueError("an empty list matches nothing")

@@ -40,14 +40,14 @@ PlanGate = Literal["", "observe", "none"]
 
 
 def plan_gate(value: Any) -> PlanGate:
-    """The gate in data from outside. Raises ValueError."""
+    """Read the plan gate from external data. Raises ValueError."""
     if value not in ("", "observe", "none"):
         raise ValueError(f"{value!r} says nothing about plan mode")
     return cast(PlanGate, value)
 
 
 class Decision(StrEnum):
-    """What policy says to a call."""
+    """The decision on a call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -56,7 +56,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCall:
-    """What policy looks at. Nothing here has a default: what is left out would be a restriction less."""
+    """The input of policy. No field has a default: an omitted one would be a missing restriction."""
 
     agent: str
     tool: str

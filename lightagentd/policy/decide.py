@@ -1,6 +1,6 @@
-"""The choke point that every tool call passes, whoever asked for it.
+"""Decides on every tool call, whoever asked for it.
 
-In this order, and the first that refuses decides:
+The checks run in this order, and the first refusal decides:
 
 1. While a plan is drafted in the session, whatever does more than observe is denied, or every call where the
    agent says `plan_tools: none`. A shell command is only as harmless as its sandbox: where nothing enforces
@@ -55,7 +55,7 @@ _ASK_SUGGESTION = "Say what you would do, and let the user do it or approve it."
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A ruling and how it came about."""
+    """A ruling and the steps that led to it."""
 
     ruling: Ruling
     effect: Effect
@@ -69,11 +69,11 @@ class Explanation:
 
 
 class Policy:
-    """`enforced` says whether the workers' sandbox holds, `trusted_skill` whether a skill's files do, and
-    `disk_low` whether there is room for no more than the record of what observes.
+    """Decides on calls. `enforced`: the workers' sandbox holds. `trusted_skill`: whether nobody else can
+    write a skill's files. `disk_low`: the disk has room only to record calls that observe.
 
-    `rules` are those of policy.d that are in force; they are replaced as a whole. `problem` says why newer
-    ones could not be taken, if so, and `lint` which of them can match nothing.
+    `rules` are the active rules of policy.d, replaced as a whole. `problem` says why newer ones were
+    rejected, if so, and `lint` names the rules that can match nothing.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Policy:
         return self.explain(call).ruling
 
     def explain(self, call: PolicyCall) -> Explanation:
-        """The ruling on one call, with what led to it. Never raises."""
+        """The ruling on one call, with the steps that led to it. Never raises."""
         effect, unenforced = self.effect_in_force(call)
         notes = []
         if unenforced:
@@ -128,7 +128,7 @@ class Policy:
         return Explanation(ruling=ruling, effect=effect, decided=decided, matched=matched, notes=tuple(notes))
 
     def _not_had(self, call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
-        """The refusal of what the agent does not have."""
+        """The refusal of a call for which the agent lacks the tool, skill, effect or worker."""
         name = f"{call.tool}.{call.action}"
         if not call.offered:
             return _deny("agent-tools", f"The agent {call.agent} may not use {name}.", "Use another tool.")
@@ -170,7 +170,7 @@ class Policy:
         return None
 
     def effect_in_force(self, call: PolicyCall) -> tuple[Effect, str]:
-        """The effect that counts, and the rule that made it another than the call's, if one did."""
+        """The effect that counts, and the rule that changed it from the call's own, if any."""
         if self._enforced() or call.effect is Effect.CHANGE:
             return call.effect, ""
         key = (call.tool, call.action)
@@ -182,7 +182,7 @@ class Policy:
 
 
 def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:
-    """The rule that decides; of several that allow, one that does so even in a tainted session."""
+    """The rule that decides; of several that allow, one with `even_if_tainted`."""
     return min(
         rules,
         key=lambda one: (_STRICTEST_FIRST.index(one.rule.decision), not one.rule.even_if_tainted),
@@ -214,7 +214,7 @@ def _by_default(call: PolicyCall) -> Ruling:
 
 
 def _taint_rule(call: PolicyCall) -> str:
-    """The rule by which a tainted session has to ask for a call; empty when it need not."""
+    """The taint rule that requires a question for a call; empty when none does."""
     if not call.tainted:
         return ""
     if call.effect is Effect.CHANGE:
@@ -255,7 +255,7 @@ def blocked_by_plan(plan: str, effect: Effect) -> bool:
 
 
 def _in_plan_mode(call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
-    """The refusal of what may not run while a plan is drafted."""
+    """The refusal of a call that may not run while a plan is drafted."""
     if not blocked_by_plan(call.plan, effect):
         return None
     name = f"{call.tool}.{call.action}"

@@ -1,7 +1,7 @@
-"""Puts the rules of policy.d in force, at start and at reload, and tells the history which they are.
+"""Activates the rules of policy.d at start and at reload, and records them in the history.
 
-A rule that no call can match most likely has a misspelled word. That is no error, because the tool may come
-later, but an administrator has to hear of it: a rule that denies and never matches holds nobody.
+A rule that no call can match probably has a misspelled word. That is not an error, because the tool may be
+added later. But the administrator is told, because a deny rule that never matches has no effect.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Actions = Mapping[tuple[str, str], Collection[str]]
 
 
 async def take_rules(policy: Policy, folder: Path, history: History, actions: Actions) -> None:
-    """Put the rules of a folder in force. `actions` are those that there are.
+    """Activate the rules of a folder. `actions` are the existing actions.
 
-    Raises ConfigError, StorageError, and then the rules stay as they were.
+    Raises ConfigError and StorageError; the old rules then stay active.
     """
     texts = await asyncio.to_thread(lambda: read_files(rule_files(folder)))
     rules = load_texts(texts)  # here, since regular expressions can be bounded in the main thread alone
@@ -45,9 +45,9 @@ async def take_rules(policy: Policy, folder: Path, history: History, actions: Ac
 
 
 async def retake_rules(policy: Policy, folder: Path, history: History, actions: Actions) -> list[str]:
-    """As `take_rules`, but a broken file leaves the rules as they are, and is a problem of the policy's.
+    """As `take_rules`, but a broken file keeps the old rules and sets the policy's `problem`.
 
-    Says what was done, in words for the administrator; nothing when the files are the same.
+    Returns a description for the administrator; empty when the files are unchanged.
     """
     before = policy.rules
     try:
@@ -64,7 +64,7 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
 
 
 def lint(rules: RuleSet, actions: Actions) -> tuple[str, ...]:
-    """A sentence on each rule that no call can match; none when nothing is known of the tools."""
+    """A sentence for each rule that no call can match; none when the tools are unknown."""
     found = (_doubt(rule, actions) for rule in rules.rules) if actions else ()
     return tuple(text for text in found if text)
 

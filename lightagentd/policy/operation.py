@@ -1,4 +1,4 @@
-"""What callers may be allowed to do to the daemon, as polkit names it."""
+"""The operations on the daemon that callers may be allowed, with their polkit names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """What polkit calls an action, without the prefix `org.lightagent1.`."""
+    """The name of a polkit action without the prefix `org.lightagent1.`."""
 
     INSPECT = "inspect"
     PROMPT = "prompt"

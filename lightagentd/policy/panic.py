@@ -1,10 +1,9 @@
-"""The emergency stop: a mark on disk that says that nothing may run, and who looks at it.
+"""The emergency stop: a mark on disk while which nothing may run, and the check for it.
 
-`Panic` is one object of the daemon's. While it is on, no turn begins, no worker starts and no approval is
-granted. The mark is a file in the state folder, so a stop outlasts a restart and a crash. Its name alone
-counts: whatever the file holds, even nothing, the stop is on. A file of the same size lies ready beside it,
-so that a full disk does not keep an administrator from stopping: beginning is a write in place and a
-rename(2).
+The daemon has one `Panic`. While the stop is on, no turn begins, no worker starts and no approval is granted.
+The mark is a file in the state folder, so the stop survives a restart and a crash. Only the file's name
+counts, not its content. A spare file of the same size is kept ready, so that a stop works on a full disk: it
+is a write in place and a rename(2).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ REASON_CHARS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """One emergency stop. `by` is the uid that asked for it, None where a signal did or nobody knows."""
+    """One emergency stop. `by` is the uid that asked for it, None for a signal or if unknown."""
 
     since_us: int
     by: int | None
@@ -38,7 +37,7 @@ class Stop:
 
 
 class Panic:
-    """Whether everything is stopped. Without a folder nothing is kept, and nothing is read."""
+    """The state of the stop. Without a folder nothing is stored or read."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._mark = folder / "panic" if folder else None
@@ -57,7 +56,7 @@ class Panic:
             raise self.error()
 
     def error(self) -> Panicked:
-        """What everything is refused with."""
+        """The error for every refused request."""
         why = f": {self.stop.reason}" if self.stop is not None and self.stop.reason else "."
         return Panicked(
             f"An administrator has stopped everything{why if why.endswith(('.', '!', '?')) else why + '.'}",
@@ -65,7 +64,7 @@ class Panic:
         )
 
     def load(self) -> None:
-        """Read the mark that the last run left, and lay the file for the next one ready."""
+        """Read the mark of the last run, and prepare the spare file."""
         if self._mark is None or self._ready is None:
             return
         try:
@@ -79,7 +78,7 @@ class Panic:
         self.stop = _decoded(text, self._mark)
 
     def begin(self, by: int | None, reason: str) -> Stop:
-        """Stop, in memory: from now on `check` refuses. A stop that is on already stays as it was."""
+        """Stop, in memory: from now on `check` refuses. An active stop stays unchanged."""
         self.asked += 1
         if self.stop is None:
             reason = " ".join(reason.split())[:REASON_CHARS]
@@ -87,10 +86,10 @@ class Panic:
         return self.stop
 
     async def store(self, patience_s: float) -> threading.Event:
-        """Put the mark on disk; returns when it is there, or when that takes longer than `patience_s`.
+        """Write the mark to disk; returns when it is there, or after `patience_s`.
 
-        A thread of its own writes, because the disk may hang, and the workers must be killed all the same.
-        The event that is returned is set when the thread is done; `marked` then says whether it worked.
+        A separate thread writes, because the disk may hang and the workers must be killed all the same. The
+        returned event is set when the thread is done; `marked` then tells whether it succeeded.
         """
         written = threading.Event()
         told = asyncio.Event()
@@ -115,11 +114,11 @@ class Panic:
 
     @property
     def marked(self) -> bool:
-        """Whether the stop would outlast a restart."""
+        """Whether the stop would survive a restart."""
         return self._mark is None or self._mark.exists()
 
     def end(self) -> None:
-        """Take the mark away and allow everything again. Raises StorageError; then the stop goes on."""
+        """Remove the mark and allow everything again. Raises StorageError; then the stop stays on."""
         if self._mark is not None:
             try:
                 self._mark.unlink(missing_ok=True)
@@ -133,7 +132,7 @@ class Panic:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Lay a file ready that has its place on the disk. Without it, a stop makes a new one."""
+        """Prepare the spare file with allocated space. Without it, a stop makes a new file."""
         if self._ready is None or self._ready.exists():
             return
         try:
@@ -143,7 +142,7 @@ class Panic:
             _log.warning("no file for an emergency stop can be laid ready: %s", err)
 
     def _write(self) -> None:
-        """In the thread. Whatever fails, the next thing is tried: the name of the mark is what counts."""
+        """Write the mark, in the thread. If one way fails, the next is tried: only the file's name counts."""
         if self._mark is None or self._ready is None or self.stop is None or self._mark.exists():
             return
         with contextlib.suppress(OSError):

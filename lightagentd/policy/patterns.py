@@ -1,13 +1,13 @@
-"""Patterns on text, as rules of policy.d write them.
+"""The text patterns of the rules in policy.d.
 
     "nginx.service"     this text
     "nginx*"            a shell-style glob over the whole text: * any text, ? one character, [ab] one of these
     "re:[a-z]{1,8}"     a regular expression (Python's) over the whole text
     true, 5             this value
 
-The texts come from the model, so no pattern may take long on any of them: what runs within `bounded` is
-stopped after CPU_S of processor time. For that, and for a text that is too long (None), whether it matches is
-not known, and who asks has to fail closed.
+The texts come from the model, so no pattern may take long on any text: code within `bounded` is stopped after
+CPU_S of processor time. After a stop, and for a text that is too long (None), the result is unknown, and the
+caller must fail closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TakesTooLongError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """One pattern. `value` is what stands in the file, `text` its text without `re:`."""
+    """One pattern. `value` is the value in the file, `text` its text without `re:`."""
 
     value: PatternValue
     text: str
@@ -50,18 +50,18 @@ class Pattern:
 
     @property
     def literal(self) -> bool:
-        """Whether it matches exactly its own text."""
+        """Whether the pattern matches only its own text."""
         return not self.is_regex and GLOB_CHARACTERS.isdisjoint(self.text)
 
     def matches(self, text: str) -> bool | None:
-        """Whether it matches the whole text; None when the text is too long to say. Call it in `bounded`."""
+        """Whether the pattern matches the whole text; None for one that is too long. Call it in `bounded`."""
         if len(text) > (REGEX_TEXT_MAX_CHARS if self.is_regex else TEXT_MAX_CHARS):
             return None
         return self.compiled.fullmatch(text) is not None
 
 
 def parse_pattern(value: PatternValue, *, strict: bool) -> Pattern:
-    """The pattern that a file holds. Raises ValueError with what is wrong."""
+    """The pattern for a value in a file. Raises ValueError that says what is wrong."""
     text = value if isinstance(value, str) else json.dumps(value)
     if not text:
         raise ValueError("a pattern is empty")
@@ -80,10 +80,10 @@ def parse_pattern(value: PatternValue, *, strict: bool) -> Pattern:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Stop what runs within after CPU_S: it raises TakesTooLongError.
+    """A block that is stopped after CPU_S with TakesTooLongError.
 
-    Python's regular expressions look for signals while they match, and only in the main thread; elsewhere
-    nothing can be bounded, so nothing is matched.
+    Python's regular expressions check for signals while they match, but only in the main thread. In other
+    threads nothing can be bounded, so nothing is matched.
     """
     if threading.current_thread() is not threading.main_thread():
         raise TakesTooLongError
@@ -99,7 +99,7 @@ def bounded() -> Iterator[None]:
 
 
 class _Alarm:
-    """Whether something runs that is to be stopped. No lock: a signal's handler may not wait for one."""
+    """Whether a bounded block is running. Without a lock, because a signal handler may not wait for one."""
 
     armed = False
 
@@ -114,9 +114,9 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 
 
 def value_text(value: object) -> str | None:
-    """A value as the text that patterns see: text as it is, anything else as compact JSON with sorted keys.
+    """A value as text for patterns: a text unchanged, other values as compact JSON with sorted keys.
 
-    None when it has no such text: too deeply nested, or a number that is too long.
+    None when the value is too deeply nested or has a number that is too long.
     """
     if isinstance(value, str):
         return value

@@ -1,10 +1,10 @@
-"""Judges stored calls again, with other rules than those of then.
+"""Judges stored calls again with other rules.
 
-A stored call is the data of an event `agent.tool_dispatch`. Only what rules decide is judged again: a call
-that the agent was refused because it does not have the tool, skill, effect or worker stays as it was. What
-the event does not say (whether the session was tainted, whether a person was there) is taken from the name of
-the built-in rule that decided then, and otherwise to be as in an ordinary prompt. Secrets were taken out of
-the stored arguments, so a pattern that is about one does not find it.
+A stored call is the data of an event `agent.tool_dispatch`. Only decisions of rules are judged again: a call
+that was refused because the agent lacks the tool, skill, effect or worker stays refused. Facts that the event
+lacks (whether the session was tainted, whether a person was there) are inferred from the built-in rule that
+decided, else assumed as in an ordinary prompt. Secrets were removed from the stored arguments, so a pattern
+for one does not match.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNATTENDED = "unattended"
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What was said then, and what the other rules say."""
+    """The old decision, and the one of the other rules."""
 
     call: PolicyCall
     before: Decision
@@ -40,7 +40,7 @@ class Judged:
 
 
 class Replay:
-    """Judges calls with `rules`; `now` is the policy in force, which knows this machine's sandbox."""
+    """Judges calls with `rules`; `now` is the current policy, which knows this machine's sandbox."""
 
     def __init__(self, rules: RuleSet, now: Policy) -> None:
         self._now = now
@@ -48,7 +48,7 @@ class Replay:
         self._candidate = Policy(enforced=lambda: True, trusted_skill=lambda _name: True, rules=rules)
 
     def judge(self, agent: str, owner: int | None, data: Mapping[str, Any]) -> Judged | None:
-        """The call in the data of an event; None when policy did not decide it."""
+        """Judge the call in an event's data; None when policy did not decide it."""
         try:
             before = Decision(data["decision"])
             rule = str(data["rule"])

@@ -1,11 +1,10 @@
-"""The files of policy.d: reading them, and the set of rules that they make.
+"""Reads the files of policy.d into a set of rules.
 
-Every `*.toml` of the folder is read, in the order of the names; the order has no meaning, since the strictest
-rule that matches decides. A file is used whole or not at all, and so is the folder: one broken file makes a
-ConfigError that names file, line, rule and key, so that never fewer rules are in force than are written.
-At start the daemon then does not serve, as with a broken lightagentd.toml: an agent without the rules that
-hold it is worse than none, and `systemctl status` says at once what is wrong. At reload the rules that
-were in force stay, and `lactl status` shows the problem.
+Every `*.toml` of the folder is read, in the order of the names. The order has no meaning, since the strictest
+matching rule decides. The folder is used as a whole or not at all: one broken file raises a ConfigError that
+names file, line, rule and key, so that no written rule is silently missing. At start the daemon then does not
+serve, as with a broken lightagentd.toml: an agent without its rules is worse than no agent, and `systemctl
+status` shows the error. At reload the old rules stay active, and `lactl status` shows the problem.
 """
 
 from __future__ import annotations
@@ -49,25 +48,25 @@ class RuleFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSet:
-    """All rules that are in force, or that somebody thinks of putting in force."""
+    """A set of rules: the active ones, or candidates."""
 
     rules: tuple[LoadedRule, ...] = ()
     files: tuple[RuleFile, ...] = ()
 
     @property
     def sha256(self) -> str:
-        """One digest of all files: that of the lines which sha256sum(1) prints for them in their folder."""
+        """One digest of all files: the digest of the output of sha256sum(1) for them in their folder."""
         lines = (f"{file.sha256}  {file.name.rpartition('/')[2]}\n" for file in self.files)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def matching(self, call: PolicyCall) -> list[LoadedRule]:
-        """The rules that are about a call."""
+        """The rules that match a call."""
         until_s = time.thread_time() + MATCHING_CPU_S
         return [rule for rule in self.rules if rule.matches(call, until_s)]
 
 
 def rule_files(folder: Path) -> list[Path]:
-    """The files of a folder that hold rules; none when there is no such folder. Raises ConfigError."""
+    """The rule files of a folder; none when the folder does not exist. Raises ConfigError."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder))
     except FileNotFoundError:
@@ -81,7 +80,7 @@ def rule_files(folder: Path) -> list[Path]:
 
 
 def read_files(files: Sequence[Path]) -> dict[str, str]:
-    """The text of each file by its path. Raises ConfigError, also for one that others can write."""
+    """The text of each file by its path. Raises ConfigError, also for a file that others can write."""
     return {str(path): read_text(path) for path in files}
 
 
@@ -163,8 +162,8 @@ def _explained(
     first: int,
     last: int,
 ) -> ConfigError:
-    """The first thing that is wrong with a rule, with the line of its key. A key that is not known comes
-    first: it may be the one that is missing elsewhere.
+    """The first error of a rule, with the line of its key. An unknown key comes first: it may be the
+    misspelled form of a missing one.
     """
     found = err.errors(include_url=False, include_input=False)
     wrong = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
@@ -187,7 +186,7 @@ def _explained(
 
 
 def _keys_along(value: Any, loc: Sequence[int | str]) -> Iterator[str]:
-    """The part of a place in pydantic's words that stands in the file: its `int` or `0` may stand in none."""
+    """The part of pydantic's error location that is in the file: items such as `int` or `0` may not be."""
     for part in loc:
         in_table = isinstance(value, dict) and part in value
         if in_table or (isinstance(value, list) and isinstance(part, int)):
@@ -196,8 +195,8 @@ def _keys_along(value: Any, loc: Sequence[int | str]) -> Iterator[str]:
 
 
 def _spans(text: str, count: int) -> list[tuple[int, int]]:
-    """The first and the last line of each of so many rules, counted from 1; the whole file when they are not
-    written as `[[rule]]`.
+    """The first and the last line of each rule, counted from 1; the whole file when they are not written as
+    `[[rule]]`.
     """
     lines = text.split("\n")
     starts = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]
@@ -217,7 +216,7 @@ def _whole(lines: Sequence[str]) -> bool:
 
 
 def _line_of_key(lines: Sequence[str], first: int, last: int, key: str) -> int:
-    """The line that sets a key of the rule, or that begins its table; the rule's first when none is found."""
+    """The line that sets a key of the rule or begins its table; the rule's first line if none is found."""
     quoted = re.escape(key)
     setting = re.compile(
         rf"\s*(?:\[+\s*rule\s*\.\s*)?['\"]?{quoted}['\"]?\s*[.=\]]|.*[{{,]\s*['\"]?{quoted}['\"]?\s*="

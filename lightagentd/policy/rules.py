@@ -1,4 +1,4 @@
-"""One rule of policy.d: what it says in the file, and whether a call is one of those that it is about.
+"""One rule of policy.d: its form in the file, and whether it matches a call.
 
     [[rule]]
     name = "restart-web"                    # unique over all files
@@ -18,8 +18,8 @@
 `match` and `not_match` are examples of calls, filled up from what the rule names without a glob. They are
 checked when the file is loaded.
 
-What cannot be decided (a caller who is not known, a text that is too long) does not match in a rule that
-allows, and matches in one that asks or denies.
+An undecidable condition (an unknown caller, a text that is too long) does not match in a rule that allows,
+and matches in one that asks or denies.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _one_or_several(value: Any) -> Any:
 
 
 def _glob(allowed: str, such_as: str) -> AfterValidator:
-    """A check that a glob can match at all: a name that cannot be would make a rule that is never used."""
+    """A check that a glob can match at all: an impossible name would make a rule that is never used."""
     pattern = re.compile(allowed)
 
     def check(text: str) -> str:
@@ -75,7 +75,7 @@ def _glob(allowed: str, such_as: str) -> AfterValidator:
 
 
 def _uid_of(value: int | str) -> int | str:
-    """A user's name as a uid; a group stays as it is. Raises ValueError when this machine has no such one."""
+    """The uid of a user's name; a group is unchanged. Raises ValueError for an unknown user or group."""
     try:
         if isinstance(value, int):
             return value
@@ -154,7 +154,7 @@ class Rule(_Table):
         return self
 
     def conditions(self) -> dict[str, Any]:
-        """The conditions that it has, as JSON values."""
+        """The rule's conditions, as JSON values."""
         names = {"agent", "tool", "action", "effect", "trigger", "caller", "args"}
         found = self.model_dump(mode="json", include=names, exclude_none=True)
         return {name: value for name, value in found.items() if value}
@@ -188,7 +188,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRule:
-    """A rule, where it stands, and its conditions on arguments."""
+    """A rule, its place in the files, and its conditions on arguments."""
 
     rule: Rule
     file: str
@@ -205,11 +205,11 @@ class LoadedRule:
 
     @property
     def label(self) -> str:
-        """What events and refusals call it."""
+        """The rule's name in events and refusals."""
         return f"{self.name} ({self.file.rpartition('/')[2]})"
 
     def matches(self, call: PolicyCall, until_s: float = math.inf) -> bool:
-        """Whether it is about this call. Never raises.
+        """Whether the rule matches this call. Never raises.
 
         When `time.thread_time` has passed `until_s`, the conditions on arguments count as undecided.
         """
@@ -246,8 +246,8 @@ class LoadedRule:
             return doubt
 
     def check_examples(self, until_s: float) -> None:
-        """Raises ValueError that names the first example which does not behave as the rule says, or the one
-        at which `time.thread_time` has passed `until_s`.
+        """Raises ValueError that names the first example that fails, or at which `time.thread_time` passed
+        `until_s`.
         """
         for kind, wanted, examples in (
             ("match", True, self.rule.match),
@@ -299,7 +299,7 @@ def _any_glob(globs: Sequence[str] | None, text: str) -> bool:
 
 
 def _literal(name: str, globs: Sequence[str] | None, default: str) -> str:
-    """What an example that leaves something out means. Raises ValueError when the rule has only globs."""
+    """The value for a field that an example leaves out. Raises ValueError when the rule has only globs."""
     if globs is None:
         return default
     for glob in globs:
@@ -309,7 +309,7 @@ def _literal(name: str, globs: Sequence[str] | None, default: str) -> str:
 
 
 def load_rule(rule: Rule, file: str, line: int, until_s: float) -> LoadedRule:
-    """The rule ready for use, its examples checked as `check_examples` does. Raises ValueError."""
+    """The rule ready for use, with its examples checked (`check_examples`). Raises ValueError."""
     loaded = LoadedRule(rule=rule, file=file, line=line, arguments=rule.arguments())
     loaded.check_examples(until_s)
     return loaded

@@ -1,9 +1,9 @@
-"""Shell text as rules see it: strictly for a rule that allows, leniently for one that asks or denies.
+"""Parses shell text for rules: strictly for rules that allow, leniently for rules that ask or deny.
 
-`simple_command` accepts only text that bash(1) certainly reads as the words of one command and nothing
-else. `commands_in` guesses at every command in a text, and rather finds one too many. No guess
-can be complete, since a shell has endless ways to write the same command: a rule that denies shell text is
-a convenience, and the sandbox of the effect is the wall.
+`simple_command` accepts only text that bash(1) certainly reads as the words of one command and nothing else.
+`commands_in` guesses every command in a text, and prefers to find too many. No guess can be complete, since a
+shell has endless ways to write the same command. A rule that denies shell text is a convenience; the sandbox
+of the effect is the protection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PIECES_MAX = 1000
 
 
 def simple_command(text: str) -> list[str] | None:
-    """The words of the one simple command that a text is, or None when it may be anything else.
+    """The words of a text that is one simple command; None when it may be anything else.
 
     Words may be quoted. There are no expansions, substitutions, redirections, operators, comments, escapes,
     assignments before the command, or newlines in such a text.
@@ -66,7 +66,7 @@ def simple_command(text: str) -> list[str] | None:
 
 
 def _quoted(text: str, at: int) -> tuple[str | None, int]:
-    """What stands in the quotes that open at a place, and the place after them."""
+    """The content of the quotes that open at a position, and the position after them."""
     quote = text[at]
     end = text.find(quote, at + 1)
     inner = text[at + 1 : end]
@@ -76,8 +76,8 @@ def _quoted(text: str, at: int) -> tuple[str | None, int]:
 
 
 def commands_in(text: str) -> list[str] | None:
-    """Every command that may be in a text, without quotes and with single spaces, each also from the words on
-    that follow a wrapper such as sudo, and with the bare name of its program; None when that is too much.
+    """Every command that may be in a text, without quotes and with single spaces. Each is also given without
+    a wrapper such as sudo, and with the bare name of its program. None when there are too many.
     """
     if len(text) > _TEXT_MAX:
         return None
@@ -100,7 +100,7 @@ def _spaced(text: str) -> str:
 
 
 def _unwrapped(command: str) -> Iterator[str]:
-    """A command, and what it is without the wrappers, their options and assignments before it."""
+    """A command, and its forms without leading wrappers, their options and assignments."""
     yield command
     words = command.split(" ")
     after_wrapper = True

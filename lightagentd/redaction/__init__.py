@@ -1,9 +1,8 @@
 """Removes secrets from events, log lines, answers and requests to a model.
 
-`Redactor` finds credentials that are known by value, `formats` what has the look of a key, `assignments`
-what stands beside a word such as password. `Stream` does the same to text that comes in pieces. What was
-removed is marked with its kind and, where the redactor has a key, with a digest by which equal secrets can
-be told.
+`Redactor` finds credentials by value, `formats` finds keys by their format, and `assignments` finds values
+beside a word such as password. `Stream` does the same for text that arrives in pieces. A removed secret is
+replaced by a mark with its kind and, if the redactor has a key, a digest that is the same for equal secrets.
 """
 
 from lightagentd.redaction.marker import MARKER

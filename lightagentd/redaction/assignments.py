@@ -1,8 +1,8 @@
 """Finds secrets beside a word that names them: `password=`, `"token": "…"`, `--api-key …`, `<secret>…`.
 
 The forms are those of the shell, environment, INI, TOML, YAML, JSON (escaped once, too), XML, SQL, URLs,
-.netrc and command lines. Of what stands there only what is plausible is removed (`plausible`). As in
-`formats`, a match stays in its line, and begins no earlier than the word that its hint stands in.
+.netrc and command lines. Only plausible values are removed (`plausible`). As in `formats`, a match stays
+within its line, and begins no earlier than the word with its hint.
 """
 
 from __future__ import annotations

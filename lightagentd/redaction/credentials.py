@@ -1,9 +1,8 @@
 """Makes the daemon's redactor, with the credentials that the daemon was given and its own key.
 
-The key of the digests lies in the state folder, `redaction.key`, 32 bytes, mode 0600. It is made at the
-first start; with another one equal secrets of before and after cannot be told to be equal, and nothing else
-is lost. Keys of models become known when their clients are made (`llm.factory`), and when the configuration
-is read.
+The key of the digests lies in the state folder, `redaction.key`, 32 bytes, mode 0600. It is made at the first
+start. If it is replaced, the digests of equal secrets differ before and after; nothing else is lost. Keys of
+models become known when their clients are made (`llm.factory`), and when the configuration is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds keys and tokens by their format, wherever they stand.
 
-Each format has `hints`: lower-case words; every text that its pattern matches holds at least one. No
-pattern matches across the end of a line but those of `BLOCKS`, and each begins in the word, as white space
-divides them, in which its hint stands: `Stream` rests on both. Each takes time that grows with the text and
-no faster: runs are bounded, or possessive and begun at their first character alone.
+Each format has `hints`: lower-case words; every text that its pattern matches holds at least one. Only the
+patterns of `BLOCKS` match across the end of a line, and each match begins in the word (between white space)
+with its hint; `Stream` relies on both. Each pattern takes linear time: its runs are bounded, or possessive
+and start only at their first character.
 
 Sources: the providers' own pages on their tokens; crypt(5) for hashes; RFC 7519 for JSON Web Tokens.
 """

@@ -1,6 +1,6 @@
 """Removes secrets from log messages: their text with its arguments, and tracebacks.
 
-A handler gets the filter, not a logger: a logger's filter does not see what its children hand on.
+A handler gets the filter, not a logger: a logger's filter does not see the records of its children.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RedactingFilter(logging.Filter):
 
 
 def take_redactor(redactor: Redactor) -> None:
-    """Have the handlers of the process, which look for patterns until then, know the credentials, too."""
+    """Give the redactor to the handlers of the process, which until then know only patterns."""
     for handler in logging.getLogger().handlers:
         for one in handler.filters:
             if isinstance(one, RedactingFilter):

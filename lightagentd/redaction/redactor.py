@@ -4,8 +4,8 @@ values.
 The daemon has one, which the history owns. Nearly every event has nothing to remove, so `suspects` looks at
 its JSON as a whole first, and only a suspect is taken apart.
 
-A long text that is full of words such as password takes a second for each megabyte. It is looked at in parts,
-so that in a thread it holds up nobody else (`LONG`), and only once: what came out of it is known again.
+A long text full of words such as password takes a second for each megabyte. It is cleaned in parts in a
+thread, so that it blocks nothing else (`LONG`), and only once: a cleaned text is recognised.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class Redactor:
         return self.part(text, begins_line=True)
 
     def looks_secret(self, value: str) -> bool:
-        """Whether a single value, such as that of a header, has the look of a key."""
+        """Whether a single value, such as that of a header, looks like a key."""
         from lightagentd.redaction import assignments
 
         return self.text(value) != value or assignments.is_value("token", value)
@@ -421,7 +421,7 @@ class Redactor:
 
 
 async def off_loop(clean: Callable[[_T], _T], text: _T) -> _T:
-    """What `clean`, of a redactor, makes of a text or a prompt; of a long one it is done in a thread."""
+    """The result of a redactor's `clean` for a text or a prompt; a long one is cleaned in a thread."""
     return await asyncio.to_thread(clean, text) if len(text) > LONG else clean(text)
 
 

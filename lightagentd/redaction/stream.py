@@ -1,15 +1,14 @@
 """Removes secrets from text that arrives in pieces, such as a model's answer or a command's output.
 
-What it gives, put together, is what `Redactor.text` makes of the whole. Held back are the unfinished word,
-a line from the word on that has a hint in it, and a private key until its end: ordinary text flows word by
-word. A match stays in its line (but in blocks) and begins in the word of its hint, so nothing else has to
-wait.
+Its joined output equals `Redactor.text` of the whole text. It holds back an unfinished word, a line from the
+word with a hint on, and a private key until its end; ordinary text goes out word by word. This is enough
+because a match stays in its line (except blocks) and begins in the word of its hint.
 
-One belongs to each text, whoever makes the pieces; it holds at most about `HELD_CHARS`. A longer line, or
-block, is cut there at white space: what stands on both sides of that cut is looked at separately.
+Each text has its own stream, which holds at most about `HELD_CHARS`. A longer line or block is cut there at
+white space, and both sides of the cut are cleaned separately.
 
-Whoever makes the pieces pauses in the middle of a word, too: `pause` gives a short one. It is still looked at
-as a part of its word, so that no more than those few characters of a secret can go out that way.
+The source may also pause within a word: `pause` then gives a short part of it. That part is still checked
+with the rest of its word, so at most these few characters of a secret can go out.
 """
 
 from __future__ import annotations

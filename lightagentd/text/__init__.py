@@ -1,1 +1,1 @@
-"""Text and what is made of it: strict JSON, words and their ranking. It depends on nothing else here."""
+"""Text processing: strict JSON, ranking, and visible bytes. It depends on no other package of lightagentd."""

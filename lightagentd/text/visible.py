@@ -1,4 +1,4 @@
-"""Shows bytes of other programs so that no reader and no terminal takes them for something else."""
+"""Shows bytes of other programs safely: they can neither mislead a reader nor drive a terminal."""
 
 from __future__ import annotations
 

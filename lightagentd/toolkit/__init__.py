@@ -1,1 +1,1 @@
-"""The parts that the files in `tools/` are made of. They run inside workers."""
+"""The modules behind the files in `tools/`. They run inside workers."""

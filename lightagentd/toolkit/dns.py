@@ -1,4 +1,4 @@
-"""Asks for what the C library does not look up: MX and TXT records. dnspython makes and reads the messages.
+"""Looks up records that the C library does not: MX and TXT. dnspython makes and reads the messages.
 
 The nameservers of resolv.conf(5) are asked over UDP, and over TCP where an answer was cut short. A query has
 a random number and comes from a port of its own, and an answer counts only when number, question and sender
@@ -122,7 +122,7 @@ async def _exchange(server: tuple[str, int], query: Message) -> bytes:
 
 
 def _flags(packet: bytes, query: Message) -> int | None:
-    """The flags of an answer to this query; None for what is somebody's guess."""
+    """The flags of an answer to this query; None for a forged answer."""
     import dns.exception
     import dns.message
 

@@ -1,9 +1,9 @@
-"""Bounds the connections of one server, for each user and in all: their number, and the bytes that wait.
+"""Limits the connections of one server, for each user and in total: their number and waiting bytes.
 
 A `Ledger` belongs to its `varlink.VarlinkServer` and lives as long. Each connection has an `Account` in it,
-which the server opens when it accepts and closes when the connection is gone. Privileged users, which are
-root and the server's own user, are bound only by what is left in all, and have a reserve that nobody else
-can use up: whoever floods the socket cannot keep them from looking at it or stopping it.
+which the server opens at accept and closes when the connection is gone. Privileged users (root and the
+server's own user) are limited only by the total, and have a reserve that nobody else can use. So a flood of
+the socket cannot keep them from inspecting or stopping the daemon.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Ledger:
 
 
 class Account:
-    """What one connection uses."""
+    """The usage of one connection."""
 
     def __init__(self, ledger: Ledger, user: _User) -> None:
         self._ledger = ledger
@@ -117,13 +117,13 @@ class Account:
             self._taken += size
 
     def give(self, size: int) -> None:
-        """Bytes that were taken wait no longer. Once the account is closed, there is nothing to give back."""
+        """Release bytes of `take`. After the account is closed, this does nothing."""
         if not self._closed:
             self._ledger.charge(self._user, _charged(self._taken - size) - _charged(self._taken))
             self._taken -= size
 
     def turn(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """This user's turn to have a large message decoded."""
+        """Wait for this user's turn to decode a large message."""
         return self._ledger.turn(self._user)
 
     def close(self) -> None:

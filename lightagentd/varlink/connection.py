@@ -129,9 +129,9 @@ class Transport(VarlinkTransport):
 class Connection(VarlinkBaseProtocol):
     """One peer. Cuts what it sends into messages and answers one after the other.
 
-    Nothing is read while a message waits for its answer, and none is answered before the last answer is
-    sent: so a peer that never reads, or sends without end, costs a bounded amount of memory. What waits is
-    in its account; who takes more than there is room for is told so and cut off.
+    Nothing is read while a message waits for its answer, and a message is answered only after the last answer
+    was sent. So a peer that never reads, or sends without end, costs a bounded amount of memory. Waiting
+    bytes count in its account; a peer that exceeds its limit gets an error and is cut off.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Connection(VarlinkBaseProtocol):
         )
 
     def _refuse(self, why: LightagentError) -> None:
-        """Throw away what comes from now on: where the next message begins cannot be trusted."""
+        """Discard all further input, because the begin of the next message cannot be trusted."""
         self._refusal = why
         self._received = bytearray()
 

@@ -1,4 +1,4 @@
-"""Tells whether the caller of the running operation allows to ask a person for authorization.
+"""Tells whether the caller of the current operation allows that a person is asked for authorization.
 
 Each control plane sets it for the length of a call; `control/polkit.py` looks at it. It is here, below both,
 because the Varlink server that the daemon shares with its workers sets it too.

@@ -69,7 +69,7 @@ class VarlinkServer:
 
     @property
     def waiting_bytes(self) -> int:
-        """What all connections together have waiting, as far as it is charged."""
+        """The charged waiting bytes of all connections."""
         return self._ledger.waiting_bytes
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class VarlinkServer:
     async def close(self) -> None:
         """Stop listening, cancel the calls that do not end by themselves, close the connections.
 
-        Whoever closes has had what the calls wait for end; their last answers are on the way then.
+        The caller must first end what the calls wait for; their last answers are then on the way.
         """
         self.stop_listening()
         connections = list(self._transports.items())
@@ -144,7 +144,7 @@ class VarlinkServer:
         self._transports.pop(transport, None)
 
     def _accept_later(self) -> None:
-        """Out of descriptors or memory: the socket stays readable, so look away from it for a while."""
+        """Out of descriptors or memory: the socket stays readable, so stop watching it for a while."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
         loop.call_later(_ACCEPT_RETRY_S, self._accept_again)

@@ -1,4 +1,4 @@
 """Both ends of the worker: `pool` is the daemon's side, `program` the process that runs calls.
 
-`sandbox` says how a worker is started and what then holds it, `process` is the one module that spawns.
+`sandbox` and `units` start the workers and confine them.
 """

@@ -1,18 +1,19 @@
-"""The one Unix socket that a confined command can have: a connection to the filtered system bus.
+"""Gives a confined command its only Unix socket: a connection to the filtered system bus.
 
-Any other one would be a way to have another service act, and neither a mount nor a filter of system calls can
-tell sockets apart by their paths. So socket(2) makes none for a command: it asks the worker, by way of
-seccomp_unotify(2), and gets one end of a pair whose other end is closed. Such a socket is connected for good:
-the kernel connects it to nothing else, nor lets it listen. When a command then calls connect(2) with the path
-of the system bus, the worker connects to the bus filter (`busproxy`) itself and puts that connection in the
-socket's place; with another path it is refused.
+With any other Unix socket a command could make another service act, and neither a mount nor a filter of
+system calls can tell sockets apart by their paths. So a command's socket(2) goes to the worker through
+seccomp_unotify(2), and returns one end of a pair whose other end is closed. Such a socket stays connected:
+the kernel neither connects it to anything else nor lets it listen. When the command calls connect(2) with the
+path of the system bus, the worker connects to the bus filter (`busproxy`) and replaces the socket by that
+connection. Any other path is refused.
 
-That the worker reads the path in the command's memory, which the command may change meanwhile, decides only
-between a connection to that one bus and none. What has no Unix path is left to the kernel, and cannot be an
-unconnected Unix socket, because there is none. Where the worker does not answer, the calls fail.
+The worker reads the path from the command's memory, which the command may change meanwhile. That is harmless:
+the result is a connection to that one bus or none. An address without a Unix path is left to the kernel; it
+cannot belong to an unconnected Unix socket, because none exists. Without an answer of the worker the calls
+fail.
 
-`process.run` owns a door for each command. Its thread ends with the command or when the door is closed; that
-it is a thread keeps a command, which can delay an answer's delivery, from holding up the worker.
+`process.run` owns a door for each command. Its thread ends with the command or when the door is closed. It is
+a thread because a command can delay the delivery of an answer, which must not block the worker.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ _INT = 0xFFFFFFFF
 
 
 class BusDoor:
-    """Made before the command's process: it calls `enter` between fork and exec, the worker `open` after it.
+    """The door of one command. The child calls `enter` between fork and exec; then the worker calls `open`.
 
-    Whoever made it calls `close`.
+    Its maker calls `close`.
     """
 
     def __init__(self, code: bytes) -> None:
-        """`code` is the whole filter of the command (`seccomp.program` with `bus`). Raises OSError."""
+        """`code` is the command's whole filter (`seccomp.program` with `bus`). Raises OSError."""
         self._code = code
         self._own, self._childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stop = -1
@@ -73,7 +74,7 @@ class BusDoor:
         self._answered = 0
 
     def enter(self) -> None:
-        """In the new process, last of all: be under the filter, and leave the worker its listener.
+        """In the new process, as the last step: install the filter, and leave its listener to the worker.
 
         Only system calls: it runs between fork and exec. Raises OSError.
         """
@@ -83,7 +84,7 @@ class BusDoor:
         os.close(listener)
 
     def open(self) -> None:
-        """Have the running loop look out for what the command asks, and answer it. Raises OSError."""
+        """Answer the command's requests from the running loop on. Raises OSError."""
         self._childs.close()
         _, passed, _, _ = socket.recv_fds(self._own, 1, 1, socket.MSG_DONTWAIT)
         self._own.close()
@@ -92,7 +93,7 @@ class BusDoor:
         self._loop.add_reader(self._listener, self._begin)
 
     def close(self) -> None:
-        """Answer no more: what is left of the command gets no socket (ENOSYS)."""
+        """Stop answering: remaining processes of the command get no socket (ENOSYS)."""
         self._own.close()
         self._childs.close()
         self._drop()
@@ -101,7 +102,7 @@ class BusDoor:
             self._stop = -1
 
     def _begin(self) -> None:
-        """Start the thread when the command asks for the first time; most commands never do."""
+        """Start the thread at the command's first request; most commands never make one."""
         assert self._loop is not None
         self._loop.remove_reader(self._listener)
         poller = select.poll()
@@ -129,7 +130,7 @@ class BusDoor:
             os.close(self._listener)
 
     def _serve(self, stopped: int) -> None:
-        """In the thread: answer until nobody is left that could ask, or the other end of `stopped` closes."""
+        """In the thread: answer until no process can ask any more, or the other end of `stopped` closes."""
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
         poller.register(stopped, 0)
@@ -169,14 +170,14 @@ class BusDoor:
             return
 
     def _give_unconnected(self, number: int, kind: int) -> int:
-        """A socket that leads nowhere, at a number that the kernel chooses and that is given."""
+        """Give the caller an unusable socket at a number that the kernel chooses; returns the number."""
         one, other = socket.socketpair()
         with one, other:
             one.setblocking(not kind & socket.SOCK_NONBLOCK)
             return self._add(number, one, cloexec=bool(kind & socket.SOCK_CLOEXEC))
 
     def _give_connection(self, number: int, pid: int, fd: int, path: bytes) -> None:
-        """Put a connection to the bus in the place of the caller's descriptor `fd`."""
+        """Replace the caller's descriptor `fd` by a connection to the bus."""
         if path not in BUS_PATHS:
             raise PermissionError(errno.EACCES, "no socket of another service")
         if len(self._given) >= CONNECTIONS:
@@ -195,7 +196,7 @@ class BusDoor:
             self._given.append(os.fstat(bus.fileno()).st_ino)
 
     def _add(self, number: int, sock: socket.socket, *, at: int | None = None, cloexec: bool) -> int:
-        """Give a descriptor to the process that asked; without `at`, at a new number."""
+        """Give a descriptor to the asking process; without `at`, at a new number."""
         flags = 0 if at is None else _AT_THIS_NUMBER
         wanted = _ADDITION.pack(number, flags, sock.fileno(), at or 0, os.O_CLOEXEC if cloexec else 0)
         added: int = fcntl.ioctl(self._listener, _ADDFD, bytearray(wanted))
@@ -218,7 +219,7 @@ def _seen_as(pid: int) -> int:
 
 
 def _unix_path(pid: int, address: int, length: int) -> bytes | None:
-    """The path in a process' memory; an empty one for an abstract name; None where it is no Unix address."""
+    """The path in a process' memory; empty for an abstract name, None for another kind of address."""
     try:
         memory = os.open(f"/proc/{_seen_as(pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -233,7 +234,7 @@ def _unix_path(pid: int, address: int, length: int) -> bytes | None:
 
 
 def _descriptor_flags(pid: int, fd: int) -> int:
-    """As open(2) has them (proc_pid_fdinfo(5)). Raises OSError."""
+    """The flags of a descriptor as for open(2), from proc_pid_fdinfo(5). Raises OSError."""
     for line in Path(f"/proc/{_seen_as(pid)}/fdinfo/{fd}").read_text().splitlines():
         if line.startswith("flags:"):
             return int(line.split()[1], 8)
@@ -247,10 +248,10 @@ def _open_inodes() -> set[int]:
 
 
 def possible() -> bool:
-    """Whether commands of this process can have a door. It is tried out in a child.
+    """Whether commands of this process can have a door. A child tries it.
 
-    Not before Linux 5.9, nor where this process is under a filter with a listener already, as in some
-    containers: the kernel allows one.
+    They cannot before Linux 5.9, nor if this process already has a filter with a listener, as in some
+    containers: the kernel allows only one.
     """
     child = os.fork()
     if not child:

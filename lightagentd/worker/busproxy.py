@@ -1,10 +1,10 @@
-"""The system bus as confined workers see it: through xdg-dbus-proxy, which lets only questions through.
+"""The system bus for confined workers: xdg-dbus-proxy, which forwards only calls that query.
 
-A worker that could talk to the whole bus could have others act for it: systemd-resolved would look names up,
-systemd would start units. So the sandbox gets a proxy's socket in the bus's place. The proxy forwards the
-calls listed here and nothing else; every other name is as if it were not there. It runs as the worker's user,
-since the bus believes only the kernel about who calls. Where xdg-dbus-proxy is missing, there is no bus in
-the sandbox, and `doctor` says so. See xdg-dbus-proxy(1).
+A worker with access to the whole bus could make services act for it: systemd-resolved would look up names,
+systemd would start units. So the sandbox gets a proxy's socket instead of the bus. The proxy forwards only
+the calls listed here; other names seem not to exist. It runs as the worker's user, since the bus learns the
+caller's identity from the kernel. Where xdg-dbus-proxy is missing, there is no bus in the sandbox, and
+`doctor` says so. See xdg-dbus-proxy(1).
 
 Each `lightagent-bus@.service` runs this program; `local_bus` starts the proxy where there are no units. It
 imports next to nothing, since a worker waits for it.
@@ -75,7 +75,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 
 def argv_for(bus: Path, path: Path, *options: str) -> list[str]:
-    """The proxy's command: between that bus and the socket that it makes at `path`."""
+    """The command of a proxy to that bus, with its socket at `path`."""
     argv = ["xdg-dbus-proxy", *options, f"unix:path={bus}", str(path), "--filter"]
     for name, methods in ALLOWED.items():
         argv += [f"--call={name}={method}" for method in (*_COMMON, *methods)]
@@ -83,7 +83,7 @@ def argv_for(bus: Path, path: Path, *options: str) -> list[str]:
 
 
 def main() -> None:
-    """Become the proxy that listens at the path that is the one argument (`lightagent-bus@.service`)."""
+    """Become the proxy; the one argument is the path of its socket (`lightagent-bus@.service`)."""
     _, path = sys.argv
     Path(path).unlink(missing_ok=True)
     argv = argv_for(BUS_SOCKET, Path(path))
@@ -96,9 +96,9 @@ def main() -> None:
 
 
 def _tell_when_listening(path: Path, address: str) -> None:
-    """Leave a process behind that says READY=1 to systemd when the proxy listens.
+    """Start a process that sends READY=1 to systemd when the proxy listens.
 
-    The proxy cannot say so itself, and ExecStartPost= would have systemd make the whole sandbox once more.
+    The proxy cannot do so itself, and for ExecStartPost= systemd would set up the whole sandbox again.
     """
     if middle := os.fork():
         os.waitpid(middle, 0)

@@ -1,6 +1,6 @@
-"""One call inside a worker: what its tool gets, how it runs, and what comes back of it.
+"""One call inside a worker: its context, the check of its arguments, and the check of its result.
 
-Also what a worker says about its tools. `program` owns the tools and the calls that run.
+Also describes the worker's tools. `program` owns the tools and the running calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEPT_PIECE_BYTES = 192 << 10
 
 @dataclass(kw_only=True)
 class CallContext:
-    """What a running call gets (see `lightagentd.tool.Context`)."""
+    """The context of a running call (see `lightagentd.tool.Context`)."""
 
     call_id: str
     agent: str
@@ -58,7 +58,7 @@ class CallContext:
         return handle_of(self.call_id)
 
     def kept_event(self) -> dict[str, Any]:
-        """The next piece as it is sent."""
+        """The next piece of a kept output, as an event to send."""
         stream, data, total_bytes = self.kept.popleft()
         encoded = base64.b64encode(data).decode("ascii")
         return {"kind": "kept", "stream": stream, "data": encoded, "total_bytes": total_bytes}
@@ -110,7 +110,7 @@ def _describe_action(action: Action) -> dict[str, Any]:
 
 
 def check_args(action: Action, args: Any) -> Args:
-    """The arguments as the action's model. Raises InvalidArgument that names the argument at fault."""
+    """The arguments as the action's pydantic model. Raises InvalidArgument that names the wrong argument."""
     try:
         return action.args_model.model_validate(args)
     except ValidationError as err:
@@ -142,7 +142,7 @@ async def run_action(action: Action, args: Args, context: CallContext) -> Result
 
 
 def check_result(result: Any) -> Result:
-    """What a tool gave back, if it is what a tool may give back. Raises TypeError or ValueError."""
+    """The result of a tool, if it is valid. Raises TypeError or ValueError."""
     if not isinstance(result, Result) or not isinstance(result.output, str):
         raise TypeError("the tool must give a Result with a text as its output")
     size = len(json.dumps(result.metadata, allow_nan=False))

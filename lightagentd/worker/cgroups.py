@@ -1,14 +1,14 @@
-"""One cgroup for each call of a worker unit, so that each call ends alone and whole.
+"""One cgroup for each call of a worker unit, so that a call's processes can be killed completely.
 
     lightagent-observe@ops.service     made by systemd, and delegated (Delegate=yes)
         worker                         the worker itself (DelegateSubgroup=worker)
         call-call_0123456789abcdef     what one call has started; made and removed by the worker
 
-Every command that a call starts moves into the call's cgroup between fork and exec (`join`), so nothing
-that comes of it is ever outside, whatever session it flees to. At the end of the call the kernel kills all
-of it at once, forks in progress included (`cgroup.kill`). What keeps a confined command from moving itself
-elsewhere is its Landlock domain (`landlock.ruleset`): the tree belongs to the user that it runs as.
-See cgroups(7) and https://docs.kernel.org/admin-guide/cgroup-v2.html.
+Every command of a call moves into the call's cgroup between fork and exec (`join`). So all its descendants
+are inside, even in another session. At the end of the call the kernel kills all of them at once, forks in
+progress included (`cgroup.kill`). The cgroup tree belongs to the command's own user; its Landlock domain
+(`landlock.ruleset`) keeps a confined command from moving itself elsewhere. See cgroups(7) and
+https://docs.kernel.org/admin-guide/cgroup-v2.html.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def own_cgroup() -> Path:
 
 
 def join() -> None:
-    """In a new process: move into the cgroup of the call that started it; without one, do nothing.
+    """In a new process: move into the cgroup of its call, if there is one.
 
     Only system calls: it runs between fork and exec. Raises OSError.
     """
@@ -51,13 +51,13 @@ def join() -> None:
 
 
 class CallCgroup:
-    """The cgroup of one call: what is started in a `with` block of it, or in a task made there, joins.
+    """The cgroup of one call. Processes started in its `with` block, or in a task made there, join it.
 
-    `end` kills what is in it and removes it; whoever made the object calls that.
+    `end` kills its processes and removes it; the maker of the object calls it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Make it. Raises OSError."""
+        """Make the cgroup. Raises OSError."""
         self.path = path
         path.mkdir()
         self._procs = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
@@ -71,11 +71,11 @@ class CallCgroup:
 
     @property
     def populated(self) -> bool:
-        """Whether a process lives in it, or in a cgroup below it."""
+        """Whether a process is in it or in a cgroup below it."""
         return "populated 1" in (self.path / "cgroup.events").read_text()
 
     async def end(self) -> None:
-        """Kill all that is in it, wait until that is gone, and remove it. A cancel is put off until then."""
+        """Kill its processes, wait for their end, and remove it. A cancel is delayed until then."""
         cancelled = False
         for _ in range(END_ROUNDS):
             if self._ended():
@@ -90,7 +90,7 @@ class CallCgroup:
             raise asyncio.CancelledError
 
     def _ended(self) -> bool:
-        """Kill what is in it; True when it was empty and is removed."""
+        """Kill its processes; True when it was empty and is removed."""
         if self._procs >= 0:
             os.close(self._procs)
             self._procs = -1
@@ -115,7 +115,7 @@ class CallCgroups:
 
     @staticmethod
     def of_this_unit() -> CallCgroups:
-        """For a worker that systemd put into a subgroup. Raises OSError where that is not so."""
+        """For a worker that systemd put into a subgroup. Raises OSError otherwise."""
         unit = own_cgroup().parent
         made = CallCgroups(unit)
         probe = made.make("probe")

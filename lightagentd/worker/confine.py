@@ -1,6 +1,6 @@
-"""What each command of a confined worker gets on top of what holds the worker: limits, and its own domain.
+"""Confines each command of a confined worker further: limits, a Landlock domain, and a filter.
 
-The limits keep one command from taking the machine down; what it may see and touch is `sandbox`'s to decide.
+The limits keep one command from exhausting the machine; `sandbox` decides what it may access.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COMMAND_FILE_BYTES = 1 << 30
 
 
 def confine_commands(rules: int | None, processes: int, code: bytes = b"", *, bus: bool = False) -> None:
-    """Give every command that `process` starts from now on limits and, with `rules`, a domain of its own.
+    """Give every command that `process` starts from now on limits and, with `rules`, its own domain.
 
     `code` is a filter of system calls for it (`seccomp.program`); with `bus`, it was made for `busdoor`.
 
-    `processes` (0: no limit) is for all processes of the user together, and less than what the workers have:
-    a command that uses it up does not keep a worker from starting a thread.
+    `processes` (0: no limit) counts all processes of the user, and is less than the workers' own limit: a
+    command that uses it up does not keep a worker from starting a thread.
     """
     data_bytes = max(LEAST_COMMAND_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
 

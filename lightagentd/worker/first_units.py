@@ -1,4 +1,4 @@
-"""What the daemon's program does first: it has systemd begin the workers that its start needs.
+"""The daemon's first step: asks systemd to start the workers that the daemon's start needs.
 
 Python takes as long to import the daemon as a worker takes to start. This module imports next to nothing.
 """
@@ -27,7 +27,7 @@ def expected() -> bool:
 
 
 def begin() -> None:
-    """Ask systemd for them and wait for nothing: what came of it, the pool finds when it connects."""
+    """Ask systemd for them without waiting; the pool sees the outcome when it connects."""
     try:
         asked = subprocess.Popen(
             ["systemctl", "--no-ask-password", "--no-block", "start", *FIRST],  # noqa: S607

@@ -3,14 +3,15 @@
     daemon → [bwrap →] [setpriv →] keeper → worker → commands
                                    └ domain ┴ nested ┴ nested again    (see `landlock`)
 
-The keeper takes what is confined into a Landlock domain, sets the limits, and forks: the child becomes the
-worker (`program`), and the keeper waits. It ends the worker when the daemon closes its end of the lifeline, a
-pipe, or is gone; and when the worker is gone, for whatever reason, the keeper kills everything that it left
-and exits with its status. Nothing in the sandbox can signal the keeper, and no command its worker.
+The keeper enters a Landlock domain if the worker is confined, sets the limits, and forks: the child becomes
+the worker (`program`), and the keeper waits. It ends the worker when the daemon exits or closes its end of
+the lifeline, a pipe. When the worker is gone for any reason, the keeper kills all remaining processes and
+exits with the worker's status. Nothing in the sandbox can signal the keeper, and no command can signal its
+worker.
 
-Where the kernel does not scope signals, bwrap makes a PID namespace instead and this program becomes the
-worker at once, as the init of the namespace: no signal of a command reaches it, and when it dies, all that is
-in there dies with it (pid_namespaces(7)). `--ends` names which of the ways is in force.
+Where the kernel does not scope signals, bwrap makes a PID namespace instead, and this program becomes the
+worker at once, as the namespace's init: no signal of a command reaches it, and at its death all processes in
+the namespace die (pid_namespaces(7)). `--ends` names the way in use.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ GRACE_S = 1.5
 
 
 def main() -> None:
-    """Become keeper and worker. Options that are not the keeper's own are the worker's."""
+    """Become keeper and worker. Options unknown to the keeper go to the worker."""
     parser = argparse.ArgumentParser(prog="lightagent-keeper", description=__doc__.partition("\n")[0])
     parser.add_argument("--ends", type=Ends, choices=list(Ends), required=True)
     parser.add_argument("--lifeline", type=int, required=True, metavar="FD")
@@ -80,10 +81,10 @@ def main() -> None:
 
 
 def _watch(lifeline: int) -> None:
-    """As an init: exit when the daemon is gone, also in the middle of a call; ignore what comes from inside.
+    """As an init: exit when the daemon is gone, even during a call, and ignore signals from inside.
 
-    A signal on the parent's death (PR_SET_PDEATHSIG) would not do: bwrap as root without capabilities may not
-    signal another user. The pipe raises SIGIO when its other end is closed (fcntl(2), O_ASYNC).
+    A signal on the parent's death (PR_SET_PDEATHSIG) does not work: bwrap as root without capabilities may
+    not signal another user. The pipe raises SIGIO when its other end is closed (fcntl(2), O_ASYNC).
     """
     poller = select.poll()
     poller.register(lifeline, 0)
@@ -100,7 +101,7 @@ def _watch(lifeline: int) -> None:
 
 
 def _fork(ends: Ends, lifeline: int) -> None:
-    """Return in the child, which is to be the worker; the parent keeps it and exits."""
+    """Return in the child, which becomes the worker; the parent stays the keeper and then exits."""
     keeper = os.getpid()
     worker = os.fork()
     if worker:
@@ -111,9 +112,9 @@ def _fork(ends: Ends, lifeline: int) -> None:
 
 
 def _confine(rules: int | None, processes: int, *, bus: bool) -> None:
-    """With `bus`, the worker's own filter lets it open Unix sockets, and that of its commands must not.
+    """With `bus`, the worker's own filter allows Unix sockets, but the filter of its commands does not.
 
-    What else an effect may not open, the worker's filter refuses to its commands, too.
+    The other sockets that an effect forbids are refused by the worker's filter, also for its commands.
     """
     from lightagentd.worker import busdoor, confine, seccomp  # only here: the keeper stays small
 
@@ -129,9 +130,9 @@ def _work(arguments: Sequence[str], ends: Ends) -> None:
 
 
 def keep(worker: int, lifeline: int, ends: Ends) -> int:
-    """Wait for the worker, end it when the lifeline ends, then kill what is left. Gives the exit status.
+    """Wait for the worker, end it when the lifeline ends, then kill its leftovers. Gives the exit status.
 
-    A byte on the lifeline (`AT_ONCE`) has the worker killed without the time to end what it runs.
+    A byte on the lifeline (`AT_ONCE`) kills the worker at once, without time to end its calls.
     """
     woken, wake = os.pipe()
     os.set_blocking(woken, False)

@@ -1,12 +1,12 @@
-"""Outputs that were too long for their result, kept by the daemon so that they can be read again by handle.
+"""Keeps outputs that were too long for their result, so that they can be read again by handle.
 
-A worker sends such an output in pieces before the result, because no worker could keep it: an agent has
-several, they come and go, and the sandboxes of effects do not see each other. The daemon writes the pieces
-to files below its runtime folder and answers `bash.read_output` from them itself. An output belongs to the
-agent, the session and the owner of its call; nobody else learns whether it exists. Both ends bound its size,
-since a worker is not trusted; the oldest outputs of an agent go when it has too many, and all of them when
-the daemon starts. Secrets are taken out before a piece is written: whoever reads from an offset on could get
-one in halves that nothing would be known by.
+A worker cannot keep an output: an agent has several workers, they come and go, and the sandboxes of effects
+do not see each other. So the worker sends it in pieces before the result. The daemon writes the pieces to
+files below its runtime folder and answers `bash.read_output` from them. An output belongs to the agent, the
+session and the owner of its call; nobody else learns whether it exists. Both ends bound its size, since a
+worker is not trusted. An agent's oldest outputs are removed when it has too many, and all of them when the
+daemon starts. Secrets are removed before a piece is written: a read from an offset could return half of a
+secret, which no pattern finds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOTAL_LIMIT_BYTES = 256 << 20
 
 
 class Pieces:
-    """Takes secrets out of bytes that come in pieces; what is not UTF-8 stays as it is."""
+    """Removes secrets from bytes that arrive in pieces; bytes that are not UTF-8 stay unchanged."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -55,7 +55,7 @@ class Pieces:
 
 @dataclass(kw_only=True)
 class _Output:
-    """What is kept of one call."""
+    """The kept output of one call."""
 
     owned_by: tuple[str, str, int]
     """Agent, session and owner."""
@@ -89,7 +89,7 @@ class KeptOutputs:
         """By handle, the oldest first."""
 
     async def start(self) -> None:
-        """Begin with nothing: whose the outputs of an earlier daemon were is not known any more."""
+        """Remove the outputs of an earlier daemon, whose owners are not known any more."""
         await asyncio.to_thread(self._clear)
 
     async def close(self) -> None:
@@ -98,9 +98,9 @@ class KeptOutputs:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def add(self, call: Call, piece: dict[str, Any]) -> None:
-        """Keep a piece `{stream, data: base64, total_bytes}`; beyond the limit of a call it is dropped.
+        """Keep a piece `{stream, data: base64, total_bytes}`, or drop it beyond the call's limit.
 
-        A disk that is full costs the output and not the call.
+        On a full disk the output is lost but the call succeeds.
         """
         handle, stream = handle_of(call.call_id), piece.get("stream")
         if not handle or stream not in STREAMS:
@@ -116,7 +116,7 @@ class KeptOutputs:
         await self._keep(handle, output, stream, pieces.feed(data), call)
 
     async def whole(self, call: Call) -> None:
-        """All pieces of a call have come: its result has."""
+        """Finish the output of a call: its result has arrived."""
         output = self._outputs.get(handle := handle_of(call.call_id))
         if output is None:
             return
@@ -135,7 +135,7 @@ class KeptOutputs:
             await self._drop(handle)
 
     async def answer(self, call: Call) -> dict[str, Any]:
-        """The result of a call of `READ`. Raises NotFound for an output that is not the caller's, too."""
+        """The result of a call of `READ`. Raises NotFound, also for an output of another caller."""
         handle, stream = str(call.args["handle"]), str(call.args["stream"])
         offset, limit = int(call.args["offset"]), int(call.args["limit"])
         output = self._outputs.get(handle)
@@ -176,7 +176,7 @@ class KeptOutputs:
         }
 
     async def end_session(self, session: str) -> None:
-        """Remove what a session that is deleted has here."""
+        """Remove the outputs of a deleted session."""
         for handle in [key for key, one in self._outputs.items() if one.owned_by[1] == session]:
             try:
                 await self._drop(handle)
@@ -240,7 +240,7 @@ def _read(path: Path, offset: int, limit: int) -> bytes:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Without a UTF-8 character at the end that goes on in the next piece."""
+    """The bytes without an incomplete UTF-8 character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:

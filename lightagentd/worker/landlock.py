@@ -1,14 +1,14 @@
-"""Landlock: what keeps the processes of one sandbox from signalling, tracing and calling those outside.
+"""Landlock: keeps the processes of a sandbox from signalling, tracing and calling those outside.
 
-A process that enters a domain, and everything that it starts from then on, can signal and connect over
-abstract Unix sockets only inside that domain and the domains nested in it, and can trace or look into
-(`/proc/PID/mem`, `environ`, `root`, `fd`) nothing else either. So the PID namespace of the machine can stay,
-and with it `ps` and `top`, and kill(2) with the pid -1 reaches exactly what the caller's domain holds.
+A process that enters a domain, and everything that it starts afterwards, is limited to that domain and those
+nested in it: for signals, for connections over abstract Unix sockets, and for tracing or reading processes
+(`/proc/PID/mem`, `environ`, `root`, `fd`). So no PID namespace is needed, `ps` and `top` work, and kill(2)
+with the pid -1 reaches exactly the processes of the caller's domain.
 
-What a kernel knows is its ABI level (landlock_create_ruleset(2)): 1 is Linux 5.13, with the rule for tracing;
-6 is Linux 6.12, with the scopes for signals and abstract sockets. Below 6 `enter` does what there is.
-The structures and numbers are those of linux/landlock.h; the calls have the same
-numbers on every architecture.
+The kernel's ABI level tells its features (landlock_create_ruleset(2)): 1 is Linux 5.13, with the rule for
+tracing; 6 is Linux 6.12, with the scopes for signals and abstract sockets. Below 6 `enter` uses the available
+ones. The structures and numbers are those of linux/landlock.h; the calls have the same numbers on every
+architecture.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 
 
 def abi() -> int:
-    """The level that this kernel knows; 0 where it has no Landlock or it is switched off."""
+    """The kernel's ABI level; 0 if Landlock is missing or switched off."""
     try:
         return libc.syscall("landlock_create_ruleset", _CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
     except OSError:
@@ -44,15 +44,15 @@ def abi() -> int:
 
 
 def scoped() -> bool:
-    """Whether a domain holds signals and abstract sockets."""
+    """Whether a domain confines signals and abstract sockets."""
     return abi() >= SCOPED_ABI
 
 
 def ruleset(level: int, *, writable: Sequence[Path] | None = None) -> int:
     """A descriptor of the rules that ABI `level` can enforce; `enter` takes it. Raises OSError.
 
-    With `writable`, nothing in the file system can be changed but what is below these paths, whatever its
-    modes say; a file may be one of them. Files that are open already stay as they are.
+    With `writable`, only files at or below these paths can be changed, whatever the file modes allow. Files
+    that are already open are not affected.
     """
     if writable is not None:
         return _read_only(level, writable)
@@ -80,7 +80,7 @@ def _read_only(level: int, writable: Sequence[Path]) -> int:
 
 
 def _allow(rules: int, path: Path, access: int) -> None:
-    """Allow `access` to all below `path`. Closes the rules when that fails, with OSError."""
+    """Allow `access` to everything below `path`. On failure it closes the rules and raises OSError."""
     try:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -95,9 +95,9 @@ def _allow(rules: int, path: Path, access: int) -> None:
 
 
 def enter(rules: int) -> None:
-    """Take this thread, and all that it starts, into a new domain nested in its present one. Raises OSError.
+    """Put this thread, and all that it starts, into a new domain inside the current one. Raises OSError.
 
-    There is no way back. A process can nest 16 domains.
+    It cannot be undone. A process can nest 16 domains.
     """
     libc.forbid_new_privileges()
     libc.syscall("landlock_restrict_self", _RESTRICT_SELF, rules, 0)

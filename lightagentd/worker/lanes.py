@@ -1,6 +1,6 @@
-"""What the pool keeps of its workers: connections to them, in one lane for each agent and effect or place.
+"""The pool's connections to its workers, in one lane for each agent and effect or place.
 
-`pool` owns everything here; `Call` and `Checked` are what its callers give and get.
+`pool` owns everything here; its callers pass a `Call` and get a `Checked`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OWN_PREVIEWS = frozenset({("file", "undo")})
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One tool call as a worker gets it."""
+    """One tool call for a worker."""
 
     call_id: str
     tool: str
@@ -42,7 +42,7 @@ class Call:
     """What an approved call's preview rested on."""
 
     def to_wire(self) -> dict[str, Any]:
-        """What the worker is told; it knows its place by itself."""
+        """The message to the worker, which knows its own place."""
         found = {**vars(self), "effect": self.effect.value}
         del found["place"]
         return found
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A call's arguments as its action will get them, and what it would do (`lightagentd.tool.Preview`)."""
+    """The checked arguments of a call, and its preview (`lightagentd.tool.Preview`)."""
 
     args: dict[str, Any]
     preview: str = ""
@@ -59,7 +59,7 @@ class Checked:
 
 @dataclass(kw_only=True, eq=False)
 class WorkerProcess:
-    """A connection to a running worker; where a place has one worker, several share it. The pool owns it."""
+    """A connection to a running worker, owned by the pool. The only worker of a place has several."""
 
     agent: str
     where: Effect | Place
@@ -76,24 +76,24 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The worker, or what holds it; 0 where that is not known."""
+        """The process id of the worker or its keeper; 0 if unknown."""
         return self.child.pid
 
     @property
     def stale(self) -> bool:
-        """Whether it is to be ended after its call."""
+        """Whether it ends after its current call."""
         return self.outdated or self.child.outdated
 
     @property
     def running(self) -> bool:
-        """Whether the worker is there to answer."""
+        """Whether the worker can answer."""
         return self.child.answers(self.connection)
 
 
 def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:
-    """One entry for each worker behind them, busy if any of its connections is.
+    """One entry for each worker of these connections; busy if any of its connections is.
 
-    A watcher's worker unit is that of observe, and then shown as such.
+    A watcher shares the worker unit of observe, and is then shown as observe.
     """
     found: dict[int, WorkerProcess] = {}
     for worker in connections:
@@ -105,7 +105,7 @@ def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:
 
 
 class Lane:
-    """The workers of one agent and effect, or of a place, and who waits for one."""
+    """The workers of one agent and effect, or of a place, and the callers that wait for one."""
 
     def __init__(self, limit: int, *, shared: bool) -> None:
         self.free = asyncio.Semaphore(limit)

@@ -1,4 +1,4 @@
-"""What a call or a worker leaves running, and how that is killed: all of it, whatever session it fled to.
+"""Finds and kills all processes that a call or a worker leaves running, in any session.
 
 The caller is a child subreaper (PR_SET_CHILD_SUBREAPER(2const)): a process whose parent is gone becomes the
 caller's child, so once the caller has no child left, nothing that it started is left.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class Ends(StrEnum):
-    """What the reach of kill(2) with the pid -1 ends at."""
+    """The boundary of kill(2) with the pid -1."""
 
     DOMAIN = "domain"
     """The caller's Landlock domain: exactly what it started."""
@@ -27,7 +27,7 @@ class Ends(StrEnum):
 
 
 def end_all(ends: Ends) -> bool:
-    """Kill everything that the caller started; says whether there was anything. Does not wait."""
+    """Kill everything that the caller started; tells whether there was anything. Does not wait."""
     if not has_children():
         return False
     if ends is not Ends.CHILDREN:
@@ -42,7 +42,7 @@ def end_all(ends: Ends) -> bool:
 
 
 def has_children() -> bool:
-    """Whether there is a child, dead ones that nobody waited for included; reaps nothing."""
+    """Whether there is a child, zombies included; reaps nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -51,7 +51,7 @@ def has_children() -> bool:
 
 
 def reap(awaited: int = 0) -> int | None:
-    """Reap every child that has ended. Gives the exit status of the child `awaited` if it is among them.
+    """Reap every ended child. Gives the exit status of the child `awaited` if it is one of them.
 
     A signal counts as a shell counts it: 128 plus its number.
     """

@@ -1,11 +1,10 @@
 """Finds and loads tool files, by path; only the worker does this, never the daemon.
 
-A file is loaded when it is asked for: most workers run one or two tools in their life, and loading all of
-them takes half of the time that a worker needs to start.
+A file is loaded on first use: most workers run only one or two tools, and loading all of them would take half
+of a worker's start time.
 
-A tool file is looked for in each folder of the search path; the first file of a name wins. A file that
-does not load is reported beside the others and stops nothing else, even one that wants to exit or that does
-not come to an end.
+A tool file is searched in each folder of the search path; the first file with the name wins. A file that does
+not load is reported and does not affect the others, even if it calls exit or hangs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FUNCTION_LIMIT_CHARS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTool:
-    """One tool file: the instance and its actions, or the reason why it could not be loaded."""
+    """One tool file: the instance and its actions, or why it could not be loaded."""
 
     name: str
     path: Path
@@ -45,8 +44,8 @@ class LoadedTool:
 
 
 class ToolFiles(Mapping[str, LoadedTool]):
-    """The tools of a search path by name, each loaded when it is looked up, once; broken ones included (their
-    `tool` is None). `ready` gets each one that was loaded.
+    """The tools of a search path by name, each loaded once, at its first lookup. The `tool` of a broken one
+    is None. `ready` is called with each loaded tool.
     """
 
     def __init__(self, folders: Sequence[Path], ready: Callable[[Tool], None] | None = None) -> None:
@@ -120,7 +119,7 @@ def _import(path: Path, module_name: str) -> Tool:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """Raise TimeoutError in the block when it takes too long."""
+    """A block that raises TimeoutError when it takes too long."""
 
     def late(_number: int, _frame: object) -> None:
         raise TimeoutError(f"it did not load within {LOAD_LIMIT_S:g} seconds")
@@ -147,7 +146,7 @@ def _check_name(name: str, function: str = "") -> None:
 
 
 def _check_owner(path: Path) -> None:
-    """A file that somebody else can write is not loaded: it would run with this worker's rights."""
+    """Refuse a file that somebody else can write: it would run with this worker's rights."""
     info = path.stat()
     if info.st_uid not in (0, os.getuid(), path.parent.stat().st_uid):
         raise PermissionError(f"it belongs to uid {info.st_uid}, not to root or to the worker's user")

@@ -1,4 +1,4 @@
-"""Workers that the daemon starts itself, where systemd does not: one process each, on a socket of its own.
+"""Workers that the daemon itself starts where systemd does not: one process each, with its own socket.
 
 The pool owns one `LocalWorkers` and ends the workers that it opens; `LocalWorkers` owns the bus proxy.
 """
@@ -25,7 +25,7 @@ from lightagentd.worker.source import Child, greeted
 
 
 class LocalChild:
-    """A worker that the daemon started, and the path of its socket, which goes with it."""
+    """A worker that the daemon started, and the path of its socket, which is removed with it."""
 
     def __init__(self, held: sandbox.Child, path: Path, start_timeout_s: float) -> None:
         self.backend = held.backend
@@ -44,11 +44,11 @@ class LocalChild:
         return self.held.process.returncode is None
 
     def answers(self, _connection: VarlinkConnection) -> bool:
-        """A worker whose keeper is gone gets no more calls, even while it lives on."""
+        """Whether it gets calls: not when its keeper is gone, even if it still runs."""
         return self.runs
 
     async def connect(self) -> VarlinkConnection:
-        """Its socket listens before the program runs."""
+        """Connect; the socket listens before the program runs."""
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 return await greeted(self._path)
@@ -86,7 +86,7 @@ class LocalWorkers:
         """Every worker that was started, also those that serve nobody yet or no more."""
 
     async def start(self, problem: str) -> None:
-        """Try which sandbox works here. `problem` says why there are no units, if there should be."""
+        """Find out which sandbox works here. `problem` says why the expected units are missing, if so."""
         found = await sandbox.choose(self._settings.sandbox, self._paths)
         limits = [*found.limits, *places.limits(found), *([problem] if problem else [])]
         self.backend = found
@@ -142,7 +142,7 @@ class LocalWorkers:
         return child
 
     def _environment(self, agent: str, where: Effect | Place, skills: Sequence[Path]) -> dict[str, str]:
-        """What tools are told beside `clean_environment`."""
+        """The environment of tools, in addition to `clean_environment`."""
         undo = {"LIGHTAGENT_UNDO": str(self._paths.undo(agent))} if where is Effect.CHANGE else {}
         env = undo | {
             "LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills),
@@ -155,10 +155,10 @@ class LocalWorkers:
         }
 
     async def end_agent(self, agent: str) -> None:
-        """Nothing is left: the pool has ended its workers."""
+        """Nothing to do: the pool has ended its workers."""
 
     async def end_unconnected(self, connected: Callable[[], Collection[Child]]) -> None:
-        """None runs without a connection: a worker is ended with its last one."""
+        """Nothing to do: a worker ends with its last connection."""
 
     async def kill_all(self, _connected: Collection[Child]) -> tuple[int, list[str]]:
         killed = [child for child in self._children if child.runs]
@@ -175,7 +175,7 @@ class LocalWorkers:
 
 
 def clear_folder(folder: Path) -> None:
-    """Make the folder of the workers' sockets, empty: an earlier daemon may have left some."""
+    """Make the folder of the workers' sockets, and remove leftovers of an earlier daemon."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         folder.unlink()  # planted: what lies behind a link is not ours to clear
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ class BusProxy:
         self.problem = ""
 
     async def start(self, switch_user: Sequence[str], bus: Path = busproxy.BUS_SOCKET) -> None:
-        """Start it where there is a bus; `switch_user` is the command that becomes the worker's user."""
+        """Start the proxy if there is a bus; `switch_user` is the command that becomes the worker's user."""
         if not bus.exists():
             return
         if shutil.which("xdg-dbus-proxy") is None:
@@ -53,7 +53,7 @@ class BusProxy:
             await self.close()
 
     async def close(self) -> None:
-        """End the proxy: it ends itself when its lifeline closes, also when the daemon is killed."""
+        """End the proxy. It exits when its lifeline closes, even if the daemon is killed."""
         self.path = None
         if self._lifeline >= 0:
             os.close(self._lifeline)
@@ -65,7 +65,7 @@ class BusProxy:
             self._process = None
 
     def _make_folder(self) -> Path:
-        """The folder for the socket, which the worker's user must be able to write to, and nobody else."""
+        """Make the folder for the socket, which only the worker's user can write to."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         path = self._folder / "system_bus_socket"
         path.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ class BusProxy:
         return path
 
     async def _serves(self) -> bool:
-        """Wait for the byte that it writes when it listens."""
+        """Wait for the byte that the proxy writes when it listens."""
         with socket.socket(fileno=os.dup(self._lifeline)) as ours, contextlib.suppress(TimeoutError, OSError):
             ours.setblocking(False)
             async with asyncio.timeout(_START_TIMEOUT_S):

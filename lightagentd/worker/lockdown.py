@@ -1,7 +1,8 @@
-"""What the one worker of a machine's place may do: its own actions, and nothing that starts a program.
+"""Locks down the worker of a machine's place: it runs only its own actions and starts no program.
 
-The worker calls this for itself; the sandbox around it is `places`' or its unit's. The filter is a wall of
-its own: whoever takes such a worker over can start no program and open no socket from it. See seccomp(2).
+The worker calls this for itself; `places` or its unit makes the sandbox around it. The filter is an
+additional barrier: an attacker who controls such a worker can start no program and open no socket. See
+seccomp(2).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ _STARTERS = ("execve", "execveat")
 
 
 def serves(worker: Place | None, action: Place | None) -> bool:
-    """Whether a worker of one place (None: of an effect) may run an action that is declared for another."""
+    """Whether a worker of one place (None: of an effect) may run an action declared for another."""
     if worker in MACHINE:
         return action is worker
     return action is not Place.KEYS
 
 
 def forbid_programs(families: Sequence[int] = ()) -> bool:
-    """From now on this thread, and all that it starts, can start no program and open only these sockets.
+    """Keep this thread, and all that it starts, from starting programs and from opening other sockets.
 
-    Says whether that is in force: a machine whose system calls the filter does not know goes without it.
-    Raises OSError where the kernel refuses.
+    Tells whether the filter is active: it does not support every machine's system calls. Raises OSError where
+    the kernel refuses.
     """
     if not seccomp.supported():
         return False

@@ -1,4 +1,4 @@
-"""What both ends of a worker know of outputs that are kept to be read again (`kept`)."""
+"""The definitions for kept outputs that worker and daemon share (`kept`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _CALL_ID = re.compile(r"call_([0-9a-f]{16})")
 
 
 def handle_of(call_id: str) -> str:
-    """The handle of a call's output; an empty string for what is no call of the daemon's."""
+    """The handle of a call's output; empty for an id that is not one of the daemon's calls."""
     found = _CALL_ID.fullmatch(call_id)
     return f"out_{found[1]}" if found else ""

@@ -1,9 +1,8 @@
 """The main program of the units of which a machine has one: `lightagent-keys` and `lightagent-inspect`.
 
 systemd has made the sandbox that the unit file describes and passes the listening socket. This program finds
-the tools as the daemon does and becomes the worker, which serves the actions of its place alone and takes
-away from itself what starts other programs (`lockdown`). A scratch folder of the unit's own is used if there
-is one.
+the tools as the daemon does and becomes the worker, which serves only the actions of its place and gives up
+the ability to start programs (`lockdown`). It uses the unit's own scratch folder, if there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SCRATCH = Path("/run/lightagent-scratch")
 
 
 def main() -> None:
-    """Be the worker of the place that the command line names."""
+    """Become the worker of the place named on the command line."""
     parser = argparse.ArgumentParser(prog="lightagent-worker", description=__doc__.partition("\n")[0])
     parser.add_argument("place", type=Place, choices=MACHINE)
     options = parser.parse_args()

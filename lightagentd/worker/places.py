@@ -1,8 +1,8 @@
-"""The workers of which a machine has one: what they serve, and how the daemon starts them without systemd.
+"""The workers that a machine has only once, and how the daemon starts them without systemd.
 
 A place (`lightagentd.tool.Place`) of `MACHINE` is a worker with rights that no shell may have: it serves only
-the actions that are declared for it, starts no program, and has no network (`lockdown`). With systemd it is a
-unit of its own (`lightagent-keys.service`, `lightagent-inspect.service`). Else the daemon starts it:
+the actions declared for it, starts no program, and has no network (`lockdown`). With systemd it has its own
+unit (`lightagent-keys.service`, `lightagent-inspect.service`). Otherwise the daemon starts it:
 
 - KEYS as the daemon's own user, without capabilities, in bwrap with its folder as the only place to write,
   and with the daemon's other state covered. Where bwrap does not work it is a plain child of
@@ -48,19 +48,19 @@ NO_KEYS = (
 
 
 def owner_of(agent: str, where: Effect | Place) -> str:
-    """The agent whose worker it is; an empty string for one that all agents share."""
+    """The agent that owns the worker; empty for one that all agents share."""
     return "" if where in MACHINE else agent
 
 
 def limits(backend: sandbox.Backend) -> tuple[str, ...]:
-    """What the places that the daemon starts itself do not keep, as sentences for `Backend.limits`."""
+    """The promises that places started by the daemon do not keep, as sentences for `Backend.limits`."""
     if backend.name != "none":
         return ()
     return (KEYS_BARE if os.geteuid() == 0 else NO_KEYS,)
 
 
 async def spawn(wanted: Wanted) -> sandbox.Child:
-    """Start a worker: one of `MACHINE` here, any other as `sandbox.spawn` does.
+    """Start a worker: a place of `MACHINE` here, any other with `sandbox.spawn`.
 
     Raises WorkerUnavailable where the machine cannot have that place, and OSError.
     """
@@ -85,7 +85,7 @@ async def spawn(wanted: Wanted) -> sandbox.Child:
 
 
 def _keeper_argv(place: Place, wanted: Wanted, lifeline_fd: int) -> list[str]:
-    """The worker of a place, held by its keeper in a domain of its own where the kernel has that."""
+    """The command of a place's worker with its keeper, in its own domain if the kernel supports that."""
     backend = wanted.backend
     ends = backend.ends if place is Place.KEYS else Ends.CHILDREN
     argv = [sys.executable, "-m", "lightagentd.worker.keeper", "--ends", ends]
@@ -115,7 +115,7 @@ def _keys_argv(wanted: Wanted, keeper: Sequence[str], filter_fd: int) -> list[st
 
 
 def has_inspect(backend: sandbox.Backend) -> bool:
-    """Whether the daemon can start the worker for inspect: only root has the rights to give it, and in some
+    """Whether the daemon can start the worker for inspect. Only root can give it the rights, and in some
     containers not even root.
     """
     if backend.name != "bwrap" or os.geteuid() != 0:
@@ -126,10 +126,10 @@ def has_inspect(backend: sandbox.Backend) -> bool:
 
 
 def _inspect_argv(wanted: Wanted, keeper: Sequence[str], filter_fd: int) -> list[str]:
-    """As `nobody` with two capabilities, in bwrap where nothing can be written, without a network.
+    """The command: as `nobody` with two capabilities, in bwrap, without write access and network.
 
-    It is in no Landlock domain and no PID namespace, from which no other process can be looked into; nothing
-    that a model can name starts a program in it.
+    It has no Landlock domain and no PID namespace, because these would hide other processes. Nothing that a
+    model can name starts a program in it.
     """
     backend = wanted.backend
     seeing = replace(backend, ends=Ends.CHILDREN, landlock_abi=max(1, backend.landlock_abi))
@@ -154,7 +154,7 @@ def _keys_environment(backend: sandbox.Backend, paths: Paths) -> dict[str, str]:
 
 
 def _credential() -> Path | None:
-    """The wrapping key that the daemon was given for the key store (systemd.exec(5), CREDENTIALS)."""
+    """The daemon's credential with the wrapping key of the key store (systemd.exec(5), CREDENTIALS)."""
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     path = Path(folder, CREDENTIAL) if folder else None
     return path if path is not None and path.is_file() else None

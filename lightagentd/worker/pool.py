@@ -1,10 +1,10 @@
 """The daemon's side of the workers: starts them, calls them, streams from them, ends them.
 
-A `Pool` owns the workers of all agents. For each agent and effect there are up to `max_per_effect` workers,
-and each runs one call at a time; more calls wait in line. A place that holds something between calls
-(watches, keys) has one worker, with a connection for each call that runs at once. A worker is started when a
-call needs it and ended when it was idle for a while. Cancelling a call hangs up on its worker, which kills
-what the call started; a worker that does not come back from that in time is killed, with all that it runs.
+A `Pool` owns the workers of all agents. Each agent and effect has up to `max_per_effect` workers, and each
+runs one call at a time; more calls wait in a queue. A place that keeps state between calls (watches, keys)
+has one worker, with a connection for each concurrent call. A worker is started when a call needs it, and
+ended after an idle time. Cancelling a call closes its connection; the worker then kills the processes of the
+call. A worker that does not finish this in time is killed, with all that it runs.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ class Pool:
 
     @property
     def backend(self) -> Backend:
-        """What holds the workers of observe and reach."""
+        """The sandbox of the workers of observe and reach."""
         return self.source.backend
 
     async def start(self) -> None:
-        """Choose where the workers come from, and begin to end idle ones. Raises WorkerUnavailable."""
+        """Choose the source of workers, and begin to end idle ones. Raises WorkerUnavailable."""
         clear_folder(self._paths.workers)
         await self.kept.start()
         self.source = await choose_source(self._settings, self._paths)
         self._reaper = asyncio.create_task(self._end_idle(), name="worker-reaper")
 
     async def close(self) -> None:
-        """End all workers and what they run."""
+        """End all workers and everything that they run."""
         self.source.leave()
         self._closed = True
         if self._reaper is not None:
@@ -99,7 +99,7 @@ class Pool:
         return distinct(self._connections())
 
     async def kill_all(self) -> int:
-        """In an emergency stop: kill every worker with all that it runs, without grace. Says how many."""
+        """In an emergency stop: kill every worker with all that it runs, at once. Gives their number."""
         connected = {worker.child for worker in self._connections()}
         for lane in self._lanes.values():
             for worker in lane.workers:
@@ -117,7 +117,7 @@ class Pool:
         return self.source.has(agent, Effect.CHANGE)
 
     def held_by(self, agent: str, effect: Effect) -> tuple[str, str]:
-        """What a worker runs in, in a word, and what there is to say about that."""
+        """The name of a worker's sandbox, and remarks about it."""
         if effect is not Effect.CHANGE:
             return self.backend.name, self.backend.reason
         return self.source.holds_change(agent)
@@ -128,7 +128,7 @@ class Pool:
         await self.source.end_agent(agent)
 
     async def end_watcher(self, agent: str) -> None:
-        """End an agent's watcher and its watches, the next time that no call runs in it."""
+        """End an agent's watcher and its watches as soon as no call runs in it."""
         lane = self._lanes.get((agent, Place.WATCHER))
         workers = [*lane.workers] if lane is not None else []
         for worker in workers:
@@ -136,14 +136,14 @@ class Pool:
         await asyncio.gather(*(self._end(worker) for worker in workers if not worker.busy))
 
     async def end_idle_now(self) -> None:
-        """Have the next call start a worker with the current files: busy ones are ended after their call."""
+        """Make the next call start a worker with the current files; busy workers end after their call."""
         for worker in self._connections():
             worker.outdated = worker.child.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in self._connections() if not worker.busy))
         await self.source.end_unconnected(lambda: {worker.child for worker in self._connections()})
 
     async def describe(self) -> list[dict[str, Any]]:
-        """The tools, as a worker describes them. Raises WorkerUnavailable."""
+        """A worker's description of the tools. Raises WorkerUnavailable."""
         async with self._worker("", Effect.OBSERVE) as worker:
             try:
                 reply = await worker.connection.call("org.lightagent1.Worker.Describe")
@@ -167,10 +167,10 @@ class Pool:
         place: Place | None = None,
         preview: bool = False,
     ) -> Checked:
-        """Have the action's own model check arguments, in a worker that can change nothing.
+        """Check arguments with the action's own pydantic model, in a worker that can change nothing.
 
-        Only what `OWN_PREVIEWS` names says in the worker for change what it would do. Raises InvalidArgument,
-        ToolNotFound, what the preview raises, and WorkerUnavailable.
+        Only the actions in `OWN_PREVIEWS` make their preview in the worker for change. Raises
+        InvalidArgument, ToolNotFound, the preview's errors, and WorkerUnavailable.
         """
         if place is Place.INSPECT:
             place = None  # what it may see beyond others is not needed to look at arguments
@@ -201,10 +201,10 @@ class Pool:
         return Checked(**reply["checked"])
 
     async def follow(self, agent: str) -> AsyncGenerator[dict[str, Any], None]:
-        """What the tools of an agent's watcher publish; the watcher stays as long as somebody follows.
+        """The events published by an agent's watcher, which stays alive as long as somebody follows.
 
-        Yields `{kind: event, topic, type, data}` and `{kind: lost, count}`. Raises WorkerUnavailable when it
-        cannot be started, and when it is lost.
+        Yields `{kind: event, topic, type, data}` and `{kind: lost, count}`. Raises WorkerUnavailable when the
+        watcher cannot be started, and when it is lost.
         """
         async with self._worker(agent, Place.WATCHER) as worker:
             try:
@@ -216,10 +216,10 @@ class Pool:
                 await self._end(worker)
 
     async def call(self, call: Call) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a call; yields its output and events as they come, and its result last.
+        """Run a call; yields its output and events as they arrive, and its result last.
 
-        Raises what the tool raised; WorkerUnavailable when no worker can be had (the call did not start);
-        OutcomeUnknown when the worker was lost in the middle; TimedOut when it did not end in time.
+        Raises the tool's error; WorkerUnavailable when there is no worker (the call did not start);
+        OutcomeUnknown when the worker was lost during the call; TimedOut when it did not end in time.
         """
         if (call.tool, call.action) == READ:
             self._panic.check()
@@ -269,7 +269,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def _worker(self, agent: str, where: Effect | Place) -> AsyncGenerator[WorkerProcess, None]:
-        """An idle worker of this agent and effect, or a new one, for the length of the block."""
+        """A block with an idle or new worker of this agent and effect."""
         agent = places.owner_of(agent, where)
         shared = isinstance(where, Place)  # with units each is, and the limit is one of connections
         limit = SHARED_CONNECTIONS if shared else self._settings.max_per_effect
@@ -297,7 +297,7 @@ class Pool:
         return None
 
     async def _open(self, lane: Lane, agent: str, where: Effect | Place) -> WorkerProcess:
-        """A connection to a new worker, or another one to the worker that a place or a unit has already."""
+        """A connection to a new worker, or to the existing worker of a place or unit."""
         self._check_open()
         if where is Effect.CHANGE and not self.has_change(agent):
             raise WorkerUnavailable(
@@ -343,7 +343,7 @@ class Pool:
         self._panic.check()
 
     async def _hang_up(self, worker: WorkerProcess, call_id: str) -> None:
-        """Let the worker cancel its call by closing the connection; kill it when it does not come back."""
+        """Close the connection so that the worker cancels its call; kill a worker that does not finish."""
         lane = self._lanes[worker.agent, worker.where]
         if worker not in lane.workers:
             return
@@ -368,7 +368,7 @@ class Pool:
             lane.workers.append(replace(worker, busy=False, idle_since=time.monotonic()))
 
     async def _end(self, worker: WorkerProcess) -> None:
-        """Close a connection, and end its worker with the last one."""
+        """Close a connection, and with the last one end its worker."""
         lane = self._lanes.get((worker.agent, worker.where))
         if lane is not None and worker in lane.workers:
             lane.workers.remove(worker)
@@ -387,9 +387,9 @@ class Pool:
 
 
 async def choose_source(settings: configuration.Worker, paths: Paths) -> Source:
-    """The worker units where they are proven to work, else the best sandbox that works here.
+    """The worker units if they are proven to work, else the best sandbox that works here.
 
-    Raises WorkerUnavailable where the configuration wants the units and nothing else.
+    Raises WorkerUnavailable if the configuration requires units that do not work.
     """
     problem = ""
     if settings.sandbox in ("auto", "systemd") and first_units.expected():

@@ -1,8 +1,8 @@
-"""Kills a process and everything that came from it, from outside, when nobody inside does it in time.
+"""Kills a process and its descendants from outside, when nothing inside does it in time.
 
-It is the last resort of an emergency stop: `keeper` and `leftovers` do the same from within, in one pass. The
-processes are stopped first, again and again until there is none that still runs, so that none can fork while
-they are counted; then all are killed.
+This is the last resort of an emergency stop: `keeper` and `leftovers` do the same from inside, in one pass.
+The processes are stopped first, repeatedly until none still runs, so that none can fork while they are
+listed. Then all are killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROUNDS = 50
 
 
 def kill_tree(root: int) -> None:
-    """Kill a process and its descendants. What may not be signalled, or is gone, is left."""
+    """Kill a process and its descendants. A process that may not be signalled, or is gone, is skipped."""
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
         running = tree(root) - stopped
@@ -31,7 +31,7 @@ def kill_tree(root: int) -> None:
 
 
 def tree(root: int) -> set[int]:
-    """A process and its descendants of this moment (proc_pid_task(5), `children`)."""
+    """A process and its current descendants (proc_pid_task(5), `children`)."""
     found: set[int] = set()
     waiting = [root]
     while waiting:

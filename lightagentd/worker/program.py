@@ -5,10 +5,10 @@ systemd passes sockets (sd_listen_fds(3)). Only the daemon's user can connect to
 it is done, when its time is over, or when the daemon hangs up; then everything that it started is
 killed, and its scratch folder is removed. A worker holds no key and knows no session.
 
-One worker runs one call at a time where the pool starts it (see `pool`), so that whatever is left over
-when a call ends belongs to that call; in a worker unit each call has a cgroup, and several run at once. The
-result goes out when what is left over is killed, not before.
-Where the daemon starts the worker, `keeper` comes first and calls `main`; in a worker unit, `unit` does.
+A worker that the pool starts runs one call at a time (see `pool`), so that all leftover processes belong to
+that call. In a worker unit each call has a cgroup, and several calls run at once. The result is sent only
+after the leftover processes were killed. `keeper` calls `main` if the daemon starts the worker; in a worker
+unit, `unit` does.
 """
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
@@ -60,7 +60,7 @@ _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
-    """What the daemon asks a worker."""
+    """The interface of a worker for the daemon."""
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
@@ -196,12 +196,12 @@ class Worker:
         tools.ready = self._adopt
 
     def _adopt(self, tool: Tool) -> None:
-        """Let a tool that was just loaded publish through this worker."""
+        """Let a newly loaded tool publish through this worker."""
         tool.publish = self.publish
 
     @property
     def running(self) -> int:
-        """How many calls run."""
+        """The number of running calls."""
         return len(self._calls)
 
     def find(self, tool: str, action: str) -> Action:
@@ -219,7 +219,7 @@ class Worker:
         return found
 
     def publish(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
-        """Keep an event of a tool's for the daemon; beyond the limit it is counted and left out."""
+        """Keep an event of a tool for the daemon; beyond the limit it is dropped and counted."""
         json.dumps(data, allow_nan=False)
         if len(self._published) >= _PUBLISHED_LIMIT:
             self._lost += 1
@@ -228,7 +228,7 @@ class Worker:
         self._publishing.set()
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """What tools publish, as it comes."""
+        """The tools' published events as they arrive."""
         while True:
             self._publishing.clear()
             while self._published:
@@ -242,7 +242,7 @@ class Worker:
     async def preview(
         self, action: Action, args: Args, agent: str, session: str, owner: int
     ) -> Preview | None:
-        """What a call would do, as its tool says it. Raises what the tool raises."""
+        """The tool's preview of a call. Raises the tool's errors."""
         owning = self.tools[action.tool].tool
         assert owning is not None
         call_id = f"preview-{next(self._previews)}"
@@ -269,13 +269,13 @@ class Worker:
             remove(context.scratch)
 
     async def prove(self) -> list[str]:
-        """What a command can do and must not. Raises WorkerUnavailable."""
+        """The forbidden things that a command can do. Raises WorkerUnavailable."""
         async with self._held(f"proof-{next(self._previews)}"):
             return await prove(self._effect)
 
     @contextlib.asynccontextmanager
     async def _held(self, call_id: str) -> AsyncIterator[None]:
-        """What is started in the block ends with it, where calls have cgroups."""
+        """A block that ends all processes started in it, if calls have cgroups."""
         cgroup = self._cgroup_of(call_id)
         try:
             with cgroup or contextlib.nullcontext():
@@ -285,7 +285,7 @@ class Worker:
                 await cgroup.end()
 
     def _cgroup_of(self, call_id: str) -> CallCgroup | None:
-        """The cgroup of a call that begins, where calls have cgroups. Raises WorkerUnavailable."""
+        """A new call's cgroup, if calls have cgroups. Raises WorkerUnavailable."""
         try:
             return self._cgroups.make(call_id) if self._cgroups is not None else None
         except OSError as err:
@@ -299,7 +299,7 @@ class Worker:
     async def run(
         self, action: Action, args: Args, context: CallContext, whose: EventContext
     ) -> AsyncIterator[dict[str, Any]]:
-        """The call's output and events as they come, then its result. Raises what the action raised."""
+        """The call's output and events as they arrive, then its result. Raises the action's errors."""
         try:
             cgroup = self._cgroup_of(context.call_id)
         except WorkerUnavailable:
@@ -331,7 +331,7 @@ class Worker:
             over.set()
 
     async def settle(self, call_id: str) -> None:
-        """Wait until this call does not run."""
+        """Wait until this call has ended."""
         for _ in range(2):
             await asyncio.sleep(0)  # a call that came before on another connection begins in this time
         over = self._calls.get(call_id)
@@ -339,14 +339,14 @@ class Worker:
             await over.wait()
 
     def _clear_scratch(self, used: Path) -> None:
-        """Remove a call's folder, and where the folder above it is the worker's alone, everything in that."""
+        """Remove a call's folder, and everything in the folder above if that belongs to this worker alone."""
         remove(used)
         if self._own_scratch and not self.running:
             for entry in self._scratch.iterdir():
                 remove(entry)
 
     async def _end_leftovers(self, cgroup: CallCgroup | None) -> None:
-        """Kill what the ended call left behind, and wait until it is gone."""
+        """Kill the processes that an ended call left, and wait until they are gone."""
         if cgroup is not None:
             await cgroup.end()
             return
@@ -360,7 +360,7 @@ class Worker:
         _log.error("processes of an ended call cannot be killed: %s", children())
 
     async def close(self) -> None:
-        """Let every tool let go of what it holds."""
+        """Make every tool release its resources."""
         for loaded in self.tools.loaded.values():
             if loaded.tool is None:
                 continue
@@ -371,14 +371,14 @@ class Worker:
 
 
 def _harden(ends: Ends) -> None:
-    """No core and no /proc/PID/mem of this process for the shells it runs; what they leave comes to it."""
+    """Deny the shells this process' core and /proc/PID/mem, and adopt the processes that they leave."""
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
     if ends is not Ends.CGROUP:  # there they go to systemd
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
 
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:
-    """Serve until SIGTERM or `Retire`, or until nobody was connected for a while."""
+    """Serve until SIGTERM or `Retire`, or an idle time without a connection."""
     stop = worker.retired
     loop = asyncio.get_running_loop()
     if os.getpid() != 1:  # an init without a handler gets no signal of its namespace (pid_namespaces(7))
@@ -412,7 +412,7 @@ def main(
     cgroups: CallCgroups | None = None,
     effect: Effect = Effect.OBSERVE,
 ) -> None:
-    """Be a worker until there is nothing to do for it; `ends` says how the rest of a call is killed.
+    """Run as a worker until it is no longer needed; `ends` says how a call's leftovers are killed.
 
     `cgroups` and `effect` are those of a worker unit.
     """

@@ -1,7 +1,7 @@
-"""What a command of this worker can do that its effect forbids: found out by trying, not from configuration.
+"""Tests whether a command of this worker can do something that its effect forbids.
 
-A short program is started as any command of a call is, and tries. It is what makes the daemon say that a
-backend enforces effects; what it prints is a list of sentences, and an empty one is the proof.
+A short program is started like any command of a call, and tries it. It prints a list of what worked; an empty
+list is the proof that the backend enforces effects.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ print(json.dumps(possible))
 
 
 async def prove(effect: Effect) -> list[str]:
-    """What a command can do and must not, as verbs: `write to /tmp`. Raises WorkerUnavailable."""
+    """The forbidden things that a command can do, as verbs: `write to /tmp`. Raises WorkerUnavailable."""
     scoped = "scoped" if landlock.scoped() else "unscoped"
     argv = [sys.executable, "-I", "-S", "-c", _ATTEMPTS, effect.value, scoped]
     try:

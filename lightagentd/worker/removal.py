@@ -1,9 +1,9 @@
-"""Removes what a command may have left in a folder, however that is nested, named or closed.
+"""Removes everything that a command left in a folder, with any nesting, names and modes.
 
 A command can put folders into folders until no path is short enough and no recursion deep enough to reach the
-last one. So nothing here walks down: a folder inside a folder is moved up to the top, where it is taken in
-its turn. One descriptor is open at a time, and the time that it takes grows with the number of entries.
-Nobody else may change the folder meanwhile: what used it has ended.
+last one. So nothing here descends: a nested folder is moved up to the top, and removed there later. One
+descriptor is open at a time, and the time grows with the number of entries. Nobody else may change the folder
+meanwhile: its users have ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ALL_OF_IT = 0o700
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a symbolic link itself, or a folder with everything in it. What is gone is gone already.
+    """Remove a file, a symbolic link itself, or a folder with its content. Missing entries are ignored.
 
-    Raises OSError when something cannot be removed, such as what lies on another file system.
+    Raises OSError when something cannot be removed, such as files on another file system.
     """
     try:
         info = path.lstat()
@@ -68,7 +68,7 @@ def _take_files(folder: int, top: int, numbers: itertools.count[int]) -> list[st
 
 
 def _moved(name: str, folder: int, top: int, numbers: itertools.count[int]) -> str:
-    """Move a folder to the top under a name that nothing else has there; gives that name."""
+    """Move a folder to the top under a free name; gives that name."""
     while True:
         new = f"removed-{next(numbers)}"
         with contextlib.suppress(FileNotFoundError):

@@ -1,13 +1,13 @@
-"""How the daemon starts a worker where systemd does not do it, and what then holds the worker.
+"""Starts workers from the daemon where systemd does not, and confines them.
 
 `bwrap` builds the sandbox for observe and reach: the machine's files read-only, `/run` an allow-list, no
 capabilities, the system call filter of `seccomp`, and a scratch folder as the only place to write. A Landlock
-domain keeps signals and traces inside; where the kernel cannot do that (before Linux 6.12), it is a PID
-namespace, and `Backend.limits` says what that takes away. `none` starts the worker without bwrap: it enforces
-nothing, says so, and policy then counts shell commands as `change`. A worker for change is never in bwrap.
+domain confines signals and tracing. Before Linux 6.12 a PID namespace does it instead, and `Backend.limits`
+names the drawbacks. `none` starts the worker without bwrap and enforces nothing; policy then counts shell
+commands as `change`. A worker for change never runs in bwrap.
 
 As root, confined workers become the user `nobody` with the groups `adm` and `systemd-journal`. A worker for
-change, which exists only where an administrator named its agent, stays what the daemon is.
+change, which exists only if an administrator named its agent, keeps the daemon's user.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ HOME_SECRETS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """What holds a worker. `enforced`: the kernel keeps observe from writing and from the network."""
+    """The sandbox of a worker. `enforced`: the kernel keeps observe from writing and from the network."""
 
     name: str
     enforced: bool
@@ -96,9 +96,9 @@ class Backend:
 
 
 async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) -> Backend:
-    """The backend to use for `auto`, `bwrap` or `none`; it is tried out, not assumed.
+    """The backend for `auto`, `bwrap` or `none`, chosen by trying it.
 
-    `landlock_abi` is that of the kernel, unless a test names an older one.
+    `landlock_abi` is the kernel's, unless a test gives an older one.
     """
     level = landlock.abi() if landlock_abi is None else landlock_abi
     if wanted == "none":
@@ -126,7 +126,9 @@ async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) 
 
 
 async def has_bus_door() -> bool:
-    """Whether commands can have one (`busdoor`). A program of its own tries it: a daemon has threads."""
+    """Whether commands can have a bus door (`busdoor`). A separate program tries it, since a daemon has
+    threads.
+    """
     try:
         argv = [sys.executable, "-m", "lightagentd.worker.busdoor"]
         tried = await start(argv, env={}, stderr=asyncio.subprocess.DEVNULL)
@@ -153,7 +155,7 @@ def _bare(level: int, reason: str) -> Backend:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A worker to start, which serves on `listen_fd`."""
+    """A worker to start. It serves on `listen_fd`."""
 
     where: Effect | Place
     backend: Backend
@@ -168,13 +170,13 @@ class Wanted:
 
     @property
     def effect(self) -> Effect:
-        """A watcher's sandbox is that of observe."""
+        """The effect whose sandbox is used; observe for a watcher."""
         return self.where if isinstance(self.where, Effect) else Effect.OBSERVE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mounts:
-    """What bwrap mounts for a worker beside the machine's files."""
+    """The mounts of bwrap for a worker beside the machine's files."""
 
     needed: Iterable[Path] = ()
     """Must stay readable for the worker."""
@@ -189,7 +191,7 @@ class Mounts:
 
 
 class Filter:
-    """The system call filter of an effect in a memory file, open while the block runs."""
+    """A block with an effect's system call filter in an open memory file."""
 
     def __init__(self, effect: Effect, *, bus: bool = False) -> None:
         families = seccomp.OBSERVE_FAMILIES if effect is Effect.OBSERVE else seccomp.REACH_FAMILIES
@@ -252,7 +254,7 @@ def bwrap_argv(effect: Effect, backend: Backend, paths: Paths, filter_fd: int, m
 
 
 def home_secrets() -> list[Path]:
-    """What lies in the home folder of an ordinary user's own daemon and is nobody's to observe."""
+    """The files in an ordinary user's home folder that no worker may observe."""
     if os.geteuid() == 0:
         return []
     home = Path(os.environ.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir)
@@ -260,9 +262,9 @@ def home_secrets() -> list[Path]:
 
 
 def _keep_reachable(needed: Iterable[Path]) -> tuple[list[str], list[str]]:
-    """Mounts that keep paths readable for `nobody` although a folder above them is closed to others.
+    """Mounts that keep paths readable for `nobody` although a parent folder is closed to others.
 
-    The second list has the closed folders, over which an empty one lies.
+    The second list has the closed folders, which an empty folder covers.
     """
     argv: list[str] = []
     opened: list[str] = []
@@ -290,7 +292,7 @@ def _open_to_others(folder: Path) -> bool:
 
 
 def switch_user_argv() -> list[str]:
-    """As root: the command that becomes `nobody` and then runs the rest; else nothing."""
+    """As root, the command that becomes `nobody` and runs the rest; otherwise empty."""
     if os.geteuid() != 0:
         return []
     groups = ",".join(str(gid) for gid in worker_groups())
@@ -308,7 +310,7 @@ def switch_user_argv() -> list[str]:
 
 
 def worker_groups() -> list[int]:
-    """The groups that may read logs, where they exist."""
+    """The existing groups that may read logs."""
     found = []
     for name in ("adm", "systemd-journal"):
         try:
@@ -347,13 +349,13 @@ def worker_argv(wanted: Wanted, *, filter_fd: int, lifeline_fd: int) -> list[str
 
 
 def _first_to_go() -> list[str]:
-    """The command that has the kernel take what follows first when memory is short (choom(1))."""
+    """The command that makes the kernel kill the following program first when memory is short (choom(1))."""
     return ["choom", "-n", str(OOM_SCORE_ADJ), "--"] if shutil.which("choom") else []
 
 
 @dataclass(kw_only=True, eq=False)
 class Child:
-    """A worker that the daemon started, with what holds it. Whoever spawned it calls `end`."""
+    """A worker that the daemon started, and its sandbox. Its starter calls `end`."""
 
     process: asyncio.subprocess.Process
     lifeline: int
@@ -361,7 +363,7 @@ class Child:
     backend: Backend
 
     async def end(self) -> None:
-        """End the worker and everything that it runs, and wait until that is done."""
+        """End the worker and everything that it runs, and wait for it."""
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
@@ -375,7 +377,7 @@ class Child:
             await self.process.wait()
 
     def tell_at_once(self) -> None:
-        """Have the keeper kill everything at once; waits for nothing."""
+        """Make the keeper kill everything at once, without waiting."""
         if self.lifeline >= 0:
             with contextlib.suppress(OSError):  # nobody is there to read it
                 os.write(self.lifeline, AT_ONCE)
@@ -383,7 +385,7 @@ class Child:
             self.lifeline = -1
 
     async def kill(self) -> None:
-        """As `end`, but without the time for anything to end by itself."""
+        """As `end`, but without a grace time."""
         self.tell_at_once()
         try:
             async with asyncio.timeout(KILL_PATIENCE_S):

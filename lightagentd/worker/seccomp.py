@@ -1,16 +1,16 @@
 """The system call filter of confined workers that the daemon starts itself, made by libseccomp.
 
 It is what `RestrictAddressFamilies=`, `RestrictNamespaces=` and a part of `SystemCallFilter=` are in the
-worker units (systemd.exec(5)); see seccomp(2). Sockets exist only for the families that an effect needs, and
-AF_UNIX is not one of them: a socket of another service, in whatever folder or abstract, would be a way to
-change things (where the bus is let in, `busdoor` answers for them). Pairs of connected sockets can be made,
-except datagram ones, which can still send to anybody (the kernel takes SOCK_RAW for one, too). Other
-processes cannot be slowed down or pinned, and no namespace can be made. Calls that a tool has no use for and
-that have a history of holes answer EPERM; io_uring is among them, since it opens sockets past any filter of
+worker units (systemd.exec(5)); see seccomp(2). Sockets exist only for the families that an effect needs.
+AF_UNIX is not one of them: over a Unix socket, by path or abstract, another service could be made to change
+things (where the bus is allowed, `busdoor` handles them). Pairs of connected sockets can be made, except
+datagram ones, which can still send to anybody (the kernel treats SOCK_RAW as one, too). Other processes
+cannot be slowed down or pinned, and no namespace can be made. Calls that tools do not need and that have a
+history of vulnerabilities answer EPERM. io_uring is one of them, since it opens sockets past any filter of
 socket(2). Calls of another architecture than the machine's own (a 32-bit program, x32) kill the process.
 
-libseccomp compares 64 bits. The kernel looks at 32 of an int, so a rule that refuses one value looks at
-these alone (`_is`), and a rule that refuses all values but one looks at all bits and refuses more.
+libseccomp compares 64 bits, but the kernel uses only 32 bits of an int. So a rule that refuses one value
+compares only these (`_is`). A rule that refuses all values but one compares all bits and refuses more.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Program(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Raises OSError where it is not installed."""
+    """The library libseccomp. Raises OSError if it is not installed."""
     found = ctypes.CDLL(LIBRARY)
     found.seccomp_init.restype = ctypes.c_void_p
     found.seccomp_init.argtypes = (ctypes.c_uint32,)
@@ -103,7 +103,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def missing() -> str:
-    """Why no filter can be made here, as a sentence; empty where one can."""
+    """Why no filter can be made here, as a sentence; empty if one can."""
     try:
         program(REACH_FAMILIES)
     except OSError as err:
@@ -112,14 +112,14 @@ def missing() -> str:
 
 
 def supported() -> bool:
-    """Whether filters can be made: libseccomp is there, and knows this machine and its calls."""
+    """Whether filters can be made: libseccomp is installed, and knows this machine and its calls."""
     return not missing()
 
 
 def number(name: str) -> int:
-    """The number of a system call on this machine. It is negative where this machine does not have it.
+    """The number of a system call; negative if this machine does not have it.
 
-    Raises OSError where libseccomp is missing or too old to know the call.
+    Raises OSError if libseccomp is missing or does not know the call.
     """
     found = int(_library().seccomp_syscall_resolve_name(name.encode()))
     if found == _UNKNOWN:
@@ -128,9 +128,9 @@ def number(name: str) -> int:
 
 
 def enter(code: bytes) -> None:
-    """Put this thread, and all that it starts, under a filter as `program` makes it. Raises OSError.
+    """Apply a filter of `program` to this thread and all that it starts. Raises OSError.
 
-    Where an older filter answers a call with an error too, the answer is that of the newer one (seccomp(2)).
+    If an older filter also answers a call with an error, the newer answer counts (seccomp(2)).
     """
     held = _Program(len(code) // 8, code)
     libc.forbid_new_privileges()
@@ -138,9 +138,9 @@ def enter(code: bytes) -> None:
 
 
 def listen(code: bytes) -> int:
-    """As `enter`, with a filter that was made with `bus`; gives the descriptor for who answers (`busdoor`).
+    """As `enter`, with a filter made with `bus`; gives the descriptor for `busdoor`, which answers.
 
-    Raises OSError, EBUSY where this process is under another filter with a listener already.
+    Raises OSError: EBUSY if this process already has a filter with a listener.
     """
     held = _Program(len(code) // 8, code)
     libc.forbid_new_privileges()
@@ -151,7 +151,7 @@ def listen(code: bytes) -> int:
 def program(
     families: Sequence[int], *, refused: Sequence[str] = (), uid: int | None = None, bus: bool = False
 ) -> bytes:
-    """The filter as bwrap's `--seccomp` takes it: an array of `struct sock_filter`.
+    """The filter in the form of bwrap's `--seccomp`: an array of `struct sock_filter`.
 
     `families` are the socket families that may be used, `refused` are further calls that answer EPERM. With
     `uid`, a program that drops privileges is told that it worked although nothing is done: ip(8) and ping(8)
@@ -184,7 +184,7 @@ def _check(result: int) -> None:
 
 
 def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, bus: bool) -> Iterator[_Rule]:
-    """What is decided about each system call that is looked at."""
+    """The decisions about the filtered system calls."""
     refuse = _ERRNO | EPERM
     for name in (*_REFUSED, *refused):
         yield name, refuse, ()

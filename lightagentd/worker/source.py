@@ -1,4 +1,4 @@
-"""Where the pool has its workers from: the daemon starts them (`local`), or systemd does, as units (`units`).
+"""The source of the pool's workers: the daemon starts them (`local`), or systemd does, as units (`units`).
 
 The pool makes one `Source` and owns it; the source owns its children.
 """
@@ -16,7 +16,7 @@ from lightagentd.worker.sandbox import Backend
 
 
 class Child(Protocol):
-    """One worker. Its `lock` is held while somebody connects to it and while it is ended."""
+    """One worker. Hold its `lock` to connect to it and to end it."""
 
     backend: Backend
     lock: asyncio.Lock
@@ -25,31 +25,31 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """The worker, or what holds it; 0 where that is not known."""
+        """The process id of the worker or its keeper; 0 if unknown."""
 
     def answers(self, connection: VarlinkConnection, /) -> bool:
-        """Whether the worker is there to answer on this connection."""
+        """Whether the worker can answer on this connection."""
 
     async def connect(self) -> VarlinkConnection:
         """Connect, and wait for its first answer. Hold its `lock`. Raises WorkerUnavailable."""
 
     async def discard(self, *, at_once: bool) -> None:
-        """Let go of a worker that was just opened, and that could not be connected to or is not wanted."""
+        """Discard a newly opened worker that cannot be connected to or is not wanted."""
 
     async def end(self) -> None:
-        """End the worker, with all that it runs. Hold its `lock`."""
+        """End the worker with all that it runs. Hold its `lock`."""
 
     async def end_hung(self) -> None:
-        """End a worker that does not come back from a call."""
+        """End a worker that hangs in a call."""
 
 
 class Source(Protocol):
-    """Opens workers. `backend` is what holds the workers of observe and reach."""
+    """Opens workers. `backend` is the sandbox of the workers of observe and reach."""
 
     backend: Backend
 
     def has(self, agent: str, where: Effect | Place) -> bool:
-        """Whether there can be such a worker: for CHANGE an administrator gives it, and not each machine has
+        """Whether there can be such a worker: an administrator must enable CHANGE, and some machines have no
         INSPECT.
         """
 
@@ -57,13 +57,13 @@ class Source(Protocol):
         """How an administrator gives an agent a worker for change, as a sentence."""
 
     def holds_change(self, agent: str, /) -> tuple[str, str]:
-        """What a worker for change runs in, in a word, and what there is to say about that."""
+        """The name of the sandbox of a worker for change, and remarks about it."""
 
     async def open(self, agent: str, where: Effect | Place) -> Child:
         """A worker to connect to. Raises WorkerUnavailable."""
 
     async def end_agent(self, agent: str) -> None:
-        """Let go of what an agent had that stops. No connection to its workers is left."""
+        """Release the resources of a stopping agent. No connection to its workers is left."""
 
     async def end_unconnected(self, connected: Callable[[], Collection[Child]]) -> None:
         """End workers that run without a connection: they may have loaded older files."""
@@ -71,8 +71,8 @@ class Source(Protocol):
     async def kill_all(self, connected: Collection[Child], /) -> tuple[int, list[str]]:
         """In an emergency stop: kill every worker with all that it runs, without grace.
 
-        `connected` are the workers to which there were connections. Gives how many workers there were, and a
-        sentence for each that may still run.
+        `connected` are the workers that had connections. Gives the number of workers, and a sentence for each
+        that may still run.
         """
 
     def leave(self) -> None:
@@ -83,7 +83,7 @@ class Source(Protocol):
 
 
 async def greeted(path: Path) -> VarlinkConnection:
-    """A connection whose peer has answered. Raises OSError, Unavailable."""
+    """A connection after the peer's first answer. Raises OSError, Unavailable."""
     connection = await VarlinkConnection.connect(path)
     try:
         await connection.call("org.varlink.service.GetInfo")

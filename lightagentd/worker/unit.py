@@ -1,11 +1,11 @@
 """The main program of the worker units: `lightagent-observe@AGENT`, `-reach@` and `-change@`.
 
 systemd has made the sandbox that the unit file describes and passes the listening socket. Before it becomes
-the worker, this program adds what no unit file can say: each command gets a cgroup (`cgroups`), and, where
-the effect is confined, limits, a Landlock domain in which it can write to its scratch folder alone, signal
-and trace nothing outside, and not leave its cgroup, and a filter under which it has no Unix socket but to the
-filtered bus (`busdoor`). What tools are told by environment comes from the
-administrator's configuration, which the worker reads for itself.
+the worker, this program adds what a unit file cannot express. Each command gets a cgroup (`cgroups`). If the
+effect is confined, each command also gets limits, a Landlock domain and a filter. In the domain it can write
+only to its scratch folder, signal and trace nothing outside, and not leave its cgroup. The filter allows no
+Unix socket but one to the filtered bus (`busdoor`). The environment of tools comes from the administrator's
+configuration, which the worker reads itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _confine(effect: Effect) -> None:
-    """Give every command of this worker limits, a domain, and a filter that knows no socket of a service.
+    """Give every command of this worker limits, a domain, and a filter without sockets to services.
 
     Exits where the kernel has no Landlock or the filter cannot be made.
     """
@@ -71,7 +71,7 @@ def _confine(effect: Effect) -> None:
 
 
 def _tell_tools(paths: Paths, effect: Effect) -> None:
-    """The environment that the pool gives to workers that it starts itself (`LocalWorkers.environment`)."""
+    """Set the environment that the pool gives to its own workers (`LocalWorkers.environment`)."""
     skills = content_folders("skills", paths)
     os.environ["LIGHTAGENT_SKILLS"] = ":".join(str(one) for one in skills)
     if effect is not Effect.OBSERVE:

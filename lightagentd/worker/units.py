@@ -1,12 +1,12 @@
-"""The daemon's side of the worker units: where systemd starts the workers and holds them.
+"""The daemon's side of the worker units, for workers that systemd starts and confines.
 
-For each agent and effect there is a socket unit, `lightagent-observe@ops.socket`; who connects to it has
-systemd start the service of that name. The daemon starts the sockets of observe and reach over D-Bus when an
-agent makes its first call (a polkit rule lets it), and an administrator enables those of change. The units of
-a place that all agents share are wanted by the daemon's own unit. `socket_of` says where each listens, and
-that is all that the pool needs: `UnitChild.connect` starts what is not there yet.
+Each agent and effect has a socket unit, such as `lightagent-observe@ops.socket`; a connection makes systemd
+start the service of that name. The daemon starts the sockets of observe and reach over D-Bus at an agent's
+first call (a polkit rule allows it); an administrator enables those of change. The daemon's own unit wants
+the units of the places that all agents share. The pool needs only the socket's path from `socket_of`:
+`UnitChild.connect` starts a missing unit.
 
-Instances are named after agents, whose names begin with a letter; `_describe` is the one that serves none.
+Instances are named after agents, whose names begin with a letter; the instance `_describe` serves no agent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UNIT = "org.freedesktop.systemd1.Unit"
 
 
 def name_of(agent: str, where: Effect | Place, kind: str) -> str:
-    """The unit that serves an agent's calls; `kind` is `socket` or `service`. Observe has the watcher."""
+    """The unit for an agent's calls; `kind` is `socket` or `service`. The watcher runs in observe."""
     if where in (Place.KEYS, Place.INSPECT):
         return f"lightagent-{where}.{kind}"
     effect = where if isinstance(where, Effect) else Effect.OBSERVE
@@ -69,7 +69,7 @@ def name_of(agent: str, where: Effect | Place, kind: str) -> str:
 
 
 def socket_of(agent: str, where: Effect | Place) -> Path:
-    """Where that unit listens: `observe@ops.sock`, `keys.sock`."""
+    """The socket of that unit: `observe@ops.sock`, `keys.sock`."""
     name = name_of(agent, where, "sock")
     return SOCKETS / name.removeprefix("lightagent-")
 
@@ -83,7 +83,7 @@ def there(path: Path) -> bool:
 
 
 class UnitChild:
-    """The worker of one unit; it may be running or not, since its socket starts it.
+    """The worker of one unit, running or not, since its socket starts it.
 
     Several lanes may share it.
     """
@@ -111,14 +111,14 @@ class UnitChild:
 
     @property
     def stoppable(self) -> bool:
-        """Whether the daemon may stop and kill it: the workers of agents, and not the machine's places."""
+        """Whether the daemon may stop and kill it: agents' workers, but not the machine's places."""
         return self.startable or self._where is Effect.CHANGE
 
     def answers(self, connection: VarlinkConnection) -> bool:
         return not connection.closed
 
     async def connect(self) -> VarlinkConnection:
-        """Start its socket where that is not there yet, and connect."""
+        """Start its socket if necessary, and connect."""
         timeout_s = self._units.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -155,18 +155,18 @@ class UnitChild:
         )
 
     async def discard(self, *, at_once: bool) -> None:
-        """Its unit stays as it is."""
+        """Nothing to do: the unit stays."""
 
     async def end(self) -> None:
         """Stop the worker; the next connection starts it again.
 
-        With the daemon its workers are stopped (PartOf=), and systemd would not do it before.
+        At the daemon's own stop, systemd stops its workers (PartOf=), and would not do it earlier.
         """
         if not self._units.leaving:
             await self._stop()
 
     async def _stop(self) -> None:
-        """One that only an administrator may stop is asked to leave by itself."""
+        """Stop the worker; one that only an administrator may stop is asked to exit."""
         self.outdated = False
         try:
             if self.stoppable:
@@ -177,7 +177,7 @@ class UnitChild:
             _log.warning("%s cannot be stopped: %s", self.service, err)
 
     async def end_hung(self) -> None:
-        """Kill it: a worker that hangs, or that a command has stopped (SIGSTOP), is gone then, too."""
+        """Kill the worker, even if it hangs or a command has stopped it (SIGSTOP)."""
         if not self.stoppable:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KILL_TIMEOUT_S):
@@ -204,7 +204,7 @@ class UnitChild:
 
 
 class UnitWorkers:
-    """What the pool knows of worker units. Holds no connection to the bus but while it asks."""
+    """The pool's view of worker units. Connects to the bus only for the length of a request."""
 
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
@@ -214,7 +214,7 @@ class UnitWorkers:
         """The daemon is being stopped, and its units after it."""
 
     async def problem(self) -> str:
-        """Why these units cannot be used or do not enforce effects, found by trying; empty when they do.
+        """Why these units are unusable or do not enforce effects, found by trying; empty if they are good.
 
         The daemon is the system's own (`expected`) when this is asked.
         """
@@ -236,7 +236,7 @@ class UnitWorkers:
         return ""
 
     def child(self, agent: str, where: Effect | Place) -> UnitChild:
-        """The worker for an agent's calls; the same object for all that one unit serves."""
+        """The worker for an agent's calls; one object for each unit."""
         name = name_of(agent, where, "service")
         if name not in self._children:
             self._children[name] = UnitChild(self, agent, where, self.backend)
@@ -264,7 +264,7 @@ class UnitWorkers:
         self.leaving = True
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to do: nothing is held open."""
 
     async def end_agent(self, agent: str) -> None:
         """Stop an agent's sockets and services of observe and reach."""
@@ -280,7 +280,7 @@ class UnitWorkers:
                         _log.warning("%s cannot be stopped: %s", unit, err)
 
     async def end_unconnected(self, connected: Callable[[], Collection[Child]]) -> None:
-        """systemd starts a running worker again when it restarts the daemon, and before it."""
+        """End them even at a start: systemd restarts running workers before it restarts the daemon."""
         try:
             names = await self._running()
         except LightagentError as err:
@@ -299,14 +299,14 @@ class UnitWorkers:
                 _log.warning("%s cannot be stopped: %s", service, err)
 
     async def _running(self) -> list[str]:
-        """The services of agents' workers that have processes or are about to. Raises what the bus raises."""
+        """The services of agents' workers that run or are starting. Raises the errors of the bus."""
         patterns = [f"lightagent-{effect}@*.service" for effect in Effect]
         async with bus.connect("system") as system:
             [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
         return [str(unit[0]) for unit in found]
 
     async def kill_all(self, connected: Collection[Child]) -> tuple[int, list[str]]:
-        """Also workers that this daemon did not start. Those of the machine's places are asked to leave."""
+        """Kill all workers, even those started by others; the machine's places are asked to exit."""
         places = [one for one in self._children.values() if one in connected and not one.stoppable]
         asking = asyncio.gather(*(child.end_hung() for child in places))
         killed = await self._kill_running()
@@ -329,10 +329,10 @@ class UnitWorkers:
         return ""
 
     async def kill(self, service: str) -> None:
-        """Kill all processes of a worker's service, and wait until it runs no more.
+        """Kill all processes of a worker's service, and wait until it has ended.
 
-        Not for a job of the service manager: one that waits for the daemon's own end would never be done.
-        Raises TimedOut and what the bus raises.
+        It does not wait for a job of the service manager: a job that waits for the daemon's end would never
+        finish. Raises TimedOut and the errors of the bus.
         """
         async with bus.connect("system") as system:
             try:
@@ -352,9 +352,9 @@ class UnitWorkers:
                 raise TimedOut(f"{service} was killed and has not ended in {KILL_TIMEOUT_S:g} s.") from err
 
     async def job(self, method: str, unit: str) -> None:
-        """Have systemd start or stop a unit, and wait until it has.
+        """Make systemd start or stop a unit, and wait for it.
 
-        Raises WorkerUnavailable, TimedOut, and what the bus raises.
+        Raises WorkerUnavailable, TimedOut, and the errors of the bus.
         """
         try:
             async with asyncio.timeout(JOB_TIMEOUT_S), bus.connect("system") as system:
@@ -380,7 +380,7 @@ class UnitWorkers:
         return found
 
     async def _prove(self, effect: Effect) -> Sequence[str]:
-        """What a command of that effect can do and must not, tried in the instance that serves no agent."""
+        """The forbidden things that a command of that effect can do, tried in the agentless instance."""
         child = self.child("", effect)
         async with child.lock:
             connection = await child.connect()
@@ -403,7 +403,7 @@ def _backend() -> Backend:
 
 
 def _can_ping() -> bool:
-    """Whether the user of reach may send echo requests without privileges (icmp(7))."""
+    """Whether the user of the reach workers may send echo requests without privileges (icmp(7))."""
     try:
         first, last = map(int, Path("/proc/sys/net/ipv4/ping_group_range").read_text().split())
         return first <= pwd.getpwnam(f"{USER}-{Effect.REACH}").pw_gid <= last

@@ -1,7 +1,7 @@
-"""The tools that are about the daemon's own state and run in it: asking a person, memories, the plan.
+"""The built-in tools, which use the daemon's own state and run in it: human, memory, plan, tool search.
 
-They are declared as every tool is (`lightagentd.tool`), with `place=Place.DAEMON`, and pass through the same
-dispatcher and policy. Nothing here touches the machine, and no file of an administrator's is loaded here.
+They are declared like every tool (`lightagentd.tool`), with `place=Place.DAEMON`, and pass through the same
+dispatcher and policy. They do not touch the machine and load no administrator's files.
 """
 
 from lightagentd.agents.builtin.running import BuiltinContext, Builtins

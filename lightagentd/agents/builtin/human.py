@@ -1,8 +1,8 @@
 """The built-in tool `human`: asks a person in the middle of a turn.
 
-The turn that asks is stored as waiting together with its question (`Inputs`), and its time stands
-still until there is an answer. The answer is a person's word, so it does not taint; that nobody answered in
-time is an answer, too. Who may answer is for the control planes to say: nothing that an agent does answers.
+The turn is stored as waiting together with its question (`Inputs`). Its clock stops until there is an answer.
+The answer comes from a person, so it does not taint the session. A timeout also counts as an answer. The
+control planes decide who may answer; an agent cannot.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Human(Tool):
 
 
 def answer_result(found: Input) -> Result:
-    """What the model reads of an answer, or of why there is none."""
+    """The text for the model: the answer, or the reason why there is none."""
     metadata: dict[str, Any] = {"input": found.id, "state": found.state.value}
     if found.state == "answered":
         metadata["answered_by"] = found.answered_by
@@ -122,6 +122,6 @@ def answer_result(found: Input) -> Result:
 
 
 def _encodable(text: str) -> str:
-    """Raises ValueError for half characters, which no terminal and no bus takes."""
+    """Raises ValueError for lone surrogates, which no terminal and no bus accepts."""
     text.encode()
     return text

@@ -1,11 +1,11 @@
-"""The built-in tool `memory`: what an agent keeps for its user beyond one conversation.
+"""The built-in tool `memory`: keeps facts for the agent's user beyond one conversation.
 
-An agent may keep only what cannot have come from outside. In a tainted session, in a turn that nobody
-watches, and for other agents than itself, it may only propose. `lightagentd.memory.memories` has the rules;
-this module says which of them applies to a call. A recalled memory does not taint the session: a person wrote
-or promoted it, or it comes from an untainted conversation.
+An agent may keep only facts that cannot have come from outside. It may only propose them in a tainted
+session, in a turn that nobody watches, or for other agents. `lightagentd.memory.memories` has the rules; this
+module picks the rule for a call. A recalled memory does not taint the session: a person wrote or promoted it,
+or it comes from an untainted conversation.
 
-A call that belongs to no turn is a person's own (`lactl tools call`), and is kept as theirs.
+A call outside of a turn is a person's own (`lactl tools call`), and its memory is kept as theirs.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Memory(Tool):
 
 
 def _limits(ctx: BuiltinContext, *, for_all: bool) -> tuple[bool, str]:
-    """Whether an agent makes the call, and why it may only propose, if so."""
+    """Whether an agent makes the call, and the reason if it may only propose."""
     if ctx.origin.turn is None:
         return False, ""
     if ctx.origin.tainted:

@@ -1,4 +1,4 @@
-"""The tool `plan`: how a model proposes a plan, and looks at it."""
+"""The built-in tool `plan`: a model proposes a plan or looks at it."""
 
 from __future__ import annotations
 

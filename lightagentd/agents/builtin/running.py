@@ -1,7 +1,7 @@
-"""Checks and runs the calls of built-in tools, as a worker does for other tools, but inside the daemon.
+"""Checks and runs calls of built-in tools inside the daemon, as a worker does for other tools.
 
-The daemon is protected here as a worker's process protects it: an unexpected error fails that call alone, a
-call that hangs is ended, and a result is checked.
+It protects the daemon as a worker process would: an unexpected error fails only that call, a call that hangs
+is ended, and results are checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_TIME_LIMIT_S = 0.0
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinContext:
-    """What a built-in action gets as its `ctx`."""
+    """The `ctx` of a built-in action."""
 
     call_id: str
     origin: Origin
@@ -64,8 +64,8 @@ class Builtins:
         self._by_name = {tool.name: tool for tool in tools}
 
     def beside(self, described: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-        """Of the tools that a worker described those that can be used beside these, and what is wrong with
-        the others, as sentences. No file can take a name that is built in.
+        """The worker's tools without name clashes, and the problems of the others as sentences. No file can
+        take the name of a built-in tool.
         """
         kept: list[dict[str, Any]] = []
         unused: list[str] = []
@@ -81,7 +81,7 @@ class Builtins:
         return kept, unused
 
     def described(self) -> list[dict[str, Any]]:
-        """As a worker describes its tools."""
+        """The descriptions of the tools, in the form that a worker uses."""
         return [
             describe(
                 LoadedTool(name=name, path=Path("(built in)"), tool=self._by_name[name], actions=actions)
@@ -101,8 +101,8 @@ class Builtins:
         return Checked(args=checked, preview="", expected={})
 
     async def run(self, tool: str, action: str, args: dict[str, Any], context: BuiltinContext) -> Result:
-        """Raises what the action raises, TimedOut, and Suspended when the daemon stops meanwhile; what it
-        should not raise, or give back, is a ToolError.
+        """Raises what the action raises, TimedOut, and Suspended when the daemon stops meanwhile. An
+        unexpected error or an invalid result becomes a ToolError.
         """
         found = self._action(tool, action)
         method: Any = found.method  # its context is this one, not a worker's
@@ -127,7 +127,7 @@ class Builtins:
 
 
 def _failed(action: Action, err: Exception) -> ToolError:
-    """No text of the error's own: it comes from inside the daemon."""
+    """An error without the original's text, which comes from inside the daemon."""
     return ToolError(
         f"{action.tool}.{action.name} failed inside the daemon ({type(err).__name__}).",
         suggestion="The journal says why.",

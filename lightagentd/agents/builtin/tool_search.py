@@ -1,7 +1,7 @@
-"""The built-in tool `tools`: finds the functions that a model has and was not offered.
+"""The built-in tool `tools`: finds functions that a model may call but was not offered.
 
-It is offered only where something is left out (`agents.tool_choice`). What it finds is offered from the next
-step on. It shows functions that the agent may use now, and nothing else.
+It is offered only when functions were left out (`agents.tool_choice`). The functions that it finds are
+offered from the next step on. It shows only functions that the agent may use now.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ToolSearch(Tool):
 
 
 def _line(action: ActionInfo) -> str:
-    """One function: its name, its arguments, those that need not be given with a `?`, and what it does."""
+    """One function: its name, its arguments (optional ones with a `?`), and its description."""
     required = action.schema.get("required", ())
     properties = action.schema.get("properties", {})
     arguments = ", ".join(name if name in required else f"{name}?" for name in properties)

@@ -1,10 +1,10 @@
-"""Asks the model for the next step of a turn: with what fits its window, and another model where one fails.
+"""Asks the model for the next step of a turn; keeps within its window and falls back to other models.
 
-`Asking` belongs to one turn. A model that fails before it said anything, however often it was tried, gives
-way to the next for the rest of the turn: along the agent's own list, then, when what failed is down, along
-what the configuration has for that. There the runbook takes over only where it knows what to do, else the
-turn ends with the error. An answer says at its end which other model gave it, and whether it was cut. A turn
-that used up a budget ends; no other model is asked.
+`Asking` belongs to one turn. A model that fails before it produced text, even after retries, is replaced for
+the rest of the turn. First the agent's own fallbacks are tried. If the failed model is down, the fallbacks of
+the configuration follow; the runbook is used there only if it knows the prompt. Otherwise the turn ends with
+the error. The end of an answer names the replacement model, and says if the answer was cut. A turn that used
+up a budget ends; no other model is asked.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Asking:
     async def _fall_back(
         self, err: ModelError | ContextFull, system: str, functions: Sequence[Function]
     ) -> None:
-        """Have the next model that can be asked answer from now on. Raises the error when there is none."""
+        """Switch to the next available model. Raises the error when there is none."""
         rest = self._clients[1:]
         while not rest and self._last_resort and is_down(err):
             client = self._last_resort.pop(0)
@@ -136,8 +136,8 @@ class Asking:
         await self._history.append(FellBack(code=err.code, message=message).event())
 
     def _with_remarks(self, reply: Reply) -> Reply:
-        """A turn's answer, with a last paragraph where it is not what was asked for. What is one JSON object
-        is left to be read by a program; the watchers are told all the same.
+        """A turn's answer, with a last paragraph if another model gave it or it was cut. An answer that is
+        one JSON object stays unchanged for programs; the watchers are told all the same.
         """
         remarks = []
         if self._why_not_first:
@@ -171,7 +171,7 @@ class Asking:
 
 
 def _too_long(err: BaseException) -> bool:
-    """Whether the endpoint refused a request for its length; not each client has its own error for that."""
+    """Whether the endpoint refused a request for its length; not every client has its own error for that."""
     return isinstance(err, ModelPromptTooLong) or (
         isinstance(err, ModelRejected) and says_too_long(err.message)
     )

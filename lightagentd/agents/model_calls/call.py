@@ -1,8 +1,7 @@
-"""One model call, whoever makes it and whatever for: checked against the budgets, counted, and stored.
+"""One model call of any kind: checked against the budgets, counted, and stored.
 
-A call that ends early is counted too, when the endpoint had it or the call was cancelled: with the tokens
-that it had counted until then, else as a step without usage. Its event is then `failed`. `retries`
-makes calls again.
+A call that ends early is counted too, if the endpoint received it or the call was cancelled. It counts with
+the tokens known until then, else as a step without usage, and its event is `failed`. `retries` repeats calls.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lightagentd.llm.protocol import (
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What one model call gave. `failed`: it ended early."""
+    """The result of one model call. `failed`: it ended early."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -49,10 +48,10 @@ class Reply:
     def stored(
         self, meter: Meter, *, counted_calls: int = 0, summary: bool = False
     ) -> tuple[list[NewEvent], list[Change]]:
-        """Count the call, once: its event, and the changes that must commit with that.
+        """Count the call, once; returns its event and the changes that must commit with it.
 
-        `counted_calls` is how many of the tool calls will run as far as the budgets go. `summary` says that
-        the call was made to shorten a conversation, and is no step of a turn.
+        `counted_calls` is the number of tool calls for which the budgets have room. `summary` says that the
+        call was made to shorten a conversation, and is no step of a turn.
         """
         changes = meter.count(self.model, self.usage, calls=counted_calls)
         usage = self.usage or Usage()
@@ -74,7 +73,7 @@ class Reply:
 
 @dataclass(kw_only=True)
 class Heard:
-    """What came of one answer until now. `on_first` is called when the endpoint says its first word."""
+    """One answer as received so far. `on_first` is called when its first part arrives."""
 
     on_first: Callable[[], None] | None = None
     texts: list[str] = field(default_factory=list)
@@ -113,7 +112,7 @@ async def model_call(
     hear: Callable[[Part], Awaitable[None]],
     heard: Heard | None = None,
 ) -> Reply:
-    """Make one call; `hear` is given each part. What comes back is counted by `Reply.stored`.
+    """Make one call; `hear` gets each part. `Reply.stored` counts the reply.
 
     `heard` is filled in as the answer comes.
 
@@ -157,14 +156,12 @@ def _reply(client: ModelClient, heard: Heard, started: float, *, failed: bool = 
 
 
 def store_failed(reply: Reply, meter: Meter) -> None:
-    """Count a call as failed, and have that stored before whatever is stored next; a disk that does not take
-    it fails that, too.
-    """
+    """Count a call as failed. Later appends follow its event, and fail if it cannot be stored."""
     store_unwatched(meter.ledger.history, *replace(reply, failed=True).stored(meter))
 
 
 def store_unwatched(history: History, events: Sequence[NewEvent], changes: Sequence[Change]) -> None:
-    """Append what nobody waits for. Raises StorageError when the history is closed."""
+    """Append without waiting. Raises StorageError when the history is closed."""
     if events:
         history.append(*events, changes=changes).add_done_callback(_seen)
 

@@ -1,7 +1,7 @@
-"""The model clients of all agents: which models each one asks, and whether that has changed since.
+"""The model clients of all agents: which models each agent asks, and whether a reload changes them.
 
-The daemon makes one `ModelClients`. An agent gets its clients when it starts, and closes them when it stops;
-a reload asks here which agents would get others now.
+The daemon makes one `ModelClients`. An agent gets its clients at its start and closes them at its stop. A
+reload asks here which agents need new clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lightagentd.skills import SkillCatalog
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """An agent's own model and its fallbacks, and behind them those of `[models] fallback`."""
+    """An agent's own model and its fallbacks, followed by those of `[models] fallback`."""
 
     own: list[ModelClient]
     last_resort: list[ModelClient]
@@ -51,17 +51,17 @@ class ModelClients:
         self._unmade: dict[str, ConfigError] = {}
 
     def take(self, models: Models) -> None:
-        """Make clients by another configuration from now on."""
+        """Use a new configuration for clients made from now on."""
         self.models = models
         self._metadata.take(models)
         self._unmade.clear()
 
     def problems(self) -> list[str]:
-        """Which models of `[models] fallback` cannot be asked, as sentences: agents work without them."""
+        """The unusable models of `[models] fallback`, as sentences; agents work without them."""
         return [f"Nothing falls back to {model}: {why}" for model, why in self._unmade.items()]
 
     def named_by(self, definition: AgentDefinition) -> list[str]:
-        """The models that an agent asks, each once; those that it falls back to after the first."""
+        """The models that an agent asks, each once: its own first, then the fallbacks."""
         front = definition.front
         return list(dict.fromkeys([front.model or self.models.default, *front.fallback]))
 
@@ -80,12 +80,12 @@ class ModelClients:
         return Clients(own=made, last_resort=last_resort)
 
     def changed(self, definition: AgentDefinition) -> bool:
-        """Whether an agent would get other clients than it has. Raises ConfigError when it would get none."""
+        """Whether the agent's clients would differ now. Raises ConfigError when they cannot be made."""
         own, behind = self._recipes(definition)
         return self._made_of.get(definition.name) != [*own, *behind.values()]
 
     def _recipes(self, definition: AgentDefinition) -> tuple[list[Recipe], dict[str, Recipe]]:
-        """Those of an agent's own models, and by model those of what every agent falls back to."""
+        """The recipes of an agent's own models, and by model those of the common fallbacks."""
         front, own = definition.front, self.named_by(definition)
         at_home = own[0].partition("/")[0]
         found = []
@@ -112,7 +112,7 @@ class ModelClients:
 
 
 def store_circuit(history: History, circuit: CircuitState) -> None:
-    """Store that an endpoint is left alone, or answers again; the event belongs to no turn."""
+    """Store that an endpoint is skipped, or answers again; the event belongs to no turn."""
     if circuit.state == "closed":
         message = f"The model endpoint {circuit.endpoint} answers again."
         told: EventType = CircuitClosed(endpoint=circuit.endpoint, message=message)

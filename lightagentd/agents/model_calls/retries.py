@@ -1,9 +1,9 @@
-"""The model calls of one turn, whatever they are for: each is made again when its failure may pass.
+"""Makes the model calls of one turn, and repeats a call whose failure may be temporary.
 
-One attempt is one `model_call`: it passes the budgets, and is counted when the endpoint had it. How long to
-wait between attempts says `llm.retry`; an endpoint that is down for everybody is left alone (`llm.circuit`).
-Nothing is tried again once text was given to `hear`, since whoever watches has read it. A wait is told to the
-watchers and stored, and ends at once with its turn.
+One attempt is one `model_call`: the budgets are checked, and it is counted if the endpoint received it.
+`llm.retry` sets the wait between attempts. An endpoint that is down for everybody is skipped (`llm.circuit`).
+A call is not repeated once `hear` got text, because the watchers have read it. Watchers are told of each
+wait, and it is stored; it ends at once with its turn.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lightagentd.llm.retry import Backoff, settings_of
 
 
 class ModelCalls:
-    """Makes them; the turn owns it. `turn` tells its attempts from those of others, `left_s` gives how much
-    time it has left, if something limits it.
+    """Makes the model calls of one turn, which owns it. `turn` tells its attempts from those of other turns.
+    `left_s` gives the turn's remaining time, if it is limited.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class ModelCalls:
     async def make(
         self, client: ModelClient, request: Request, hear: Callable[[Part], Awaitable[None]]
     ) -> Reply:
-        """One call with an answer that says or wants something; `Reply.stored` counts it.
+        """One call whose answer has text or tool calls; `Reply.stored` counts it.
 
-        Raises ModelError with how often it was tried, BudgetExceeded, StorageError, and what `hear` raises.
+        Raises ModelError with the number of attempts, BudgetExceeded, StorageError, and what `hear` raises.
         """
         backoff, circuit = Backoff(settings_of(client)), self._circuits.of(client)
         failure: ModelError | None = None
@@ -83,7 +83,7 @@ class ModelCalls:
             await self._wait(client, failure, wait_s or 0.0, tries)
 
     def _wait_s(self, backoff: Backoff, circuit: Circuit | None, model: str, err: ModelError) -> float | None:
-        """How long to wait before the next attempt; None for no other one."""
+        """How long to wait before the next attempt; None to give up."""
         wait_s = backoff.wait_s(err, left_s=self._left_s())
         if wait_s is None or circuit is None or circuit.open_s(model) <= wait_s:
             return wait_s
@@ -103,7 +103,7 @@ class ModelCalls:
         await asyncio.sleep(wait_s)
 
     def _with_something(self, reply: Reply) -> Reply:
-        """The answer, which is counted as a failed call where there is nothing in it.
+        """The answer; an empty one is counted as a failed call.
 
         Raises ModelEmpty, ModelFiltered.
         """
@@ -134,7 +134,7 @@ class ModelCalls:
 
 
 def _told(err: ModelError, tries: int, gave_up: str) -> ModelError:
-    """The error, with how often the call was made."""
+    """The error, with the number of attempts."""
     if tries > 1:
         err.message = f"{err.message.rstrip('.')}; tried {tries} times."
     if gave_up:

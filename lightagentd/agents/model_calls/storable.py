@@ -1,4 +1,4 @@
-"""What is stored of a model's message: without secrets, and without arguments that are for the tool alone."""
+"""Makes a model's message fit to be stored: without secrets and without arguments only for the tool."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lightagentd.redaction import Redactor
 
 
 def storable(message: Message, toolbox: Toolbox, redactor: Redactor) -> Message:
-    """A message of a model without secrets, and without the arguments that are for the tool alone: what is
-    stored of it, and what the model is sent of it from then on. What runs are the arguments as it wrote them.
+    """A model's message without secrets and without write-only arguments. This form is stored, and sent to
+    the model later. The call itself runs with the original arguments.
     """
     hidden = _without_hidden(message, toolbox)
     # An endpoint that signs its reasoning would refuse what is left of a block when a secret is taken out.
@@ -29,7 +29,7 @@ def storable(message: Message, toolbox: Toolbox, redactor: Redactor) -> Message:
 
 
 def _without_secrets(arguments: str, redactor: Redactor) -> str:
-    """Arguments as JSON: taken apart, since the name of a field says that it holds a secret."""
+    """Arguments as JSON. They are decoded, because the name of a field can mark a secret."""
     if not redactor.suspects(arguments.encode("utf-8", "replace")):
         return arguments
     try:

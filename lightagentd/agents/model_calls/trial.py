@@ -1,7 +1,7 @@
-"""One real call that shows what a model can do: `lactl models test`.
+"""Tests a model with one real call: `lactl models test`.
 
-The model is asked for a sentence and for a call of a function, which nothing runs. It is checked against the
-budgets, counted and stored as every other model call.
+The model is asked for a sentence and a function call, which is not run. The call is checked against the
+budgets, counted and stored like every other model call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN_CHARS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked for; `seen` is None where it cannot be told."""
+    """One tested ability; `seen` is None if unknown."""
 
     name: str
     seen: bool | None
@@ -60,7 +60,7 @@ class Check:
 
 @dataclass(kw_only=True)
 class Seen:
-    """What came of the call."""
+    """The results of the call."""
 
     reply: Reply
     conceded: str
@@ -158,7 +158,7 @@ def _tool_call(reply: Reply) -> Check:
 
 
 def _wrong(call: ToolCall) -> str:
-    """What is wrong with a call; empty when it is as it was asked for."""
+    """What is wrong with a call; empty when it is as requested."""
     if call.name != _FUNCTION.name:
         return f"it called {_shown(call.name)}, which was not offered"
     try:

@@ -1,8 +1,8 @@
-"""A plan: tasks that an agent proposes, a person looks at, and the agent then works off one by one.
+"""A plan: tasks that an agent proposes, a person reviews, and the agent then carries out one by one.
 
-A plan belongs to a session. Its phase goes from `drafting` to `ready` when there is something to look at, to
-`applying` when the person says so, and to `completed`. While it is drafted or ready, nothing runs in the
-session but what observes (`policy.decide`). `plans` moves it from one phase to the next.
+A plan belongs to a session. Its phase goes from `drafting` to `ready` when there is a plan to review, to
+`applying` when the person starts it, and to `completed`. While it is drafting or ready, only calls that
+observe run in the session (`policy.decide`). `plans` moves it from phase to phase.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """What a person who read the title, the tasks and their checks can name them by."""
+        """The digest of the title, the tasks and their checks, by which a person names what they read."""
         read = [self.title, [[task.id, task.text, task.check] for task in self.tasks]]
         return hashlib.sha256(dump_json(read)).hexdigest()[:32]
 
@@ -103,14 +103,14 @@ class Plan:
 
     @property
     def next(self) -> Task | None:
-        """The first task that was not begun yet."""
+        """The first task that has not begun."""
         return next((task for task in self.tasks if task.state == "pending"), None)
 
     def task(self, task_id: str) -> Task:
         return next(task for task in self.tasks if task.id == task_id)
 
     def with_task(self, task_id: str, *, state: TaskState, note: str = "", trace_id: str = "") -> Plan:
-        """The plan with one task in another state; a task that failed is where the plan stops."""
+        """The plan with one task in another state; the plan stops at a failed task."""
         tasks = tuple(
             replace(task, state=state, note=note, trace_id=trace_id or task.trace_id)
             if task.id == task_id
@@ -124,12 +124,12 @@ class Plan:
 
 
 def fresh(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The tasks as before any of them was begun."""
+    """The tasks, reset to their state before the start."""
     return tuple(Task(id=task.id, text=task.text, check=task.check) for task in tasks)
 
 
 def shown(session: str, plan: Plan | None) -> api.Plan:
-    """The plan as callers get it; its phase is `off` where there is none."""
+    """The plan as callers see it; the phase is `off` without a plan."""
     if plan is None:
         note = "There is no plan in this session."
         return api.Plan(session=session, phase="off", title="", tasks=[], stopped_at="", note=note, digest="")
@@ -158,7 +158,7 @@ def _note(plan: Plan) -> str:
 
 
 def to_apply(session: Session, choice: str) -> Plan:
-    """The plan that can be applied, or go on. Raises PlanConflict."""
+    """The plan, if it can be applied or continued. Raises PlanConflict."""
     plan = session.plan
     if plan is not None and plan.phase == "applying":
         if plan.stopped_at and choice:

@@ -1,12 +1,12 @@
-"""Drafts plans and applies them: what moves a session's plan from one phase to the next.
+"""Drafts and applies plans: moves a session's plan from one phase to the next.
 
-Each change of a plan commits with its event (`plan.*`). A task is one turn of the session; it is done when
-that turn ended without an error and its check passed, and that is stored together with the turn's end. After
-the first task that failed a person chooses. Prompts that come while a plan is applied wait for the running
-task, and go before the next one.
+Each change of a plan commits with its event (`plan.*`). A task is one turn of the session. It is done when
+the turn ended without an error and its check passed; this is stored together with the turn's end. After a
+failed task a person chooses how to go on. Prompts that arrive while a plan is applied run after the current
+task and before the next one.
 
-One change at a time is made to a plan. What forbids more takes effect before it is stored, and what allows
-more after it.
+A plan changes one step at a time. A change that forbids more takes effect before it is stored, one that
+allows more afterwards.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ STOPPED = "The daemon stopped in the middle; look at what the task did until the
 
 
 class Plans:
-    """One for the daemon; it holds nothing but what is in the sessions."""
+    """The daemon has one; all its state is in the sessions."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._locks: WeakKeyDictionary[Session, asyncio.Lock] = WeakKeyDictionary()
 
     async def begin(self, session: Session, *, by: int) -> Plan:
-        """Begin to draft; a plan that is drafted or ready stays. A call that runs already is not stopped.
+        """Begin to draft; a plan that is drafting or ready stays. A running call is not stopped.
 
         Raises PlanConflict while a plan is applied, StorageError.
         """
         return await uninterrupted(self._begin(session, by))
 
     async def set(self, session: Session, value: Any, *, by: int) -> Plan:
-        """Have a plan of a person's. Raises PlanInvalid, PlanConflict while one is applied, StorageError."""
+        """Take a plan from a person. Raises PlanInvalid, PlanConflict while one is applied, StorageError."""
         return await uninterrupted(self._take(session, value, by=by))
 
     async def propose(self, session: Session, value: Any, turn: Turn) -> Plan:
-        """Have a plan of the agent's. Raises as `set`, and PlanConflict unless one is drafted."""
+        """Take a plan from the agent. Raises as `set`, and PlanConflict unless one is being drafted."""
         return await uninterrupted(self._take(session, value, turn=turn))
 
     async def apply(
         self, agent: Agent, session: Session, choice: str, *, by: int, digest: str = ""
     ) -> Plan | None:
-        """Begin with the first task of a plan that is ready, or go on with one of CHOICES after a task that
-        failed. Gives the plan; None when it was aborted. With `digest` only the plan that has it is meant.
+        """Start a ready plan, or continue with one of CHOICES after a failed task. Gives the plan; None when
+        it was aborted. With `digest`, the plan must have this digest.
 
         Raises PlanConflict, InvalidArgument, SessionPaused, AgentNotRunning, Panicked, StorageError.
         """
@@ -107,11 +107,11 @@ class Plans:
         return await uninterrupted(self._apply(agent, session, choice, by, digest))
 
     async def end(self, agent: Agent, session: Session, *, by: int) -> None:
-        """Leave plan mode: the plan is dropped, and a task that runs is cancelled. Raises StorageError."""
+        """Leave plan mode: drop the plan and cancel its running task. Raises StorageError."""
         await uninterrupted(self._end(agent, session, by))
 
     async def check_task(self, turn: Turn, parts: AgentParts) -> None:
-        """At the end of a turn that came to its answer: see whether the task that it worked on is done."""
+        """After a turn's answer: check whether its task is done."""
         task = _task_of(turn)
         if task is not None and task.check:
             turn.task_note = await plan_task.check(task, turn, parts)
@@ -120,7 +120,7 @@ class Plans:
     async def ending(
         self, session: Session, turn: Turn, failure: LightagentError | None
     ) -> AsyncIterator[Lapsed]:
-        """Around storing how a turn ended: gives what is to be stored with it for the plan."""
+        """A block around storing a turn's end: gives what to store with it for the plan."""
         async with self._lock(session):
             plan, events = self._after(session, turn, failure)
             yield events, () if plan is None else (plan.change(),)
@@ -129,14 +129,14 @@ class Plans:
                 _tell(session, turn.task_id, turn)
 
     async def after_turn(self, agent: Agent, session: Session, turn: Turn) -> None:
-        """A turn of the session is over: go on to the next task, if a plan is applied."""
+        """After a turn's end: go on to the next task, if a plan is applied."""
         if session.plan is not None and session.plan.phase == "applying":
             await uninterrupted(self._go_on(agent, session, turn))
 
     async def resume(self, agent: Agent, session: Session) -> None:
-        """At the agent's start, once its unfinished turns were found: go on where the plan was.
+        """At the agent's start, after its unfinished turns were found: continue the plan.
 
-        A task whose turn is not there any more has failed. Raises StorageError.
+        A task whose turn is gone has failed. Raises StorageError.
         """
         if not session.deleted and (session.plan or any(turn.task_id for turn in session.queue)):
             await uninterrupted(self._resume(agent, session))
@@ -169,7 +169,7 @@ class Plans:
             return ready
 
     def _ready(self, session: Session, value: Any) -> Plan:
-        """The plan that is proposed, as it will be stored: without secrets. Raises PlanInvalid."""
+        """The proposed plan as it will be stored, without secrets. Raises PlanInvalid."""
         title, tasks = proposal(value)
         plan = Plan(session=session.id, phase="ready", title=title, tasks=tasks)
         kept = Plan.from_dict(self._history.redactor.value(plan.to_dict()))
@@ -227,7 +227,7 @@ class Plans:
     async def _forbid(
         self, session: Session, plan: Plan, *events: NewEvent, turn: Turn | None = None
     ) -> None:
-        """Store a plan that is drafted or ready. It is in force before, unless it cannot be stored."""
+        """Store a plan that is drafting or ready. It takes effect before, and is undone if storing fails."""
         session.check_there()
         before, session.plan = session.plan, plan
         try:
@@ -240,7 +240,7 @@ class Plans:
     async def _start(
         self, agent: Agent, session: Session, plan: Plan, task: Task | None, *events: NewEvent
     ) -> None:
-        """Store a plan that is applied, with the turn of its next task; without one it is completed."""
+        """Store a plan in application with the turn of its next task; without a next task it is completed."""
         with within(caller=plan.caller):  # also where it goes on after somebody else's prompt
             await self._begin_next(agent, session, plan, task, *events)
 
@@ -296,7 +296,7 @@ class Plans:
     def _after(
         self, session: Session, turn: Turn, failure: LightagentError | None
     ) -> tuple[Plan | None, Sequence[NewEvent]]:
-        """What the end of a turn makes of the plan, and the events that say so; None when nothing."""
+        """The plan after the end of a turn, and its events; None when nothing changes."""
         task = _task_of(turn)
         if task is not None and session.plan is not None:
             failed = turn.task_note if failure is None else failure.message
@@ -314,7 +314,7 @@ class Plans:
         return ready, (_event(session, _proposed(ready, None), turn),)
 
     def _ended_with(self, trace_id: str) -> str:
-        """Why the turn of a task ended, when the plan was not told."""
+        """Why a task's turn ended, when the plan was not told."""
         errors = self._history.select(Filter(trace=trace_id, topic="agent.error"), limit=1000)
         last = next((event for event in reversed(errors) if event.data and event.type != "fallback"), None)
         if last is None or last.data is None or last.type == "interrupted":
@@ -338,7 +338,7 @@ class Plans:
 
 
 def _after_task(session: Session, plan: Plan, task: Task, failed: str) -> tuple[Plan, Sequence[NewEvent]]:
-    """The plan after the turn of a task; `failed` says why that is not done, if it is not."""
+    """The plan after the turn of a task; `failed` says why the task is not done, if so."""
     after = plan.with_task(task.id, state="failed" if failed else "done", note=failed)
     why = {"note": failed} if failed else {}
     events = [_task_event(session, task.id, after.task(task.id).state, **why)]
@@ -349,7 +349,7 @@ def _after_task(session: Session, plan: Plan, task: Task, failed: str) -> tuple[
 
 
 def _task_of(turn: Turn) -> Task | None:
-    """The task that a turn works on, while the plan takes it for that."""
+    """The task that a turn works on, according to the plan."""
     plan = turn.session.plan
     running = plan.running if plan is not None and turn.task_id else None
     return running if running is not None and running.trace_id == turn.trace_id else None
@@ -380,6 +380,6 @@ def _proposed(plan: Plan, by: int | None) -> EventType:
 
 
 def _tell(session: Session, task: str = "", turn: Turn | None = None) -> None:
-    """Have whoever watches the session, or the turn, know how the plan stands."""
+    """Tell the watchers of the session, or of the turn, the state of the plan."""
     stream = session.stream if turn is None else turn.stream
     stream.emit(turn_events.PlanChanged(plan=asdict(shown(session.id, session.plan)), task=task))

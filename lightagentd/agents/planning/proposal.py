@@ -1,6 +1,6 @@
-"""Checks a proposed plan, `{title, tasks: [{id, text, check?}]}`; nothing else does.
+"""Checks a proposed plan, `{title, tasks: [{id, text, check?}]}`; no other module does.
 
-It comes from a model's call of `plan.propose`, from the text of its answer, or from a person.
+It comes from a model's call of `plan.propose`, from the text of a model's answer, or from a person.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TITLE_FROM_TEXT_CHARS = 60
 
 
 def proposal(value: Any) -> tuple[str, tuple[Task, ...]]:
-    """The title and the tasks of a proposed plan. Raises PlanInvalid that names the field.
+    """The title and the tasks of a proposed plan. Raises PlanInvalid, which names the field.
 
     Tasks without an id are numbered, and a plan without a title has that of its first task.
     """
@@ -47,8 +47,8 @@ def proposal(value: Any) -> tuple[str, tuple[Task, ...]]:
 
 
 def proposal_in_text(text: str) -> dict[str, Any] | None:
-    """The plan that an answer is, if the whole of it is one: exactly one JSON object with `tasks`, bare or in
-    exactly one code fence. Its shape is not checked.
+    """The plan in an answer that consists of nothing else: one JSON object with `tasks`, bare or in one code
+    fence. Its shape is not checked.
     """
     found = object_in_text(text)
     return found if found is not None and "tasks" in found else None

@@ -1,8 +1,8 @@
 """One task of a plan: the prompt of its turn, and its check.
 
 The check is a shell command that observes. It runs in the task's turn, after the model's answer, through the
-same policy, worker and history as every call; but the model did not ask for it, so it is no part of the
-conversation, and nobody is asked about it: what policy would ask about is refused, and the check has failed.
+same policy, worker and history as every call. The model did not ask for it, so it is not part of the
+conversation. Nobody is asked to approve it: if policy would ask, the check fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def prompt_of(plan: Plan, task: Task) -> Prompt:
 
 
 async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
-    """Run the check of a task at the end of its turn; says why it did not pass, or gives an empty string.
+    """Run the check of a task at the end of its turn; gives the reason of a failure, else an empty string.
 
     Raises StorageError, Suspended.
     """

@@ -1,1 +1,1 @@
-"""Sessions and what becomes of them: queue, copies, exports, imports, deletion, and what a restart finds."""
+"""Sessions: queue, copies, exports, imports, deletion, and recovery after a restart."""

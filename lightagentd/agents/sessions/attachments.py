@@ -1,4 +1,4 @@
-"""Checks what is attached to a prompt, and puts each attachment into a block behind the question.
+"""Checks the attachments of a prompt, and puts each into a block after the question.
 
 The blocks keep the order given, and each is labelled with the name of the attachment. An attachment is text
 from outside: it taints the session.
@@ -24,7 +24,7 @@ _CONTROL_MOST = 0.3
 
 
 def compose(prompt: Prompt, attachments: Sequence[Attachment], limits: Limits) -> Prompt:
-    """The prompt with its attachments behind it. Raises InvalidArgument and its kinds for attachments."""
+    """The prompt followed by its attachments. Raises InvalidArgument or a subclass."""
     if not attachments:
         return prompt
     if not prompt.text.strip():
@@ -64,7 +64,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_text(name: str, text: str, max_bytes: int) -> int:
-    """How many bytes it has."""
+    """The number of bytes of a valid text."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as err:

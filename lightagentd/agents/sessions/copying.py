@@ -1,8 +1,8 @@
 """Makes sessions of existing conversations: forks and imports.
 
-The messages of the new session are events of its own, each with where it comes from; they commit together
-with the session, so there is all of it or nothing. No call of the conversation runs again, and no approval,
-plan or queue comes along.
+The messages of the new session are its own events, and each names its origin. They commit together with the
+session, all or nothing. No call of the conversation runs again. Approvals, the plan and the queue are not
+copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_COPIED_BYTES = 64 << 20
 
 
 async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -> Session:
-    """A session of `owner` with the stored conversation of another one, up to a message if one is given.
+    """A new session of `owner` with the stored conversation of another, up to a message if one is given.
 
     Raises InvalidArgument for an event that is not one of its messages, LimitExceeded, MessageTooLarge,
     SessionNotFound, StorageError.
@@ -56,7 +56,9 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
 
 
 async def take(history: History, agent: str, owner: int, title: str, imported: Imported) -> Session:
-    """A session of `owner` with an imported conversation. It is text from outside. Raises StorageError."""
+    """A new session of `owner` with an imported conversation, which is text from outside. Raises
+    StorageError.
+    """
     named = history.redactor.text(title or title_from(imported.title) or "Imported")
     fresh = new_record(agent, owner, named)
     record = replace(fresh, tainted=True, tainted_by=IMPORTED)

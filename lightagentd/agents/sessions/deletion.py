@@ -1,9 +1,8 @@
-"""Deletes a session: its turns end, its data goes out of the history, and a tombstone stays.
+"""Deletes a session: ends its turns, removes its data from the history, and leaves a tombstone.
 
-The headers of its events stay with their hashes, so that the chain still verifies and shows that there was
-something; what was said, done and asked in it is gone, in one transaction with the tombstone. What the agent
-was told to remember (`memory`), the files that it changed and what its turns cost are not the session's, and
-stay.
+The headers of its events stay with their hashes, so that the chain still verifies and shows that the session
+existed. Its content is removed in one transaction with the tombstone. Memories (`memory`), changed files and
+usage do not belong to the session and stay.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current"
 
 
 class Deletion:
-    """Deletes sessions; the registry's parts of it are given, and nothing is owned."""
+    """Deletes sessions with functions of the registry; owns nothing."""
 
     def __init__(self, history: History, asked: AllQuestions, watches: Watches, ledger: Ledger) -> None:
         self._history = history
@@ -39,12 +38,12 @@ class Deletion:
         self._watches = watches
 
     async def delete(self, agent: Agent, session: Session, *, by: int, reason: str = "") -> None:
-        """Delete a session on the word of a uid. Nobody else finds it from the beginning on.
+        """Delete a session for a uid. From the beginning nobody else can find it.
 
-        `reason` says why the daemon itself does it.
+        `reason` is given when the daemon itself deletes it.
 
-        Raises SessionNotFound when that was asked for already; StorageError, and then it is still there,
-        though its turns are cancelled.
+        Raises SessionNotFound when it is being deleted already. Raises StorageError: then the session still
+        exists, but its turns are cancelled.
         """
         session.check_there()
         session.deleted = True
@@ -75,14 +74,14 @@ class Deletion:
         session.stream.end()
 
     async def _lapse(self, session: str) -> None:
-        """Close what is still asked in it. Raises StorageError."""
+        """Close the session's open questions. Raises StorageError."""
         for question in self._asked.of_session(session):
             events, changes = self._asked.lapse(question, _WHY)
             await self._history.append(*events, changes=changes)
 
 
 def _all_of(history: History, session: Session) -> list[Change]:
-    """What has to go out of the stored state with a session. Reads much, so it is for a thread."""
+    """The stored state to delete with a session. Reads a lot, so run it in a thread."""
     found = [("sessions", session.id)]
     for state in _BY_SESSION:
         for key, value in history.state(state).items():

@@ -1,13 +1,13 @@
-"""Reads what is to be imported as a session: all of it, or ImportInvalid that names the line and why.
+"""Reads an export to import as a session, whole or with ImportInvalid, which names the line and the cause.
 
-Two forms are taken. One is the JSON lines that `transcript` writes; there every key has to be known and the
-number of messages has to be what the first line says, so that a file that was cut off is noticed. The other
-is Markdown of other programs with one fenced block of JSON, which holds a list of messages in the shape of
-chat completions, or an object with such a list as `history` or `messages`, and perhaps a `session_id`; there
-system messages and keys that mean nothing here are left out.
+There are two forms. The first is the JSON lines that `transcript` writes. Every key must be known, and the
+first line must give the number of messages, so that a truncated file is noticed. The second is Markdown of
+other programs with one fenced block of JSON. The block is a list of messages in the shape of chat
+completions, or an object with such a list as `history` or `messages` and perhaps a `session_id`. In this form
+system messages and unknown keys are ignored.
 
-A conversation that no endpoint would take is not imported: a result needs its call before it. A call without
-a result is mended: its result says that it was not run. An export from the middle of a turn is like that.
+A conversation that no endpoint would accept is not imported: a result must follow its call. A call without a
+result, as in an export made during a turn, gets a result that says that it was not run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSTEM = ("system", "developer")
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """One imported message. `time_us` is when it was said, 0 when that is not known."""
+    """One imported message. `time_us` is its time, 0 when unknown."""
 
     message: Message
     time_us: int = 0
@@ -46,7 +46,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A conversation that was read. `source` is the session that it was exported from, if it says so."""
+    """An imported conversation. `source` is the exported session, if the export names it."""
 
     title: str
     source: str
@@ -54,7 +54,7 @@ class Imported:
 
 
 def read(text: str, *, max_bytes: int) -> Imported:
-    """Read an export. Raises ImportInvalid. Takes a while for a large one, so it is for a thread."""
+    """Read an export. Raises ImportInvalid. A large one takes a while, so run it in a thread."""
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as err:
@@ -97,7 +97,7 @@ def _json_lines(text: str) -> Imported:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, one at a time: of a large text there may be millions."""
+    """The lines with their numbers, one at a time, because there may be millions."""
     number = start = 0
     while start <= len(text):
         end = text.find("\n", start)
@@ -138,7 +138,7 @@ def _object(number: int, line: str) -> dict[str, Any]:
 
 
 def _check_values(number: int, text: str) -> None:
-    """Raises ImportInvalid for what nothing else could run beside while it is decoded."""
+    """Raises ImportInvalid for a text whose decoding would block everything else."""
     try:
         for _ in counting(text.encode()):
             pass
@@ -193,7 +193,7 @@ def _markdown(text: str) -> Imported:
 
 
 def _listed(value: Any) -> tuple[list[Any] | None, str]:
-    """The list of messages in a block, if it is meant to have one, and the session that it says it is."""
+    """The list of messages in a block, if it has one, and the session id that it names."""
     source = ""
     if isinstance(value, dict):
         if isinstance(value.get("session_id"), str):
@@ -240,7 +240,7 @@ def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 class _Conversation:
-    """The messages so far, and which calls of them wait for their results."""
+    """The messages so far, and their calls that still have no result."""
 
     def __init__(self) -> None:
         self._said: list[Said] = []
@@ -294,7 +294,7 @@ def not_run(calls: Sequence[ToolCall]) -> list[Message]:
 
 
 def _content(where: str, value: dict[str, Any]) -> str:
-    """The text of a message; of one in parts those that are text, and what the others are."""
+    """The text of a message; of one with parts, the texts and the kinds of the other parts."""
     content = value.get("content")
     if content is None:
         return ""
@@ -307,7 +307,7 @@ def _content(where: str, value: dict[str, Any]) -> str:
 
 
 def _part(part: dict[str, Any] | str) -> str:
-    """The text of one part of a message's content, or what it is."""
+    """The text of one part of a message's content, or its kind."""
     if isinstance(part, str):
         return part
     return part["text"] if isinstance(part.get("text"), str) else f"[{str(part.get('type'))[:40]} left out]"
@@ -339,7 +339,7 @@ def _calls(where: str, value: dict[str, Any]) -> tuple[ToolCall, ...]:
 
 
 def _check_text(where: str, text: str) -> None:
-    r"""What is written as \u0000 or as half a character shows only here. Raises ImportInvalid."""
+    r"""Raises ImportInvalid for a NUL or a lone surrogate, which only decoding shows."""
     if "\0" in text:
         raise _wrong(where, "there is a NUL byte in it")
     try:

@@ -1,7 +1,7 @@
-"""Calls that had begun when the last run of the daemon ended without a stop, in a turn or outside of one.
+"""Closes calls that were running when the daemon ended without a regular stop.
 
-The intent of each is stored and its end is not. Nobody knows what became of it, so its end is stored as
-`outcome_unknown`; it is never run again by itself. A call that waits for a person's input goes on, and stays.
+The intent of such a call is stored but its end is not, so its outcome is unknown. Its end is stored as
+`outcome_unknown`, and it is never repeated automatically. A call that waits for a person's input stays open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MADE_BY = "daemon"
 
 
 async def close_open_calls(history: History) -> int:
-    """Store the end of each; gives their number. Raises StorageError."""
+    """Store the end of each open call; gives their number. Raises StorageError."""
     found = await asyncio.to_thread(_open_calls, history)
     last = history.last()
     until_us = last.time_us if last is not None else 0
@@ -33,13 +33,13 @@ async def close_open_calls(history: History) -> int:
 
 
 def closed_at_start(event: Event) -> bool:
-    """Whether an event is the end of a call that a start stored, because it is not known how it ended."""
+    """Whether the event is the end that a start stored for a call of unknown outcome."""
     result = (event.data or {}).get("result")
     return event.type == INVOCATION and event.source == _MADE_BY and result == OutcomeUnknown.code
 
 
 def _open_calls(history: History) -> list[Event]:
-    """The intents without an end, the oldest first. In a thread; reads what the last run made."""
+    """The intents without an end, oldest first. Reads the last run; for a thread."""
     begun = _begun(history)
     for call_id in _waiting_calls(history):
         begun.pop(call_id, None)
@@ -57,7 +57,7 @@ def _open_calls(history: History) -> list[Event]:
 
 
 def _begun(history: History) -> dict[str, tuple[int, str]]:
-    """By call, the number of its intent and its tool, since the start of the last run that got ready."""
+    """For each call since the last run that got ready began: the number of its intent, and its tool."""
     first = _first_seq(history)
     begun: dict[str, tuple[int, str]] = {}
 
@@ -72,7 +72,7 @@ def _begun(history: History) -> dict[str, tuple[int, str]]:
 
 
 def _first_seq(history: History) -> int:
-    """Where the newest run began that got ready: what earlier ones left was closed by then."""
+    """The first event of the newest run that got ready; it closed the calls of earlier runs."""
     ready = history.find_in_topic("daemon.state", lambda event: event.type == "ready")
     if ready is None:
         return 0
@@ -83,7 +83,7 @@ def _first_seq(history: History) -> int:
 
 
 def _waiting_calls(history: History) -> set[str]:
-    """The calls that ask a person, of turns that go on waiting for that."""
+    """The calls that ask a person, in turns that continue to wait."""
     inputs = history.state("inputs")
     return {str(inputs[key].get("call_id", "")) for key in waited_for(history) & inputs.keys()}
 

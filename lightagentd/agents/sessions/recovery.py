@@ -1,10 +1,9 @@
-"""What a start finds of turns that the last run of the daemon did not end.
+"""Recovers the turns that the last run of the daemon did not end.
 
-A turn that was queued goes back into its session's queue. A turn that waited for an approval goes on waiting,
-before those: what it had done is in the conversation, and the call that was asked about is the first of its
-calls without a result. A turn that ran is ended: calls whose intent was stored and whose result was not
-become `outcome unknown` and are never run again by themselves, and the session says so until its next turn
-is done.
+A turn that was queued goes back into its session's queue. A turn that waited for an approval continues to
+wait, ahead of the queued ones. Its steps are in the conversation, and the call in question is its first call
+without a result. A turn that was running is ended. Its calls with a stored intent but no result become
+`outcome unknown` and are never repeated automatically. The session says so until its next turn is done.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NOT_RUN = "Error (cancelled): The daemon stopped before this call was run."
 
 @dataclass(kw_only=True)
 class Found:
-    """What one session's unfinished turns came to."""
+    """The result of recovering one session's unfinished turns."""
 
     requeued: list[Turn] = field(default_factory=list)
     resumed: list[Turn] = field(default_factory=list)
@@ -45,7 +44,7 @@ class Found:
 
 @dataclass(kw_only=True)
 class Left:
-    """How many turns the starts of an agent found that an earlier run had left."""
+    """The numbers of unfinished turns that the starts of an agent found."""
 
     interrupted: int = 0
     requeued: int = 0
@@ -58,7 +57,7 @@ class Left:
 
 
 async def resume(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
-    """`recover` what is not in memory, and put what can go on into the session's queue; gives what it was."""
+    """`recover` the turns that are not in memory, and queue those that can continue; gives the result."""
     waiting = {turn.trace_id for turn in session.queue} | session.storing
     left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
     found = await recover(session, left)
@@ -102,7 +101,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
 
 
 def _taken_up(state: dict[str, Any]) -> Resumed | None:
-    """Where a turn waited; None for one that somebody drove who is gone now."""
+    """Where a turn waited; None if a caller drove it, who is gone now."""
     if not state.get("approval"):
         return None
     return Resumed(
@@ -116,7 +115,7 @@ def _taken_up(state: dict[str, Any]) -> Resumed | None:
 
 
 def _open_intents(events: Sequence[Event]) -> list[str]:
-    """The functions of the intents of which nobody told how they ended."""
+    """The functions of the intents without a stored end."""
     intents = {event.data["call_id"]: event for event in events if event.type == INTENT and event.data}
     for event in _told_ends(events):
         intents.pop((event.data or {}).get("call_id"), None)
@@ -128,7 +127,7 @@ def _told_ends(events: Sequence[Event]) -> list[Event]:
 
 
 async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
-    """End a turn that ran, and have the session say so. Gives the number of calls of unknown outcome."""
+    """End a turn that was running, and note it in the session. Gives the number of unknown outcomes."""
     results: list[NewEvent] = []
     open_functions = _open_intents(events)
     unknown: list[str] = []
@@ -157,7 +156,7 @@ async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
 
 
 def _told(trace_id: str, done: int, unknown: Sequence[str], not_run: int) -> str:
-    """What is known of an interrupted turn and what is not, in one sentence."""
+    """What is known and unknown about an interrupted turn, in one sentence."""
     parts = [f"{done} of its calls ended before that" if done else "none of its calls had ended before that"]
     if unknown:
         parts.append(f"whether {' and '.join(unknown)} took effect is not known")
@@ -174,10 +173,9 @@ async def end_stored_turns(
     agent: str,
     sessions: Mapping[str, Session],
 ) -> None:
-    """End what the next start of an agent would find and run, and lapse the questions that wait for it.
+    """End the turns that the next start of an agent would run, and close their open questions.
 
-    `sessions` are those that are in memory; turns in their queues are left to their agent. Raises
-    StorageError.
+    `sessions` are those in memory; turns in their queues are left to their agent. Raises StorageError.
     """
     records = history.state("sessions")
     for session_id, unfinished in unfinished_turns(history).items():
@@ -199,8 +197,8 @@ async def end_stored_turns(
 
 
 async def end_interrupted_turns(history: History, agent: str) -> int:
-    """End the turns that ran, of an agent that does not start; those that wait stay stored, since it may come
-    back. Gives the number of those that were ended. Raises StorageError.
+    """End the running turns of an agent that does not start. Waiting turns stay stored, because the agent may
+    come back. Gives the number of ended turns. Raises StorageError.
     """
     records = history.state("sessions")
     ended = 0
@@ -212,7 +210,7 @@ async def end_interrupted_turns(history: History, agent: str) -> int:
 
 
 def agents_with_turns(history: History) -> set[str]:
-    """The names of the agents, running or not, of which unfinished turns are stored."""
+    """The names of the agents, running or not, that have stored unfinished turns."""
     sessions = {str(turn["session"]) for turn in history.state("turns").values()}
     records = history.state("sessions")
     return {str(records[session]["agent"]) for session in sessions if session in records}

@@ -1,7 +1,7 @@
 """A session: one conversation of one owner with one agent, its messages and its queue of turns.
 
-The session's record and its messages live in the history; what is in memory can be dropped and read again
-at any time. One turn runs at a time; later prompts wait in the queue, which survives a restart.
+The session's record and its messages are in the history; the copy in memory can be dropped and read again at
+any time. One turn runs at a time. Later prompts wait in the queue, which survives a restart.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRecord:
-    """What is stored of a session beside its events."""
+    """The stored record of a session, beside its events."""
 
     id: str
     agent: str
@@ -74,7 +74,7 @@ class SessionRecord:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
-        """The record that was stored; those of older versions have fewer fields. Raises HistoryDamaged."""
+        """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
         texts = ("id", "agent", "title", "tainted_by", "forked_from", "interrupted")
         numbers = ("owner", "created_us", "updated_us", "turns")
         with decoding("sessions", str(value.get("id"))):
@@ -90,7 +90,7 @@ class SessionRecord:
         return Change(state="sessions", key=self.id, value=self.to_dict())
 
     def current_change(self) -> Change:
-        """The change of state that makes it the current one of its owner with its agent."""
+        """The change of state that makes this session its owner's current one with its agent."""
         return Change(state="current", key=f"{self.agent}/{self.owner}", value={"session": self.id})
 
 
@@ -142,7 +142,7 @@ class Session:
         return self._messages
 
     async def load(self) -> None:
-        """Have the conversation in memory, without keeping the event loop while it is read."""
+        """Read the conversation into memory without blocking the event loop."""
         if self._messages is None:
             found = await asyncio.to_thread(stored_conversation, self.history, self.id)
             self._messages = found.messages if self._messages is None else self._messages
@@ -154,12 +154,12 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """How large the prompts are that wait in its queue, or for the disk."""
+        """The size of the prompts that wait in the queue or for the disk."""
         return self._storing_bytes + sum(turn.size_bytes for turn in self.queue)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing goes on in it before somebody does something: what waits in a paused one stays."""
+        """Whether nothing runs and nothing will start by itself; a paused session's queue does not count."""
         if self.deleted:
             return True
         if self.running or self.storing or (self.queue and not self.record.paused):
@@ -168,7 +168,7 @@ class Session:
         return plan is None or plan.phase != "applying" or bool(plan.stopped_at) or self.record.paused
 
     async def until_at_rest(self) -> None:
-        """Wait until it is at rest, is deleted, or the daemon stops."""
+        """Wait until the session is at rest or deleted, or the daemon stops."""
         while not self.at_rest and not self.stream.ended:
             await self.stream.changed()
 
@@ -178,12 +178,12 @@ class Session:
         return self.plan.phase if self.plan is not None and self.plan.phase != "completed" else "normal"
 
     def plan_gate(self, agent: AgentDefinition) -> Literal["", "observe", "none"]:
-        """What may run in it while its plan is drafted; empty when none is."""
+        """The limit on calls while a plan is drafted; empty when none is."""
         drafting = self.plan is not None and self.plan.phase in DRAFTING
         return agent.front.plan_tools if drafting else ""
 
     def check_there(self) -> None:
-        """Raises SessionNotFound once it is deleted. Whatever is stored of a session asks here first."""
+        """Raises SessionNotFound once the session is deleted. Call it before storing anything about one."""
         if self.deleted:
             raise session_not_found(self.id)
 
@@ -195,7 +195,7 @@ class Session:
         await self._change(event, title=title)
 
     async def set_paused(self, paused: bool, *, by: int) -> None:
-        """Take no prompts and begin no turn from now on, or the opposite; then its agent has to be told.
+        """Pause or resume prompts and new turns; after resuming, the agent has to be told.
 
         Raises SessionNotFound, StorageError.
         """
@@ -205,7 +205,7 @@ class Session:
         await self._change(event, paused=paused)
 
     async def _change(self, event: NewEvent, **changes: Any) -> None:
-        """Change fields of the record, and store that with its event; when that fails it is as before."""
+        """Change fields of the record and store it with its event; a failure undoes the change."""
         self.check_there()
         before = {name: getattr(self.record, name) for name in changes}
         self.record = replace(self.record, **changes)
@@ -216,7 +216,7 @@ class Session:
             raise
 
     async def become_current(self, *, by: int) -> None:
-        """Have its owner's prompts without a session go here. Raises SessionNotFound, StorageError."""
+        """Send its owner's prompts without a session here. Raises SessionNotFound, StorageError."""
         self.check_there()
         with self.context():
             event = kinds.SessionSwitched(by=by).event()
@@ -225,7 +225,7 @@ class Session:
             self.take_current(self)
 
     def take_messages(self, messages: list[Message]) -> None:
-        """Have the model be sent these from now on."""
+        """Send these messages to the model from now on."""
         self._messages = messages
 
     def forget_messages(self) -> None:
@@ -233,7 +233,7 @@ class Session:
 
     @property
     def loaded_chars(self) -> int:
-        """How long its messages in memory are in all, without their calls."""
+        """The total length of the messages in memory, without their calls."""
         return sum(len(message.content) for message in self._messages or ())
 
     def context(self, turn: Turn | None = None) -> Any:
@@ -250,9 +250,9 @@ class Session:
         )
 
     def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
-        """Note what a call's result means for the calls after it; the changes go with that result.
+        """Note the effects of a call's result on later calls; the changes must commit with that result.
 
-        `host` is one that it reached and that may be reached again without a question, if any.
+        `host` is the host that the call reached and later calls may reach without a question, if any.
         """
         record = self.record
         if host and host not in record.hosts and len(record.hosts) < MAX_HOSTS:
@@ -265,7 +265,7 @@ class Session:
         return (record.change(),)
 
     def run(self, text: str) -> AsyncGenerator[Step, None]:
-        """Prompt, and drive the turn: `async for step in session.run("check disk")`; see `Agent.run`."""
+        """Prompt and drive the turn: `async for step in session.run("check disk")`; see `Agent.run`."""
         if self.driver is None:
             raise AgentNotRunning(f"The session {self.id} has no agent that runs it.")
         return self.driver(self, text)
@@ -281,11 +281,11 @@ class Session:
 
         Raises QueueFull, SessionPaused, SessionNotFound, StorageError.
 
-        `of_plan` makes the turn one of the session's plan: it gives the plan with that turn, and the events
-        to store with it. Such a turn finds room in any queue, and waits in that of a paused session.
+        `of_plan` makes the turn a task of the session's plan: it gives the plan with that turn, and the
+        events to store with it. Such a turn is queued even if the queue is full or the session is paused.
 
-        The turn runs on the word of the context's caller. When that is cancelled meanwhile, the prompt is
-        stored and stays in the queue all the same.
+        The turn runs for the caller in the context. If the calling task is cancelled meanwhile, the prompt is
+        still stored and stays in the queue.
         """
         self.check_there()
         if self.record.paused and of_plan is None:
@@ -323,7 +323,7 @@ class Session:
     async def _store_prompt(
         self, asked: Asked, turn: Turn, plan: Plan | None, events: Sequence[NewEvent]
     ) -> None:
-        """Appends keep their order, so the queue has the turns in the order of their prompts."""
+        """Store the prompt. Appends keep their order, so turns are queued in the order of their prompts."""
         about = plan.title if plan is not None else turn.prompt.question
         title = self.record.title or title_from(about[:TITLE_MAX_CHARS])[:TITLE_CHARS]
         now = time.time_ns() // 1000
@@ -351,7 +351,7 @@ class Session:
         self.stream.emit(turn_events.PromptTaken(text=turn.prompt.text), trace_id=turn.trace_id)
 
     async def begin(self, turn: Turn) -> None:
-        """Store that a turn begins: its prompt becomes a message of the conversation."""
+        """Store the begin of a turn: its prompt becomes a message of the conversation."""
         messages = self.messages
         missing = missing_results(self.messages)
         prompt = turn.prompt
@@ -364,9 +364,9 @@ class Session:
             messages.append(message)
 
     async def end(self, turn: Turn, outcome: NewEvent, *, lapsed: Lapsed = ((), ())) -> None:
-        """Store how a turn ended; after an error, with a result for each call that got none.
+        """Store the end of a turn; after an error, with a result for each call without one.
 
-        `lapsed` is what to store for the approval that the turn waited for.
+        `lapsed` closes the approval that the turn waited for.
         """
         missing: list[NewEvent] = []
         if outcome.topic == "agent.error":
@@ -385,7 +385,7 @@ class Session:
 
 
 def missing_results(messages: Sequence[Message]) -> list[NewEvent]:
-    """A result for each call of the conversation that has none: no endpoint takes it otherwise."""
+    """A result for each call without one; no endpoint accepts the conversation otherwise."""
     return [
         result_event(call.id, call.name, "Error (cancelled): The call was not run.")
         for call in unanswered(messages)
@@ -393,7 +393,7 @@ def missing_results(messages: Sequence[Message]) -> list[NewEvent]:
 
 
 def result_event(call_id: str, name: str, text: str) -> NewEvent:
-    """A result that the daemon gives in a worker's place, so that every call of a conversation has one."""
+    """A result made by the daemon instead of a worker, so that every call has one."""
     return message_event(Message(role="tool", content=text, tool_call_id=call_id, name=name))
 
 
@@ -405,13 +405,13 @@ def session_not_found(session_id: str) -> SessionNotFound:
 
 
 def title_from(text: str) -> str:
-    """A title made of a text that may hold anything."""
+    """Make a title from an arbitrary text."""
     first = text.lstrip()[: 4 * TITLE_MAX_CHARS]  # the text may have millions of characters
     return plain(" ".join(first.split()))[:TITLE_MAX_CHARS].strip()
 
 
 def check_room(session: Session, text: str, waiting_of: Callable[[int], int], max_bytes: int) -> None:
-    """Waiting prompts are kept in memory, so their total size is limited; one may always wait.
+    """Limit the total size of waiting prompts, which are kept in memory; one may always wait.
 
     `waiting_of` gives the bytes that wait for an owner. Raises QueueFull.
     """
@@ -430,7 +430,7 @@ def check_room(session: Session, text: str, waiting_of: Callable[[int], int], ma
 
 
 def check_title(title: str) -> str:
-    """A title as it is kept. Raises InvalidArgument for one that is empty, too long or not one line."""
+    """The cleaned title. Raises InvalidArgument if it is empty, too long or not one line."""
     title = title.strip()
     if not title or len(title) > TITLE_MAX_CHARS or plain(title) != title:
         raise InvalidArgument(

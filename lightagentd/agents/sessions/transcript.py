@@ -1,4 +1,4 @@
-"""A session as text: exports of it, as Markdown to be read and as JSON lines to be taken back.
+"""Exports a session as text: Markdown to read, JSON lines to import again.
 
 The first of the JSON lines names the format and has the facts of the session, and each line after it is one
 message of the conversation, in the words of `llm.protocol`:
@@ -37,7 +37,7 @@ _ROLES = {"user": "User", "assistant": "Agent", "tool": "Result"}
 
 
 def said_us(event: Event) -> int:
-    """When a message was said: a copy remembers that of the original."""
+    """When a message was said; a copy keeps the time of the original."""
     said = (event.data or {}).get("said_us")
     return said if isinstance(said, int) else event.time_us
 
@@ -97,7 +97,7 @@ def _call(call: ToolCall) -> str:
 
 
 def _contained(text: str) -> str:
-    """Text in which no line can be taken for the heading of a message, and no fence is left open."""
+    """The text without lines that look like a message heading, and without an open fence."""
     lines: list[str] = []
     fence = ""
     for line in text.split("\n"):

@@ -1,1 +1,1 @@
-"""Tool calls: from what a model or a person asked for to a stored result."""
+"""Tool calls: from the request of a model or a person to the stored result."""

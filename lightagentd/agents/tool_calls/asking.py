@@ -14,9 +14,10 @@ T = TypeVar("T", bound=Question)
 
 
 async def answer_to(store: Questions[T], question_id: str, origin: Origin, stream: TurnStream) -> T:
-    """Wait for the answer to a stored question, and tell the watchers of both. The turn's time stands still.
+    """Wait for the answer to a stored question, and tell the watchers of both. The turn's clock stops
+    meanwhile.
 
-    Raises what `wait` of the store raises.
+    Raises the errors of the store's `wait`.
     """
     asked = store.get(question_id)
     # An input that was answered before the restart is told of all the same: the model's result shows it.

@@ -35,12 +35,11 @@ async def call_as_person(
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one call of an agent for its caller; closing the generator cancels it.
 
-    `may_approve` says that he may answer approvals: then what policy would ask about is approved by his
-    asking, and stored as approved by him. Else it waits for somebody who may. `for_owner` is the uid that the
-    worker takes the call to be for, if that is not the caller; policy and history know the caller alone.
+    `may_approve` says that the caller may answer approvals. Then a call that policy would ask about counts as
+    approved by the caller, and is stored so. Otherwise it waits for somebody who may approve it. `for_owner`
+    is the uid that the worker runs the call for, if it is not the caller; policy and history use the caller.
 
-    Raises ToolNotFound and AgentNotRunning; a call that policy refused, or that failed, ends with an event of
-    type error.
+    Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
     parts = agent.running_parts()
     found = parts.toolbox().find(tool, action)
@@ -76,7 +75,7 @@ async def _tell(agent: Agent, stream: TurnStream, name: str, run: Callable[[], A
     try:
         outcome = await run()
     except asyncio.CancelledError:
-        if agent.panic.on:  # else the caller himself went away
+        if agent.panic.on:  # else the caller went away
             stream.emit(turn_events.Failed.of(agent.panic.error()))
         raise
     except Suspended:

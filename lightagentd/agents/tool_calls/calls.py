@@ -1,4 +1,4 @@
-"""A call before it runs: from a model's words, or from an approval, to exactly what will run."""
+"""Turns a model's tool call, or an approved one, into the exact call to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_DEPTH = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A call on its way: what runs is exactly this. `what` describes it in events, without what is hidden."""
+    """The exact call to run. `what` describes it in events, without hidden arguments."""
 
     call: ToolCall
     call_id: str
@@ -45,7 +45,7 @@ class Ready:
         }
 
     def bound(self, origin: Origin) -> Bound:
-        """What an approval of this call covers."""
+        """The facts that an approval of this call covers."""
         return Bound(
             agent=origin.agent.name,
             session=origin.session_id,
@@ -58,7 +58,7 @@ class Ready:
 
 
 def resumed(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
-    """The call that an earlier run of the daemon asked about. Raises ToolNotFound, ApprovalMismatch."""
+    """The call for which an earlier run of the daemon asked. Raises ToolNotFound, ApprovalMismatch."""
     action = toolbox.find(asked.tool, asked.action)
     if action.function != call.name:
         raise ApprovalMismatch(f"The approval {asked.id} is for {action.function}, not {call.name[:100]}.")
@@ -73,10 +73,10 @@ def resumed(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
 
 
 def whole(checked: Checked, ready: Ready) -> dict[str, Any]:
-    """The arguments that a worker checked, with those that it does not give back because they are secret.
+    """The checked arguments of a worker, completed with the secret ones that it does not return.
 
-    Raises InvalidArgument for what cannot be stored, compared and sent as it is: a model that takes numbers
-    makes NaN of "nan", and a worker is not trusted to give back what it should.
+    Raises InvalidArgument for values that cannot be stored, compared and sent unchanged. Pydantic turns "nan"
+    into NaN where a number is expected, and a worker is not trusted.
     """
     name, hidden = ready.action.function, ready.action.hidden
     if not isinstance(checked.args, dict):
@@ -94,9 +94,9 @@ def whole(checked: Checked, ready: Ready) -> dict[str, Any]:
 
 
 def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, Any]]:
-    """The action that a model named, and its arguments. Raises ToolNotFound, InvalidArgument.
+    """The action named by a model, and its arguments. Raises ToolNotFound, InvalidArgument.
 
-    The arguments are checked in full by the worker, against the action's own model.
+    The worker checks the arguments in full, against the action's own pydantic model.
     """
     action = toolbox.by_function(call.name)
     try:

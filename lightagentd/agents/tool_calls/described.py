@@ -36,18 +36,18 @@ class ActionInfo:
 
     @cached_property
     def hidden(self) -> tuple[str, ...]:
-        """The arguments that are for the tool alone (`writeOnly` in JSON Schema): they are never stored."""
+        """The arguments for the tool alone (`writeOnly` in JSON Schema), which are never stored."""
         definitions = self.schema.get("$defs", {})
         properties = self.schema.get("properties", {})
         return tuple(name for name, described in properties.items() if _write_only(described, definitions))
 
     @cached_property
     def offer(self) -> Function:
-        """As a model sees it; always the same object."""
+        """The function as a model sees it; always the same object."""
         return Function(name=self.function, description=self.description, parameters=self.schema)
 
     def effect_of(self, args: dict[str, Any]) -> Effect:
-        """The effect of a call with these arguments. Raises InvalidArgument for one that does not exist."""
+        """The effect of a call with these arguments. Raises InvalidArgument for an unknown effect."""
         if self.effect is not None:
             return self.effect
         asked = args.get("effect", Effect.OBSERVE.value)
@@ -79,7 +79,7 @@ class ToolInfo:
 
 
 def _write_only(described: Any, definitions: dict[str, Any], depth: int = 0) -> bool:
-    """Whether a property, or any part of it, is for writing alone; what is nested too deep counts as such."""
+    """Whether a property or a part of it is write-only; one nested too deep counts as write-only."""
     if depth > _MAX_DEPTH:
         return True
     if isinstance(described, list):

@@ -1,6 +1,6 @@
-"""Where calls come from: a turn of a session, or a person who calls a tool himself.
+"""The origin of a call: a turn of a session, or a person who calls a tool directly.
 
-It says on whose behalf they run, whether somebody can be asked, and what the session has seen so far.
+It knows for whom the call runs, whether a person can be asked, and what the session has seen so far.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,253}[a-z0-9_])?|[0-9a-f:.]{2,45}"
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What makes calls. `turn` is None for a person's own call, which belongs to no session."""
+    """The origin of calls. `turn` is None for a person's own call, which belongs to no session."""
 
     agent: AgentDefinition
     owner: int
     turn: Turn | None = None
     approver: int | None = None
-    """The uid of a person who may approve, and whose own call this is: his asking is his approval."""
+    """The uid of the person who made the call, if they may approve: the call counts as approved by them."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
     is_check: bool = False
@@ -65,11 +65,11 @@ class Origin:
 
     @property
     def plan(self) -> Literal["", "observe", "none"]:
-        """What may run while a plan is drafted in the session; empty when none is."""
+        """The limit on calls while a plan is drafted in the session; empty when none is."""
         return "" if self.session is None else self.session.plan_gate(self.agent)
 
     def knows(self, host: str) -> bool:
-        """Whether the session may be taken to know a host: it went there untainted, or a person let it."""
+        """Whether the session knows a host: it went there before it was tainted, or a person allowed it."""
         return bool(host) and self.session is not None and host in self.session.record.hosts
 
     def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
@@ -89,7 +89,7 @@ class Origin:
 
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:
-        """While a person is asked: the turn shows as waiting, and its time stands still."""
+        """A block while a person is asked: the turn shows as waiting, and its clock stops."""
         if self.turn is None:
             yield
             return
@@ -98,9 +98,9 @@ class Origin:
 
 
 def host_of(value: Any) -> str:
-    """The host in an argument that is a host or a URL: in lower case, without port; empty when in doubt.
+    """The host in an argument that is a host or a URL, in lower case, without port; empty in doubt.
 
-    What a URL library and a tool could read in two ways is no host that can be known.
+    An argument that a URL library and a tool could read differently gives no host.
     """
     if not isinstance(value, str) or not value.isascii() or re.search(r"[\s\\@%\x00-\x1f\x7f]", value):
         return ""

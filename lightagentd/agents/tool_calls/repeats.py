@@ -1,9 +1,9 @@
 """Notices a model that makes the same failing call again and again, and ends its turn.
 
-Calls are the same when they name the same function with the same arguments, however these are written. A call
-failed when its result is an error: refused, invalid, denied, failed, out of time. A command that ran and
-ended with a status other than 0 is such a call too, but only where its whole output was the same each time,
-since whoever waits for something asks again and again. Any other call in between begins the count anew.
+Calls are the same when they name the same function with equal arguments, in any notation. A call failed when
+its result is an error: refused, invalid, denied, failed, timed out. A command with an exit status other than
+0 also counts, but only if its whole output was the same each time, because polling for a state is legitimate.
+Any other call in between restarts the count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST = (
 
 
 class Repeats:
-    """The failing calls of one turn, as far as they repeat each other. `trace_id` is the turn's."""
+    """The repeated failing calls of one turn. `trace_id` is the turn's."""
 
     def __init__(self, trace_id: str) -> None:
         self._trace_id = trace_id
@@ -38,7 +38,7 @@ class Repeats:
         self._count = 0
 
     def check(self, call: ToolCall) -> None:
-        """Before a call runs. Raises CallLoop."""
+        """Check a call before it runs. Raises CallLoop."""
         if self._count >= MOST and _fingerprint(call) == self._last:
             raise CallLoop(
                 f"The model made the same failing call of {call.name[:100]} {MOST} times in a row and wanted"
@@ -50,9 +50,9 @@ class Repeats:
     def remark(
         self, call: ToolCall, result: str, text: str, metadata: Mapping[str, Any], *, cut: bool = False
     ) -> str:
-        """After a call: what the model reads behind its result, such as that it repeats itself.
+        """After a call: a remark for the model after its result, such as that it repeats itself.
 
-        `cut` says that the answer ended with this call because it had become too long.
+        `cut`: the model's answer was cut at this call because it was too long.
         """
         remark = _CUT if cut and result == "invalid_argument" else ""
         if result == "ok" and metadata.get("exit_status") in (None, 0):

@@ -1,4 +1,4 @@
-"""How calls ended: what the model reads of each, and the results of a turn on their way to the disk."""
+"""The outcomes of calls, and the results of a turn that are being stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightagentd.llm.protocol import Message, ToolCall
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a call ended. `result` is `ok` or an error's code, `text` what the model reads."""
+    """How a call ended. `result` is `ok` or an error code, `text` is for the model."""
 
     call: ToolCall
     result: str
@@ -33,13 +33,13 @@ class Outcome:
 
 @dataclass
 class Before:
-    """What must be stored no later than what comes next, and with it: events and changes of state."""
+    """Events and changes of state that must be stored with the next append."""
 
     events: list[NewEvent] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
     def take(self) -> tuple[tuple[NewEvent, ...], tuple[Change, ...]]:
-        """All of it; nothing is left."""
+        """Take everything, and leave nothing."""
         taken = (*self.events,), (*self.changes,)
         self.events.clear()
         self.changes.clear()
@@ -48,7 +48,7 @@ class Before:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stored:
-    """A result on its way to the disk, and what the watchers hear once it is there."""
+    """A result that is being stored, and the event for the watchers afterwards."""
 
     done: asyncio.Future[list[Event]]
     event: ToolResult
@@ -57,8 +57,8 @@ class _Stored:
 class Results:
     """The results of a turn's calls that are being stored.
 
-    A result is handed to the model while it is written, so that the disk and the model work at once. Nothing
-    that comes of it is told or run before `settle` has returned.
+    The model gets a result while it is still being written, so that disk and model work at the same time. The
+    model's reaction is neither shown nor run before `settle` has returned.
     """
 
     def __init__(self, stream: TurnStream) -> None:
@@ -70,7 +70,7 @@ class Results:
 
     @property
     def waiting(self) -> bool:
-        """Whether `settle` has anything to do."""
+        """Whether `settle` has to wait for anything."""
         return bool(self._waiting)
 
     async def settle(self) -> None:
@@ -85,19 +85,19 @@ class Results:
 
 
 def message_event(message: Message, **origin: Any) -> NewEvent:
-    """The event that keeps a message of the conversation; `origin` says where a copied one comes from."""
+    """The event for a message of the conversation; `origin` names the source of a copied one."""
     if message.question_chars:
         origin["question_chars"] = message.question_chars
     return Said(**message.to_dict(), **origin).event()
 
 
 def error_text(err: LightagentError) -> str:
-    """What a model reads of a call that failed."""
+    """The text of a failed call for the model."""
     return f"Error ({err.code}): {err.message}{f' {err.suggestion}' if err.suggestion else ''}"
 
 
 def cap_text(text: str, limit_bytes: int) -> str:
-    """The text within a number of UTF-8 bytes, its head and tail kept."""
+    """The text cut to a number of UTF-8 bytes; its head and tail stay."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit_bytes:
         return text

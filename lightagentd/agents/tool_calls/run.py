@@ -1,11 +1,11 @@
-"""One tool call from the model's words to a stored result: check, decide, ask, store the intent, run, store.
+"""Runs one tool call: check, decide, ask, store the intent, run, store the result.
 
-The worker that has the tool checks the arguments first. What it gives back is what policy judges, what a
-person is asked about, what is stored and what runs. What is refused, invalid or failed becomes a result that
-the model reads; only a history that cannot store and a cancel end the turn. No call runs before its intent is
-on disk, and an approval is used up with the intent.
+The worker checks the arguments first. Its checked arguments are then judged by policy, shown to the person
+who is asked, stored and run. A refused, invalid or failed call becomes a result for the model; only a storage
+failure or a cancel ends the turn. No call runs before its intent is on disk. The intent also uses up the
+approval.
 
-A `ToolRun` is made for one call and lives as long as that. The daemon makes one `Dispatcher`, for all agents.
+A `ToolRun` belongs to one call. The daemon makes one `Dispatcher` for all agents.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatcher:
-    """What every call needs of the daemon."""
+    """The parts of the daemon that every call needs."""
 
     history: History
     policy: Policy
@@ -82,8 +82,8 @@ class Dispatcher:
     toolbox: Callable[[], Toolbox]
 
     def readable(self, text: str) -> str:
-        """What the model, the history and the watchers get of a text. A cut could halve a secret, so secrets
-        are taken out before it.
+        """A text as the model, the history and the watchers get it. Secrets are removed before the text is
+        cut, because a cut could halve one.
         """
         return cap_text(self.history.redactor.result(text), self.limits.result_bytes)
 
@@ -101,8 +101,8 @@ class ToolRun:
         before: Before | None = None,
         remark: Remark = _no_remark,
     ) -> None:
-        """Its result goes to `results`, which the caller settles. `before` is what must be stored no later
-        than the intent; it is emptied. `remark` gives what the model reads behind the result.
+        """The result goes to `results`, which the caller settles. `before` must be stored no later than the
+        intent; it is emptied. `remark` gives a remark for the model after the result.
         """
         self._call = call
         self._dispatcher = dispatcher
@@ -125,11 +125,11 @@ class ToolRun:
         self._granted: Approval | None = None
 
     async def run(self, waits_for: str = "") -> Outcome:
-        """Run the call. `waits_for` is the approval or input that it has waited for since an earlier run of
-        the daemon.
+        """Run the call. `waits_for` is the approval or input for which it waits since an earlier run of the
+        daemon.
 
-        Raises StorageError, Suspended, and CancelledError after the cancelled call's result went to
-        `results`.
+        Raises StorageError, Suspended, and CancelledError (after the cancelled call's result went to
+        `results`).
         """
         await self._results.settle()
         self._waits_for = waits_for
@@ -157,8 +157,8 @@ class ToolRun:
     # Check, decide, ask
 
     async def _permit(self) -> None:
-        """Decide on the call, and wait for a person's yes where policy wants one. Raises for a call that may
-        not run.
+        """Decide on the call, and wait for a person's approval if policy requires it. Raises for a call that
+        may not run.
         """
         if self._waits_for:
             self._resume_approval()
@@ -184,10 +184,10 @@ class ToolRun:
         self._what |= self._ready.what
 
     def _resume_input(self) -> None:
-        """Go on with a call that had begun and waits for a person's input; its intent is stored.
+        """Continue a call that had begun and waits for a person's input; its intent is stored.
 
-        Its arguments are not looked at again: all that counts of them is in the stored question. Raises
-        LightagentError for a damaged record, which nobody can answer.
+        Its arguments are not checked again: the stored question has all that matters. Raises LightagentError
+        for a damaged record, which nobody can answer.
         """
         asked = self._dispatcher.asked.inputs.get(self._waits_for)
         action = self._toolbox.by_function(self._call.name)
@@ -198,10 +198,10 @@ class ToolRun:
         )
 
     async def _check(self) -> None:
-        """Have the arguments checked that the action will get.
+        """Have a worker check the arguments.
 
-        What the agent does not have at all, or not while a plan is drafted, is not checked, because policy
-        denies it as it is, and no worker is started for it.
+        Actions that the agent does not have, or that plan mode forbids, are not checked: policy denies them
+        anyway, and no worker has to start for them.
         """
         agent = self._origin.agent
         action, args = parse_call(self._call, self._toolbox)
@@ -258,7 +258,7 @@ class ToolRun:
         )
 
     def _grounds(self) -> dict[str, Any]:
-        """What the decision rested on beside the call, where that is not as in an ordinary prompt."""
+        """The grounds of the decision beside the call, where they differ from an ordinary prompt."""
         ready, origin = self._ready, self._origin
         found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
         if origin.plan:
@@ -268,8 +268,8 @@ class ToolRun:
         return found
 
     async def _ask(self, ruling: Ruling) -> None:
-        """Store the question whether the call may run, and that the turn waits; a person's own call is
-        answered with it. Raises ApprovalRequired when nobody is there.
+        """Store the approval request, and that the turn waits. For a person's own call the answer is stored
+        with it. Raises ApprovalRequired when nobody can be asked.
         """
         ready, origin, approvals = self._ready, self._origin, self._dispatcher.asked.approvals
         if origin.trigger != PERSON:
@@ -296,7 +296,7 @@ class ToolRun:
         await approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
 
     async def _preview(self) -> tuple[str, dict[str, Any]]:
-        """What the call would do, and what that rests on. Where a tool cannot say, the arguments must do."""
+        """The preview of the call, and the facts behind it; the arguments if the tool has no preview."""
         try:
             checked = await self._ask_worker(preview=True)
         except (ToolError, TimedOut, PermissionDenied) as err:
@@ -315,7 +315,7 @@ class ToolRun:
     # Intend, or refuse
 
     async def _intend(self) -> None:
-        """Store that the call begins; an approval is used up in the same transaction."""
+        """Store the call's intent, and use up its approval in the same transaction."""
         intent = CallIntended(**self._what).event()
         if self._granted is None:
             await self._append(intent)
@@ -326,7 +326,7 @@ class ToolRun:
         )
 
     async def _refuse(self, err: LightagentError) -> Outcome:
-        """A call that does not run: stored as such, and told to the model with what to do next."""
+        """Store that a call does not run, and tell the model what to do next."""
         dispatcher, origin, what = self._dispatcher, self._origin, self._what
         text = dispatcher.readable(error_text(err))
         name = dispatcher.history.redactor.text(self._call.name)[:100]
@@ -350,11 +350,11 @@ class ToolRun:
         return outcome
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
-        """The result as a message; the check of a plan's task is no part of the conversation."""
+        """The result as a message; the check of a plan's task is not part of the conversation."""
         return () if self._origin.is_check else (message_event(outcome.message()),)
 
     async def _append(self, *events: NewEvent, changes: tuple[Change, ...] = ()) -> None:
-        """Store events, and before them what must be stored no later. Raises StorageError."""
+        """Store events, after those of `before`. Raises StorageError."""
         first, with_them = self._before.take()
         await self._dispatcher.history.append(*first, *events, changes=(*with_them, *changes))
 
@@ -392,7 +392,7 @@ class ToolRun:
         return outcome
 
     async def _act(self) -> tuple[str, dict[str, Any]]:
-        """Have the call run; gives its output and metadata."""
+        """Run the call; gives its output and metadata."""
         ready, dispatcher = self._ready, self._dispatcher
         action = ready.action
         if action.place is not Place.DAEMON:
@@ -423,7 +423,7 @@ class ToolRun:
         raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
 
     def _wanted(self) -> Call:
-        """The call as a worker gets it."""
+        """The call in the form for a worker."""
         ready, origin, action = self._ready, self._origin, self._ready.action
         return Call(
             call_id=ready.call_id,
@@ -440,7 +440,7 @@ class ToolRun:
         )
 
     def _taken(self) -> Stored:
-        """What goes with the result of a call that asked a person: the turn waits for nobody any more."""
+        """What to store with the result of a call that asked a person: the turn no longer waits."""
         turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
         if turn is None or not inputs.is_open(turn.waits_for):
             return [], []
@@ -458,7 +458,7 @@ class ToolRun:
         )
 
     def _store(self, outcome: Outcome, changes: tuple[Change, ...], *lapsed: NewEvent) -> None:
-        """Have the end of the call stored, with changes and after other events."""
+        """Store the end of the call with changes, after other events."""
         ready = self._ready
         about: dict[str, Any] = {
             "call_id": ready.call_id,

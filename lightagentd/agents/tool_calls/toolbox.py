@@ -1,4 +1,4 @@
-"""The tools as the daemon knows them: what a worker's `Describe` returned, never the code."""
+"""The daemon's view of the tools: the answer of a worker's `Describe`, never the code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Toolbox:
-    """All tools of this machine; replaced as a whole when they are described again."""
+    """All tools of this machine; replaced as a whole when a worker describes them again."""
 
     tools: dict[str, ToolInfo] = field(default_factory=dict)
 
@@ -33,7 +33,7 @@ class Toolbox:
 
     @cached_property
     def index(self) -> ToolIndex:
-        """Ranks the functions by words; see `tool_choice.choice.index_of` for where to make it."""
+        """The index that ranks the functions by words; see `tool_choice.choice.index_of`."""
         from lightagentd.agents.tool_choice.index import ToolIndex  # few daemons need it
 
         return ToolIndex(self.tools)
@@ -43,7 +43,7 @@ class Toolbox:
         return "index" in vars(self)
 
     def find(self, tool: str, action: str) -> ActionInfo:
-        """Raises ToolNotFound that names the nearest actions there are."""
+        """Raises ToolNotFound, which names the most similar actions."""
         actions = [one for info in self.tools.values() for one in info.actions]
         found = next((one for one in actions if (one.tool, one.name) == (tool, action)), None)
         if found is None:
@@ -51,14 +51,14 @@ class Toolbox:
         return found
 
     def by_function(self, function: str) -> ActionInfo:
-        """Raises ToolNotFound that names the nearest functions there are."""
+        """Raises ToolNotFound, which names the most similar functions."""
         found = self.functions.get(function)
         if found is None:
             raise _not_found(function, self.functions, self._like(function))
         return found
 
     def _like(self, name: str) -> list[str]:
-        """The functions that have the words of a name, where that can be said at once."""
+        """The functions that match the words of a name, if the index is ready."""
         if not self.has_index and len(self.functions) > _AT_ONCE:
             return []
         return [hit.function for hit in self.index.rank(name[:100], limit=3)]
@@ -66,9 +66,9 @@ class Toolbox:
     def offered(
         self, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"] = ""
     ) -> list[Function]:
-        """The functions that an agent's model gets to see.
+        """The functions that an agent's model may see.
 
-        `change` says whether it has a worker for that, `plan` what may run while a plan is drafted.
+        `change`: whether the agent has a worker for change; `plan`: the limit while a plan is drafted.
         """
         if plan == "none":
             return []

@@ -1,4 +1,4 @@
-"""What a worker says of a call, looked at before it is believed: a worker may have been taken over."""
+"""Checks a worker's replies before they are used, because a worker may be compromised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightagentd.worker.lanes import Call
 
 
 def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Output and metadata of a call that came to its end. Raises OutcomeUnknown for what is no result."""
+    """Output and metadata of a finished call. Raises OutcomeUnknown for an invalid result."""
     output, metadata = event.get("output"), event.get("metadata")
     if not isinstance(output, str) or not isinstance(metadata, dict):
         raise OutcomeUnknown(
@@ -22,9 +22,9 @@ def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def event_of(wanted: Call, event: dict[str, Any]) -> NewEvent:
-    """An event that a tool emitted in a call; it may only speak under its own name. Raises ToolError.
+    """An event that a tool emitted in a call; its topic must be the tool's own. Raises ToolError.
 
-    What is told of watches comes from their watchers alone (`watches`).
+    Events of watches come from their watchers alone (`watches`).
     """
     topic, kind, data = (event.get(name) for name in ("topic", "type", "data"))
     whose = f"The tool {wanted.tool} emitted an event"

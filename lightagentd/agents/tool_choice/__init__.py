@@ -1,5 +1,5 @@
-"""Picks the functions that a model is offered, where an agent has more than one request should carry.
+"""Picks the functions to offer to a model when an agent has too many for one request.
 
-`words` takes texts apart, `synonyms` says which words administrators use for which, `index` ranks functions
-by words, and `choice` picks what one turn offers, as far as the window has room. No model is asked.
+`words` splits texts into terms, `synonyms` lists words of administrators and their meanings, `index` ranks
+functions by words, and `choice` picks the functions of one turn that fit into the window. No model is asked.
 """

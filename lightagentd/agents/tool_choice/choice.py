@@ -1,12 +1,12 @@
-"""Chooses what a model is offered, where an agent has more functions than one request should carry.
+"""Chooses the functions to offer to a model when an agent has too many for one request.
 
-Offered are, up to `limits.max_tools` and as far as the model's window has room: what every
-conversation needs, what the session used or searched for, and what fits the newest prompt best. What was
-chosen is kept from prompt to prompt as long as it fits, since an endpoint's cache ends at the first function
-that is another one. The offer is no gate: a call of a function that the agent has and that was left out is
-run as any other, and policy decides about it.
+It offers up to `limits.max_tools` functions, as far as the model's window has room: those that every
+conversation needs, those that the session used or searched for, and those that best match the newest prompt.
+The choice is kept from prompt to prompt as long as it fits, because an endpoint's cache ends at the first
+changed function. The offer does not limit permissions: a function that the agent has but was not offered can
+be called all the same, and policy decides about it.
 
-`Offers` is the registry's and knows what each session was offered; an `Offer` is one turn's.
+The registry owns `Offers`, which knows the offer of each session; an `Offer` belongs to one turn.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def index_of(toolbox: Toolbox) -> ToolIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What is offered for a prompt, as names: `chosen` has them all, in the order in which they count."""
+    """The names of the functions offered for a prompt; `chosen` has all of them, the most important first."""
 
     always: tuple[str, ...]
     used: tuple[str, ...]
@@ -92,7 +92,7 @@ class Choice:
 def choose(
     ranked: Sequence[Hit], allowed: Iterable[str], *, used: Sequence[str] = (), max_tools: int
 ) -> Choice:
-    """Of the functions that an agent has those that it is offered. `used` are the session's, newest first."""
+    """Choose from the functions of an agent. `used` are those that the session used, newest first."""
     has = frozenset(allowed)
     always = [name for name in ALWAYS if name in has][: int(max_tools * _ALWAYS_PART)]
     before = [name for name in dict.fromkeys(used) if name in has and name not in always]
@@ -110,7 +110,7 @@ def choose(
 
 
 class Offer:
-    """What the model of one turn is offered. `functions` gives the same object while nothing was added."""
+    """The functions offered in one turn. `functions` gives the same object until one is added."""
 
     def __init__(self, functions: Sequence[Function], *, whole: bool) -> None:
         self._functions = functions
@@ -130,7 +130,7 @@ class Offer:
         return offer
 
     def functions(self, messages: Sequence[Message]) -> Sequence[Function]:
-        """What the next step's model call offers, after these messages of the session."""
+        """The functions for the next model call, after these messages of the session."""
         kept = self._kept
         if self._whole or kept is None:
             return self._functions
@@ -141,13 +141,13 @@ class Offer:
         return self._functions
 
     def _make(self) -> Sequence[Function]:
-        """In the order of the toolbox, whatever they were chosen for."""
+        """The functions in the order of the toolbox."""
         names = frozenset(self._kept.names if self._kept is not None else ())
         return tuple(function for name, function in self._allowed.items() if name in names)
 
 
 class _Kept:
-    """What one session was offered last, and the functions that it used; lives as long as the session."""
+    """The last offer of one session and the functions that it used; lives as long as the session."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
@@ -158,8 +158,8 @@ class _Kept:
         self._seen = 0
 
     def new_in(self, messages: Sequence[Message]) -> list[str]:
-        """The functions that the messages name which were not looked at yet. Their number falls when a
-        conversation is compacted; then all are looked at again.
+        """The functions named in messages that were not checked yet. Compaction reduces the number of
+        messages; then all are checked again.
         """
         start = self._seen if self._seen <= len(messages) else 0
         self._seen = len(messages)
@@ -170,14 +170,14 @@ class _Kept:
         return found
 
     def add(self, names: Sequence[str], max_tools: int) -> None:
-        """Offer these too; where there is no room, in place of those that count least."""
+        """Offer these too; without room, they replace the least important ones."""
         fixed = [name for name in self.names if name in ALWAYS]
         others = [name for name in self.names if name not in ALWAYS]
         self.names = tuple(dict.fromkeys([*fixed, *names, *others]))[:max_tools]
 
 
 def named_in(message: Message) -> list[str]:
-    """The functions that a message used, or that it brought when it is the search's result."""
+    """The functions that a message called, or that it found if it is the result of a search."""
     if message.role == "tool" and message.name == SEARCH_FUNCTION:
         return _FOUND.findall(message.content)
     return [call.name for call in message.tool_calls]
@@ -194,7 +194,7 @@ class Offers:
     def allowed(
         self, toolbox: Toolbox, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"]
     ) -> Sequence[Function]:
-        """All that the agent's model may be offered; the same object as long as nothing changed."""
+        """All functions that the agent's model may be offered; the same object until something changes."""
         key = (agent.name, change, plan)
         known = self._all.get(key)
         if known is None or known[0] is not toolbox or known[1] is not agent:
@@ -212,7 +212,7 @@ class Offers:
         change: bool,
         max_tools: int,
     ) -> Offer:
-        """The offer of the turn that begins, for its first model; its prompt is the newest in the session's
+        """The offer of a new turn, for its first model; the turn's prompt is the newest of the session's
         messages.
         """
         allowed = self.allowed(toolbox, agent, change=change, plan=session.plan_gate(agent))
@@ -234,7 +234,7 @@ class Offers:
         return Offer.partial(allowed, kept, max_tools)
 
     async def _kept(self, session: Session) -> _Kept:
-        """What is known of a session; in the first turn after a start, what its whole history says."""
+        """The state of a session; in the first turn after a start it is made from the whole history."""
         kept = self._sessions.get(session)
         if kept is None:
             kept = _Kept()
@@ -247,12 +247,12 @@ class Offers:
 
 
 def fits(allowed: Sequence[Function], max_tools: int) -> bool:
-    """Whether all that an agent has can be offered; the search is only there when it cannot."""
+    """Whether all functions of an agent can be offered; otherwise the search is offered too."""
     return sum(function.name != SEARCH_FUNCTION for function in allowed) <= max_tools
 
 
 def rank(index: ToolIndex, messages: Sequence[Message], among: frozenset[str]) -> list[Hit]:
-    """The functions that fit the newest prompt, and a little what was said before it."""
+    """The functions that match the newest prompt, and with less weight the earlier ones."""
     at = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "user"), None)
     if at is None:
         return []
@@ -271,9 +271,7 @@ def rank(index: ToolIndex, messages: Sequence[Message], among: frozenset[str]) -
 
 
 def most_functions(functions: Sequence[Function], client: ModelClient, max_tools: int) -> int:
-    """How many of its functions an agent's model is offered at most: `max_tools`, or what its window has room
-    for.
-    """
+    """The most functions to offer an agent's model: `max_tools`, or fewer if its window is small."""
     window = client.context_tokens if client.window_known else 0
     if not functions or not window or window >= _LARGE:
         return max_tools

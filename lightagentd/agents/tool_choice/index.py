@@ -1,8 +1,8 @@
 """Ranks functions by the words of a prompt: BM25 over weighted fields, with synonyms. No model is asked.
 
 An index is made once from a toolbox and holds no resources. The frequencies of a term in the fields of a
-function are weighted and added up before they saturate. What a word of the prompt may mean counts once, as
-the best of its meanings. The weights were tuned on `tests/agents/tool_choice/prompts.txt`.
+function are weighted and added up before they saturate. Each word of the prompt counts once, with its best
+meaning. The weights were tuned on `tests/agents/tool_choice/prompts.txt`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MAX_TERMS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """A function that fits, with the words of the prompt that it was found by."""
+    """A matching function, with the words of the prompt that matched."""
 
     function: str
     score: float
@@ -95,7 +95,7 @@ class ToolIndex:
         self._by_spelling = {once(term): term for term in (*MEANT, *self._ranking)}
 
     def rank(self, prompt: str, *, among: Collection[str] | None = None, limit: int = _RERANKED) -> list[Hit]:
-        """The functions that have something to do with a prompt, the best first; only those of `among`."""
+        """The functions of `among` that match a prompt, the best first."""
         said = asked(prompt)
         query: dict[str, dict[str, float]] = {}
         for word, meanings in _query(said, self._mend).items():
@@ -122,12 +122,14 @@ class ToolIndex:
         ]
 
     def _mend(self, term: str) -> str:
-        """A term that nobody knows as it is, with other doubled letters: `address` for `adress`."""
+        """A known term for an unknown one with other doubled letters: `address` for `adress`."""
         known = term in self._ranking or term in MEANT
         return term if known else self._by_spelling.get(once(term), term)
 
     def _with_kin(self, meanings: dict[str, float]) -> dict[str, float]:
-        """Beside a term that no function has, those that begin as it does: `connection` for `connecting`."""
+        """For a term that no function has, also known terms with the same beginning: `connection` for
+        `connecting`.
+        """
         unknown = [term for term in meanings if term not in self._ranking and len(term) >= _KIN_CHARS]
         kin = {
             other: meanings[term] * _KIN
@@ -137,7 +139,7 @@ class ToolIndex:
         return {**kin, **meanings} if kin else meanings
 
     def _scores(self, meanings: Mapping[str, float]) -> dict[int, float]:
-        """By each function that has one of a word's meanings: the best that it has."""
+        """For each function that has a meaning of the word, the best score."""
         best: dict[int, float] = {}
         for term, weight in meanings.items():
             for number, score in self._ranking.scores(term, weight):
@@ -161,7 +163,7 @@ def _shown(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _fit(known: _Known, meant: Collection[str], *, question: bool) -> float:
-    """How well a function as a whole fits what is meant, as a factor of its score."""
+    """A factor for the score: how well the function as a whole matches the request."""
     covered = sum(term in meant for term in known.name) / len(known.name) if known.name else 0.0
     factor = 1 - _COVERED + _COVERED * covered
     if not known.topic.isdisjoint(meant):
@@ -201,7 +203,7 @@ def _document(tool: ToolInfo, action: ActionInfo) -> dict[str, float]:
 
 
 def _text_of(described: Any) -> str:
-    """What a schema says of an argument: its description, and the values to choose from."""
+    """The text of an argument's schema: its description and its allowed values."""
     if not isinstance(described, dict):
         return ""
     values = described.get("enum")
@@ -210,7 +212,7 @@ def _text_of(described: Any) -> str:
 
 
 def _query(said: str, mend: Callable[[str], str]) -> dict[str, dict[str, float]]:
-    """By each word of a prompt: the terms that it may stand for, with their weights. `mend` mends terms."""
+    """For each word of a prompt the terms that it may mean, with weights. `mend` corrects terms."""
     text, names = without_names(said)
     found: dict[str, dict[str, float]] = {}
     seen: set[str] = set()

@@ -1,7 +1,7 @@
-"""What people say, and what descriptions of tools say for it; general words of administration, only lists.
+"""Lists of words that people say, and the words for them in tool descriptions.
 
-Each line: words that are said, a colon, words that may be meant. What is meant counts less than what was said
-(`index`). Nothing here names a function or a whole prompt.
+Each line has the words that people say, a colon, and their possible meanings. A meaning counts less than the
+word itself (`index`). The lists hold general words of administration, no function names and no whole prompts.
 """
 
 from __future__ import annotations

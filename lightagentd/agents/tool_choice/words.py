@@ -1,7 +1,8 @@
-"""Texts as terms: of prompts, of names such as `list_interfaces`, and of descriptions.
+"""Splits prompts, names such as `list_interfaces`, and descriptions into terms.
 
-A term is the stem of a word in lower case. What has a shape, such as a path or a URL, also counts as what it
-is. Of a prompt only its beginning and its end are looked at, so that none takes longer than a short one.
+A term is the stem of a word in lower case. A path, a URL or the like also counts as the word for its kind.
+Only the beginning and the end of a prompt are read, so that a long prompt takes no more time than a short
+one.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def terms(text: str) -> Iterator[str]:
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text in lower case, in its order, without those that say nothing."""
+    """The words of a text in lower case, in its order, without stop words."""
     for word in _WORD.findall(_HUMP.sub(" ", text)):
         word = word.casefold()
         if word not in _STOP and (len(word) > 1 or word.isdigit()):
@@ -80,35 +81,35 @@ def words(text: str) -> Iterator[str]:
 
 
 def once(term: str) -> str:
-    """A term with doubled letters once, to compare spellings by."""
+    """A term with doubled letters reduced to one, to compare spellings."""
     return _DOUBLED.sub(r"\1", term)
 
 
 def phrases(text: str) -> Iterator[str]:
-    """Each two words that stand together, as stems with a space."""
+    """Each pair of adjacent words, as stems with a space."""
     stems = [stem(word.casefold()) for word in _WORD.findall(text)]
     return (f"{one} {two}" for one, two in itertools.pairwise(stems))
 
 
 def shapes(text: str) -> Iterator[str]:
-    """The words for what things in a text look like."""
+    """The words for the kinds of paths, URLs and the like in a text."""
     for pattern, said in _SHAPES:
         if pattern.search(text):
             yield from said.split()
 
 
 def without_names(text: str) -> tuple[str, str]:
-    """A text without paths and addresses, and these, whose words say little of what is asked."""
+    """A text without its paths and addresses, and these: their words say little about the request."""
     return _NAMES.sub(" ", text), " ".join(_NAMES.findall(text))
 
 
 def asks(text: str) -> bool:
-    """Whether it asks what is, and not to do something."""
+    """Whether the text asks for a state and not for an action."""
     return _QUESTION.match(text) is not None
 
 
 def asked(question: str) -> str:
-    """The part of a question that counts: its beginning and its end."""
+    """The relevant parts of a question: its beginning and its end."""
     if len(question) <= HEAD_CHARS + TAIL_CHARS:
         return question
     return f"{question[:HEAD_CHARS]} {question[-TAIL_CHARS:]}"

@@ -1,1 +1,1 @@
-"""Stored questions to people: approvals of calls, and what agents ask (`human.ask`)."""
+"""Stored questions to people: approvals of calls, and questions of agents (`human.ask`)."""

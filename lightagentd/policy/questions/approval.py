@@ -1,9 +1,9 @@
 """An approval: one stored question about one call, and the digest that binds it to that call.
 
 The digest is an HMAC-SHA-256, not a plain SHA-256, over the canonical JSON of everything that decides what
-runs. It stands in events that others can read, and a plain one would let them try guesses at what was left
-out of the stored arguments. The key also keeps whoever can write the stored record, and nothing else, from
-making a digest that fits. It lies in the state folder; that of a volatile approval is never stored.
+runs. The digest is in events that others can read; with a plain one they could test guesses about arguments
+that are not stored. The key also prevents that somebody who can write only the stored record makes a matching
+digest. The key lies in the state folder; the key of a volatile approval is never stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENDED: dict[State, type[kinds.ApprovalChanged]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a person approves: this call of this agent in this session, and in the working directory `cwd`."""
+    """The approved facts: this call of this agent in this session, in the working directory `cwd`."""
 
     agent: str
     session: str
@@ -50,7 +50,7 @@ class Bound:
     cwd: str
 
     def digest(self, key: bytes) -> str:
-        """Raises ValueError for arguments that JSON does not have."""
+        """The keyed digest. Raises ValueError for arguments that JSON cannot represent."""
         text = json.dumps(
             asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
         )
@@ -58,7 +58,7 @@ class Bound:
 
 
 def working_directory(args: dict[str, Any]) -> str:
-    """The working directory that a call's arguments name; empty when they name none."""
+    """The working directory named in a call's arguments; empty if none."""
     found = args.get("cwd", "")
     return found if isinstance(found, str) else ""
 
@@ -67,9 +67,9 @@ def working_directory(args: dict[str, Any]) -> str:
 class Approval(Question):
     """One approval.
 
-    Of a volatile one the arguments, the preview and what it expects are whole in memory alone: what is stored
-    has the secrets taken out. Who decides gets to see the whole ones, because what looks like a secret and is
-    taken out could be the part of a command that they would not allow.
+    A volatile approval has its full arguments, preview and expected state only in memory; the stored ones are
+    without secrets. The person who decides sees the full ones: a removed part that looks like a secret could
+    be the part of a command that they would refuse.
     """
 
     NOUN: ClassVar[str] = "approval"
@@ -107,7 +107,7 @@ class Approval(Question):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The arguments without those that are hidden."""
+        """The arguments without the hidden ones."""
         return hide(self.args, self.hidden)
 
     def ended(self, state: State, why: str) -> Self:
@@ -146,8 +146,8 @@ class Approval(Question):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored: without the hidden arguments, and without what a tool may have made of them. The
-        history takes out other secrets.
+        """The stored form: without the hidden arguments, and without a tool's output made from them. The
+        history removes other secrets.
         """
         stored = super().to_dict() | {"args": self.shown}
         if not self.open and len(self.preview) + len(str(self.args)) > CLOSED_CHARS:
@@ -156,5 +156,5 @@ class Approval(Question):
 
 
 def hide(args: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
-    """Arguments without the values of those that nobody gets to see."""
+    """The arguments without the values of the hidden ones."""
     return {name: HIDDEN if name in hidden else value for name, value in args.items()}

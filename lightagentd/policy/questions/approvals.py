@@ -1,8 +1,8 @@
-"""All approvals: asked for, granted or denied, and used once with the intent of their call.
+"""Stores all approvals: requested, granted or denied, and used once with the intent of their call.
 
-The use of an approval commits together with the intent of its call, so that after a crash a call was either
-not begun or is known to have been. A volatile approval has its arguments in memory and nowhere else, and
-lapses when the daemon ends. Only `answer` and a call that its own approver makes grant.
+The use of an approval commits together with the intent of its call. So after a crash it is known whether a
+call had begun. A volatile approval has its arguments only in memory, and lapses when the daemon ends. An
+approval is granted only by `answer`, or by a call of a person who may approve it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREVIEW_CHARS = 64 << 10
 
 
 class Approvals(Questions[Approval]):
-    """The questions whether a call may run."""
+    """The store of approvals."""
 
     def __init__(self, history: History, *, timeout_s: float, key_file: Path) -> None:
         super().__init__(history, Approval, timeout_s=timeout_s)
@@ -62,10 +62,10 @@ class Approvals(Questions[Approval]):
         hidden: Sequence[str] = (),
         granted: bool = False,
     ) -> Approval:
-        """A question that is not stored yet. `hidden` are the arguments that nobody gets to see.
+        """A new approval, not stored yet. `hidden` are the arguments that nobody may see.
 
         With `granted` nobody has to read it, because its maker may approve it. Raises LimitExceeded when it
-        is too large to be asked, or too many others are open.
+        is too large to show, or too many others are open.
         """
         if not granted and len(json.dumps(bound.args)) > ARGS_CHARS:
             raise LimitExceeded(
@@ -100,24 +100,22 @@ class Approvals(Questions[Approval]):
         changes: Sequence[Change] = (),
         granted_by: int | None = None,
     ) -> Approval:
-        """As `ask`. `granted_by` is the person who made the call and may approve it: then it is granted at
-        once.
-        """
+        """As `ask`. With `granted_by`, the caller who may approve the call, it is granted at once."""
         granted = None if granted_by is None else _answered(approval, State.GRANTED, granted_by, "")
         return await self.ask(approval, *before, changes=changes, answered=granted)
 
     async def wait(self, question_id: str) -> Approval:
-        """Wait for the answer, and give the approval when it is granted.
+        """Wait for the answer; gives the granted approval.
 
-        Raises ApprovalDenied, also when its time is over; ApprovalRequired when it lapsed; Suspended when
-        the daemon stops meanwhile; ApprovalNotFound; StorageError.
+        Raises ApprovalDenied, also when it expired; ApprovalRequired when it lapsed; Suspended when the
+        daemon stops meanwhile; ApprovalNotFound; StorageError.
         """
         return _granted(await super().wait(question_id))
 
     async def answer(self, approval_id: str, *, grant: bool, uid: int, note: str = "") -> Approval:
-        """Grant or deny, as the person with this uid, who may. Gives the approval as it is then.
+        """Grant or deny for the person with this uid, who must be authorized. Gives the new approval.
 
-        Raises ApprovalNotFound; ApprovalClosed when it is answered, used or over already; StorageError.
+        Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
         approval = await self._answerable(approval_id)
         note = self._history.redactor.text(note)
@@ -127,11 +125,11 @@ class Approvals(Questions[Approval]):
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()
     ) -> None:
-        """Store the events that begin a call, and that its approval is used, in one transaction.
+        """Store the events that begin a call and the use of its approval in one transaction.
 
-        `bound` is what is about to run. It must be what was asked for, and so must the stored record.
-        Raises ApprovalMismatch, ApprovalRequired when it is not granted (any more), ApprovalDenied when its
-        time is over, StorageError.
+        `bound` is the call about to run. It and the stored record must match the request. Raises
+        ApprovalMismatch, ApprovalRequired when it is not granted (any more), ApprovalDenied when it expired,
+        StorageError.
         """
         approval = self._any(approval_id)
         if approval.state is not State.GRANTED or approval_id in self._storing:
@@ -155,7 +153,7 @@ class Approvals(Questions[Approval]):
         await self._change(approval, replace(approval, state=State.USED), *events, changes=changes)
 
     def _storable(self, value: dict[str, Any]) -> bool:
-        """Whether the history stores this as it is, with nothing taken out."""
+        """Whether the history stores this unchanged, without removing secrets."""
         try:
             return bool(json.loads(dump_json(self._history.redactor.value(value))) == value)
         except (TypeError, ValueError, RecursionError):
@@ -170,7 +168,7 @@ def _answered(approval: Approval, state: State, uid: int, note: str) -> Approval
 
 
 def _granted(approval: Approval) -> Approval:
-    """The approval, if it is granted. Raises ApprovalDenied or ApprovalRequired."""
+    """The approval if it is granted. Raises ApprovalDenied or ApprovalRequired."""
     if approval.state is State.GRANTED:
         return approval
     if approval.state is State.EXPIRED:

@@ -1,7 +1,6 @@
-"""All that people are asked: approvals and inputs as one thing, for those who stop, end and delete turns.
+"""Approvals and inputs as one store, for code that stops, ends or deletes turns.
 
-The daemon makes it; it lives as long as the daemon. Who asks and who answers goes to the one or the other
-store.
+The daemon makes it and keeps it to its end. Code that asks or answers uses the single stores.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class AllQuestions:
         await self.inputs.load()
 
     def suspend(self) -> None:
-        """Have everybody who waits for an answer stop waiting: the daemon stops."""
+        """End all waiting for answers, because the daemon stops."""
         self.approvals.suspend()
         self.inputs.suspend()
 
@@ -37,15 +36,15 @@ class AllQuestions:
         return self.approvals.suspended
 
     def is_open(self, question_id: str) -> bool:
-        """Whether the call that asked still needs it."""
+        """Whether the call still needs the question."""
         return self._of(question_id).is_open(question_id)
 
     def lapse(self, question_id: str, why: str) -> Stored:
-        """Close a question whose turn ends: what the caller has to store for it."""
+        """Close a question whose turn ends; returns what the caller has to store."""
         return self._of(question_id).lapse(question_id, why)
 
     def of_session(self, session: str) -> list[str]:
-        """The ids of those of a session whose calls still need them."""
+        """The ids of a session's questions that calls still need."""
         return [*self.approvals.of_session(session), *self.inputs.of_session(session)]
 
     def _of(self, question_id: str) -> Approvals | Inputs:
@@ -53,5 +52,5 @@ class AllQuestions:
 
 
 def is_input(question_id: str) -> bool:
-    """Whether an id is one of an input, not of an approval."""
+    """Whether the id belongs to an input and not to an approval."""
     return question_id.startswith(f"{Input.PREFIX}_")

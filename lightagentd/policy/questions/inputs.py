@@ -1,7 +1,7 @@
-"""What agents ask people (`human.ask`), and the answers.
+"""Questions of agents to people (`human.ask`), and the answers.
 
-A question commits together with the turn that waits for it. In memory are those whose call has no result yet,
-answered or not: so an answer that came while the daemon stopped reaches its turn at the next start.
+A question commits together with the turn that waits for it. Questions whose call has no result yet are in
+memory, answered or not. So an answer given while the daemon stopped reaches its turn at the next start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Input(Question):
 
     @property
     def pending(self) -> bool:
-        """Until its call has a result, whether it is answered or not."""
+        """Whether its call has no result yet; an answer does not matter."""
         return True
 
     def event(self, why: str) -> EventType:
@@ -78,7 +78,7 @@ class Input(Question):
 
 
 class Inputs(Questions[Input]):
-    """The questions of agents."""
+    """The store of inputs."""
 
     def __init__(self, history: History, *, timeout_s: float) -> None:
         super().__init__(history, Input, timeout_s=timeout_s)
@@ -95,7 +95,7 @@ class Inputs(Questions[Input]):
         choices: Sequence[str],
         timeout_s: float | None,
     ) -> Input:
-        """A question that is not stored yet. `timeout_s` can only make its time shorter.
+        """A new question, not stored yet. `timeout_s` can only shorten its time.
 
         Raises LimitExceeded when too many others are open.
         """
@@ -110,10 +110,11 @@ class Inputs(Questions[Input]):
         )
 
     async def answer(self, input_id: str, text: str, *, uid: int) -> Input:
-        """Answer as the person with this uid, who may; of two answers at once the first counts.
+        """Answer for the person with this uid, who must be authorized; of concurrent answers the first
+        counts.
 
-        Where there are choices, `text` is one of them, or its number from 1 on; the text goes before the
-        number. Raises InputNotFound, InputClosed, InvalidArgument, StorageError.
+        With choices, `text` is one of them or its number, counted from 1; an equal text is preferred. Raises
+        InputNotFound, InputClosed, InvalidArgument, StorageError.
         """
         found = await self._answerable(input_id)
         said = _picked(found, self._history.redactor.text(text))
@@ -121,12 +122,12 @@ class Inputs(Questions[Input]):
         return await self._change(found, answered)
 
     def taken(self, input_id: str) -> Stored:
-        """The call that asked has its result: what to store with that."""
+        """Close the question of a call that got its result; returns what to store with it."""
         return super().lapse(input_id, ABANDONED)
 
     def lapse(self, question_id: str, why: str) -> Stored:
-        """As `Questions.lapse`, for a turn that ends before its call has a result: the end of the call is
-        part of it.
+        """As `Questions.lapse`, for a turn that ends before its call has a result; includes the end of the
+        call.
         """
         found = self._pending.get(question_id)
         events, changes = super().lapse(question_id, why)
@@ -151,7 +152,7 @@ def check_answer(text: str) -> None:
 
 
 def _picked(found: Input, text: str) -> str:
-    """The answer that a text means. Raises InvalidArgument for a text that names no choice."""
+    """The choice that a text means. Raises InvalidArgument for a text that names none."""
     if not found.choices:
         return text
     word = text.strip()
@@ -168,7 +169,7 @@ def _picked(found: Input, text: str) -> str:
 
 
 def _call_ended(found: Input) -> NewEvent:
-    """The end of a call whose turn ended while it waited: its intent is stored, so this is, too."""
+    """The end of a call whose turn ended while it waited; its intent is stored, so it needs an end."""
     with about(found):
         return CallEnded(
             call_id=found.call_id,

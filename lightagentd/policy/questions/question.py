@@ -1,7 +1,7 @@
-"""A question to a person about one call, whatever its kind: its states, its times, and how it is stored.
+"""The base of all questions to a person about a call: states, times, and the stored form.
 
-`Approval` asks whether a call may run, `Input` is what an agent asks (`human.ask`). Both are values: a change
-makes a new one, which `Questions` stores.
+`Approval` asks whether a call may run, `Input` is a question of an agent (`human.ask`). Both are immutable: a
+change makes a new one, which `Questions` stores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightagentd.events.types.event_type import EventType
 
 
 class State(StrEnum):
-    """Where a question stands. Only the first two can still become something else."""
+    """The state of a question. Only the first two can still change."""
 
     WAITING = "waiting"
     GRANTED = "granted"
@@ -70,58 +70,58 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether it can still become something else."""
+        """Whether its state can still change."""
         return self.state in OPEN
 
     @property
     def pending(self) -> bool:
-        """Whether its call still needs it, as far as the question itself can tell."""
+        """Whether its call still needs it, as far as the question itself shows."""
         return self.open
 
     @property
     def lost(self) -> str:
-        """Why no later run of the daemon can go on with it; empty when one can."""
+        """Why no later run of the daemon can continue with it; empty when one can."""
         return ""
 
     def overdue(self) -> bool:
-        """Whether it is open although its time is over."""
+        """Whether it is open but its time is over."""
         return self.open and now_us() >= self.expires_us
 
     def now(self) -> Self:
-        """As it is to be shown: one whose time is over has expired, stored as such or not."""
+        """The question to show: expired when its time is over, even if that is not stored yet."""
         return replace(self, state=State.EXPIRED) if self.overdue() else self
 
     def ended(self, state: State, _why: str) -> Self:
-        """As it is when it closes without an answer."""
+        """The question closed without an answer."""
         return replace(self, state=state)
 
     def event(self, _why: str) -> EventType:
-        """The event of its newest change; the argument says why it lapsed."""
+        """The event of its newest change; the argument is the reason of a lapse."""
         raise NotImplementedError
 
     def request(self) -> turn_events.Event:
-        """The turn event that asks for an answer, with all that the person who decides has to see."""
+        """The turn event that asks for an answer, with everything that the deciding person must see."""
         raise NotImplementedError
 
     def outcome(self) -> turn_events.Event:
-        """The turn event that says how the question ended."""
+        """The turn event for the end of the question."""
         raise NotImplementedError
 
     def refusal(self) -> LightagentError:
-        """What somebody gets who answers it although it does not wait any more."""
+        """The error for an answer to a question that no longer waits."""
         raise NotImplementedError
 
     def _fields(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The stored form."""
         stored = {name: [*held] if isinstance(held, tuple) else held for name, held in asdict(self).items()}
         return stored | {"state": self.state.value}
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
-        """The question that was stored. Raises TypeError, KeyError or ValueError for an invalid record."""
+        """Read a stored question. Raises TypeError, KeyError or ValueError for an invalid record."""
         state = State(value["state"])
         lists = {name: tuple(held) for name, held in value.items() if isinstance(held, list)}
         found = cls(**{**value, **lists, "state": state})

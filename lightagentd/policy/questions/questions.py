@@ -1,10 +1,10 @@
 """The store of one kind of questions to people: durable, expiring, answered once, found after a restart.
 
-`Questions` owns the stored state that is named by its kind (`approvals`, `inputs`). Each change of a question
-commits together with its event. In memory are the questions whose calls still need them. Times on the wall
-are compared, because a question outlives the daemon.
+`Questions` owns the stored state named after its kind (`approvals`, `inputs`). Each change of a question
+commits together with its event. Questions that calls still need are in memory. Times are wall-clock times,
+because a question outlives the daemon.
 
-Only `answer` answers, with a uid that the kernel named: no text of a model, a tool or a file comes here.
+Only `answer` answers, with a uid from the kernel: no text of a model, a tool or a file can answer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Questions(Generic[T]):
         self.suspended = False
 
     async def load(self) -> None:
-        """Read what the last run left, and close what cannot be answered any more. Raises StorageError."""
+        """Read the questions of the last run, and close those that cannot be answered any more. Raises
+        StorageError.
+        """
         waiting = waited_for(self._history)
         closed: list[T] = []
         for key, value in self._history.state(self._name).items():
@@ -92,7 +94,7 @@ class Questions(Generic[T]):
     # Asking
 
     def _begun(self, owner: int, timeout_s: float | None = None) -> dict[str, Any]:
-        """The fields of a new question that are made here. `timeout_s` can only make its time shorter.
+        """The common fields of a new question. `timeout_s` can only shorten its time.
 
         Raises LimitExceeded when too many others are open.
         """
@@ -122,7 +124,7 @@ class Questions(Generic[T]):
     ) -> T:
         """Store a question, after other events and with other changes, in one transaction.
 
-        `answered` is the question with its answer, where that is known already. Raises StorageError.
+        `answered` is the question with its answer, if known already. Raises StorageError.
         """
         events = [*before, _event(asked)]
         if answered is not None:
@@ -132,7 +134,7 @@ class Questions(Generic[T]):
         return answered or asked
 
     async def wait(self, question_id: str) -> T:
-        """Wait until it does not wait for an answer any more, and give it as it is then.
+        """Wait for the answer or the end of a question, and give its new state.
 
         Raises Suspended when the daemon stops meanwhile; the kind's NotFound; StorageError.
         """
@@ -154,7 +156,7 @@ class Questions(Generic[T]):
                     await changed.wait()
 
     def suspend(self) -> None:
-        """Have everybody who waits for an answer stop waiting: the daemon stops."""
+        """End all waiting for answers, because the daemon stops."""
         self.suspended = True
         for changed in self._changed.values():
             changed.set()
@@ -163,10 +165,10 @@ class Questions(Generic[T]):
     # Answering
 
     async def _answerable(self, question_id: str) -> T:
-        """The question, if it waits for an answer. Store the answer without awaiting anything else before:
-        then of two answers at once the first counts.
+        """The question, if it waits for an answer. The caller must store the answer without an await in
+        between, so that of concurrent answers the first counts.
 
-        Raises the kind's NotFound, and its refusal when it is closed; StorageError.
+        Raises the kind's NotFound, its refusal when it is closed, and StorageError.
         """
         while storing := self._storing.get(question_id):
             await asyncio.wait([storing])
@@ -184,33 +186,33 @@ class Questions(Generic[T]):
         return new
 
     def get(self, question_id: str) -> T:
-        """As it is to be shown. Raises the kind's NotFound."""
+        """The question to show. Raises the kind's NotFound."""
         return self._any(question_id).now()
 
     def find(self, question_id: str) -> T | None:
-        """As `get`; None for one that does not exist."""
+        """As `get`; None for an unknown id."""
         try:
             return self.get(question_id)
         except self._kind.NOT_FOUND:
             return None
 
     def is_open(self, question_id: str) -> bool:
-        """Whether its call still needs it: a turn that waits for it stays stored until then."""
+        """Whether its call still needs it; until then the waiting turn stays stored."""
         found = self._pending.get(question_id)
         return found is not None and found.now().pending
 
     def open_ones(self) -> list[T]:
-        """Those that are open, the oldest first, without those not on the disk yet."""
+        """The open questions that are on disk, oldest first."""
         found = [one for key, one in self._pending.items() if key not in self._asking and one.now().open]
         return sorted(found, key=lambda one: one.created_us)
 
     @property
     def waiting(self) -> int:
-        """How many wait for an answer."""
+        """The number of questions that wait for an answer."""
         return sum(1 for one in self.open_ones() if one.state is State.WAITING)
 
     async def expire(self) -> None:
-        """Store that those whose time is over have expired: somebody may not wait for each of them.
+        """Store the expiry of questions whose time is over, in case that nobody waits for them.
 
         Raises StorageError.
         """
@@ -220,7 +222,7 @@ class Questions(Generic[T]):
                 await self._expire(one)
 
     def all(self) -> list[T]:
-        """Every question that is kept, the oldest first. Reads them all, so it may run in a thread."""
+        """All stored questions, oldest first. Reads all of them; may run in a thread."""
         found = {key: one.now() for key, one in [*self._pending.items()] if key not in self._asking}
         for key, value in self._history.state(self._name).items():
             if key not in found and key not in self._asking:
@@ -231,7 +233,7 @@ class Questions(Generic[T]):
     # The end of the call
 
     def lapse(self, question_id: str, why: str) -> Stored:
-        """Close a question whose call will not run, or ends: what the caller has to store for it."""
+        """Close a question whose call will not run, or ends; returns what the caller has to store."""
         found = self._pending.get(question_id)
         if found is None or not found.pending:
             return [], []
@@ -239,13 +241,13 @@ class Questions(Generic[T]):
         return self._lapse(found, why) if found.open else ([], [])
 
     def of_session(self, session: str) -> list[str]:
-        """The ids of those of a session whose calls still need them."""
+        """The ids of a session's questions that calls still need."""
         return [one.id for one in self._pending.values() if one.session == session]
 
     # What is stored
 
     def _any(self, question_id: str) -> T:
-        """A question as it is in memory, or else in the store. Raises the kind's NotFound."""
+        """A question from memory, else from the store. Raises the kind's NotFound."""
         if (found := self._pending.get(question_id)) is not None:
             return found
         if not self._id.fullmatch(question_id):
@@ -258,7 +260,7 @@ class Questions(Generic[T]):
         return replace(found, state=State.LAPSED) if found.open else found
 
     def _stored(self, question_id: str) -> T:
-        """The record as it lies on the disk. Raises NotFound, TypeError, KeyError, ValueError."""
+        """The question as stored on disk. Raises NotFound, TypeError, KeyError, ValueError."""
         return self._read(question_id, self._history.state_of(self._name, question_id))
 
     def _read(self, key: str, value: dict[str, Any]) -> T:
@@ -277,9 +279,9 @@ class Questions(Generic[T]):
         return [_event(lapsed, why)], self._changes(lapsed)
 
     async def _store(self, old: T | None, new: T, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
-        """Take `new` for the truth at once, so that of two who change it only the first does.
+        """Use `new` at once and store it, so that of concurrent changes only the first succeeds.
 
-        Who is cancelled meanwhile does not undo that. Raises StorageError.
+        A cancelled caller does not undo it. Raises StorageError.
         """
         done = self._history.append(*events, changes=[*self._changes(new), *changes])
         self._pending[new.id] = new
@@ -300,7 +302,7 @@ class Questions(Generic[T]):
         self._wake(new.id)
 
     def _changes(self, found: T) -> list[Change]:
-        """What to store of a question, and with one that closes, which old one is dropped for it."""
+        """The changes to store a question; when one closes, they also drop an old one."""
         change = Change(state=self._name, key=found.id, value=found.to_dict())
         if found.open:
             return [change]
@@ -319,19 +321,19 @@ class Questions(Generic[T]):
 
 
 def waited_for(history: History) -> set[str]:
-    """The ids of the questions, of any kind, that stored turns wait for."""
+    """The ids of all questions for which stored turns wait."""
     return {str(turn.get("approval", "")) for turn in history.state("turns").values()}
 
 
 def about(question: Question) -> contextlib.AbstractContextManager[Any]:
-    """The event context of a question, whoever does something with it."""
+    """The event context of a question."""
     return within(
         agent=question.agent, session=question.session, owner=question.owner, trace_id=question.trace_id
     )
 
 
 def _event(question: Question, why: str = "") -> NewEvent:
-    """The event of the newest change. That one expired is nobody's word, whoever happened to notice."""
+    """The event of the newest change. An expiry has no actor, whoever noticed it."""
     nobody = {"caller": None} if question.state is State.EXPIRED else {}
     with about(question), within(**nobody):
         return question.event(why).event()

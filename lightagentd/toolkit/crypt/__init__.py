@@ -1,1 +1,1 @@
-"""What the tool `crypto` is made of: encodings, signatures, certificates, TLS handshakes."""
+"""The parts of the tool `crypto`: encodings, signatures, certificates, TLS handshakes, keys."""

@@ -1,4 +1,4 @@
-"""Reads X.509 certificates and explains them: names, validity, key, fingerprints, extensions, what is weak.
+"""Reads and explains X.509 certificates: names, validity, key, fingerprints, extensions, weaknesses.
 
 Nothing here decides whether a certificate is trusted. The library cryptography is imported when first used,
 since every worker loads every tool. Specification: RFC 5280.
@@ -25,7 +25,7 @@ CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 
 
 def certificates(data: bytes) -> list[x509.Certificate]:
-    """Those of PEM text in their order, or the one of a DER file."""
+    """The certificates of a PEM text in order, or the one of a DER file."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
 

@@ -1,7 +1,7 @@
-"""Encodes and decodes base16, base32, base58, base64 and base64url, strictly: one text for each row of bytes.
+"""Encodes and decodes base16, base32, base58, base64 and base64url strictly: one text for each byte string.
 
-What is wrong in a text is said with its position; of a secret text no error has a character. Specification:
-RFC 4648; base58 is that of Bitcoin.
+An error names the position of a wrong character; for a secret text it shows no characters. Specification: RFC
+4648; base58 is that of Bitcoin.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def encoded(encoding: str, data: bytes, padding: bool) -> str:
 
 
 def decoded(encoding: str, text: str, field: str, *, secret: bool = False) -> bytes:
-    """Strictly: one text for each row of bytes. Of a secret text no error has a character."""
+    """Decode strictly. An error for a secret text shows none of its characters."""
     body = text.rstrip("=") if encoding in _GROUPS else text
     alphabet = re.escape(_ALPHABETS[encoding])
     if wrong := re.search(f"[^{alphabet}]", body):
@@ -127,7 +127,7 @@ def _base58_decoded(text: str, field: str) -> bytes:
 
 
 def hex_or_base64(text: str, field: str) -> bytes:
-    """Hexadecimal where the text can be that, else base64. Raises InvalidArgument for `field`."""
+    """Decode hexadecimal if possible, else base64. Raises InvalidArgument for `field`."""
     if re.fullmatch(r"(?:[0-9a-fA-F]{2})+", text):
         return bytes.fromhex(text)
     return decoded("base64", text, field)

@@ -1,4 +1,4 @@
-"""Makes keys, signs with them and verifies; what it is given and gives back are bytes, and nothing is kept.
+"""Makes keys, signs and verifies; input and output are bytes, and nothing is stored.
 
 Ed25519 signs the message itself (RFC 8032); ECDSA on P-256 its SHA-256, as DER (FIPS 186-5, SEC 1); a
 symmetric key makes an HMAC with SHA-256 (RFC 2104). The library cryptography is imported when first used.

@@ -6,10 +6,10 @@
     STORE/keys/UID/AGENT/HANDLE    a key: JSON with its facts, and with the private part sealed
 
 Only the worker of the place KEYS has access to the folder. A key is found only by the agent and the owner
-that it was made for; for everybody else there is no such key. The facts of a key are bound into what is
-sealed, so that no file can be edited or take another's place. A file that does not hold is reported by its
-name, and never repaired or overwritten. A file is written beside its place, synced and renamed: a crash
-leaves it whole or leaves none. The methods block; the caller has them run in a thread.
+that it was made for; for everybody else there is no such key. The facts of a key are bound into the sealed
+part, so that no file can be edited or exchanged. A damaged file is reported by its name, and never repaired
+or overwritten. A file is written under a temporary name, synced and renamed: after a crash it is complete or
+missing. The methods block; call them in a thread.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class KeyStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone with the store: the writes of one process or of two that follow each other do not mix."""
+        """A block with exclusive access to the store, so that concurrent writes do not mix."""
         self._check_folder()
         try:
             fd = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -273,7 +273,7 @@ class KeyStore:
 
 
 def _read_file(path: Path, limit_bytes: int) -> bytes:
-    """One byte more than the limit at most. Raises ToolError."""
+    """Read at most one byte more than the limit. Raises ToolError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:

@@ -1,9 +1,9 @@
 """Finds or makes the key that encrypts the files of the key store.
 
 Where systemd gives the credential `lightagent-keys.wrap` (systemd-creds(1); it may be sealed with the TPM),
-the files can be read only with that. Else a random secret in the file `master.key` beside them does it, mode
-0600: that tells when a file was changed or put into another's place, and protects nothing against root or
-whoever copies the whole folder. Files of both kinds can lie side by side; each names its key by an id.
+the files can be read only with that. Otherwise a random secret in the file `master.key` beside them is used,
+mode 0600. It reveals changed or exchanged files, but does not protect against root or a copy of the whole
+folder. Files of both kinds can be in one folder; each names its key by an id.
 
 AES-256-GCM with a random nonce for each file (NIST SP 800-38D); the key and its id are derived from the
 secret with HMAC-SHA256. The library cryptography is imported when first used.

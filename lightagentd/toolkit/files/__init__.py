@@ -1,1 +1,1 @@
-"""What the tool `file` is made of: reading as text, searching, atomic changes, and what is kept for undo."""
+"""The parts of the tool `file`: reading as text, searching, atomic changes, and undo."""

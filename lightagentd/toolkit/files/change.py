@@ -1,9 +1,9 @@
-"""Changes one file so that a reader sees the old content or the new, and never a file that was not meant.
+"""Changes one file atomically: a reader sees the old or the new content, and no other file is touched.
 
 A path is walked folder by folder with O_NOFOLLOW from the root, and everything then happens relative to the
 folder's descriptor: what openat2(2) does with RESOLVE_NO_SYMLINKS, but under every kernel and seccomp filter.
-So nobody can swap a folder for a symbolic link between an approval and the change, and a path that goes
-through a link is refused with the path that it stands for, which is the one that a person should approve.
+So nobody can replace a folder by a symbolic link between an approval and the change. A path through a link is
+refused, and the error names the real path, which a person should approve instead.
 
 New content goes to a temporary file in the same folder, gets owner, mode and extended attributes of the old
 one, is synced, and takes its name with rename(2); a new file takes its name with link(2), which fails when
@@ -92,7 +92,7 @@ def link_refused(path: str, link: str, real: str) -> Refused:
 
 
 def look(folder: int, name: str, path: str, *, limit_bytes: int = CONTENT_LIMIT_BYTES) -> Present | None:
-    """What has this name now; None when nothing has. A file beyond the limit comes without its content.
+    """The file or link with this name; None if there is none. A file beyond the limit has no content here.
 
     Raises InvalidArgument for a folder or a special file.
     """
@@ -233,6 +233,6 @@ def remove(folder: int, name: str, path: str, was: Present) -> None:
 
 
 def _sync(folder: int) -> None:
-    """Make the new name last through a power failure; a folder that may not be read cannot be synced."""
+    """Make the new name survive a power failure; an unreadable folder cannot be synced."""
     with contextlib.suppress(PermissionError):
         sync_folder(folder)

@@ -1,7 +1,7 @@
-"""Writes, edits and deletes one file, says beforehand what that would do, and takes it back.
+"""Writes, edits and deletes one file, previews such a change, and undoes it.
 
-What was there is kept in the folder that the environment variable LIGHTAGENT_UNDO names (`undo`). Where the
-call was approved, its preview must still hold (`preview`).
+The previous content is kept in the folder named by the environment variable LIGHTAGENT_UNDO (`undo`). For an
+approved call the preview must still be true (`preview`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Previews a change of a file for the person who is asked, and proves later that it is still that change.
+"""Previews a change of a file for approval, and checks later that the preview is still true.
 
-A preview is made by the worker for observe, which does not see all files and may not read all that it sees.
-What it saw goes with the approval as `expected`, and the worker for change compares that with what is there
-before it changes anything. Where nothing was seen the preview says so, and nothing is expected.
+The worker for observe makes a preview. It does not see all files and cannot read all that it sees. The state
+that it saw goes with the approval as `expected`; the worker for change compares it with the file before the
+change. If it saw nothing, the preview says so, and nothing is expected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Diff = Callable[[Present | None], str]
 
 
 def facts_of(was: Present | None) -> dict[str, Any]:
-    """What a preview rests on, as JSON."""
+    """The file state on which a preview is based, as JSON."""
     if was is None:
         return {"kind": "nothing"}
     if was.kind == "large file":
@@ -41,7 +41,7 @@ def facts_of(was: Present | None) -> dict[str, Any]:
 
 
 def check(expected: dict[str, Any], path: str, was: Present | None) -> None:
-    """Raise Conflict when what is there is not what the approved preview showed."""
+    """Raise Conflict when the file differs from the approved preview."""
     if not expected:
         return
     found = facts_of(was)
@@ -86,7 +86,7 @@ def _blind(path: str, why: str, unseen: str, expected: dict[str, Any]) -> Previe
 
 
 def _covered(path: str) -> bool:
-    """Whether the sandbox put something in the place of this path, as far as that can be told."""
+    """Whether the sandbox covers this path with something else, as far as that is visible."""
     folder = Path(path).parent
     try:
         info = Path(path).lstat()

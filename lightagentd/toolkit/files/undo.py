@@ -5,11 +5,10 @@ was something before, `<call_id>.sealed` with its bytes. Both are written and sy
 total size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be
 secret.
 
-The bytes are kept whole, or the change could not be taken back, and so they are sealed (AES-256-GCM) with
-the key in `undo.key` beside them: whoever searches the folder, or a copy of parts of it, finds no password
-that was in a file. It protects nothing against root. What an earlier version kept is `<call_id>.data`, as
-it was. A record belongs to the user on whose behalf its call ran; nobody else but root learns whether it
-exists.
+Undo needs the complete bytes, secrets included. So they are sealed (AES-256-GCM) with the key in `undo.key`
+beside them: a search of the folder, or of a partial copy, finds no passwords of the files. This does not
+protect against root. Earlier versions kept unsealed bytes in `<call_id>.data`. A record belongs to the user
+for whom its call ran; only they and root learn whether it exists.
 """
 
 from __future__ import annotations

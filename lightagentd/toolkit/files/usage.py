@@ -1,12 +1,12 @@
 """Measures the space that folders take, like du(1), for a process that may enter every folder.
 
-Nothing but folders is ever opened, relative to the folder above and never through a symbolic link; of a file
-only what lstat(2) says is used. Names of folders are given back and names of files are not: whoever may not
-list a folder learns from here which folder fills the disk, and not which files are in it. A path that is no
-folder is answered like one that is not there, so that nobody can ask for the names of files one by one.
+Only folders are opened, relative to their parent and never through a symbolic link; of a file only lstat(2)
+is used. It returns names of folders but not of files: a user who may not list a folder learns which folder
+fills the disk, but not which files are in it. A path that is not a folder gets the same answer as a missing
+one, so that nobody can test for names of files.
 
 A walk stays on one file system, counts a file with several hard links once, and ends at a limit of time or
-of entries; what it left out is counted. Mounts of the kinds that can hang are not even looked at.
+entries; skipped entries are counted. Mounts of kinds that can hang are never accessed.
 """
 
 from __future__ import annotations

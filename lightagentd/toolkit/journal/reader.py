@@ -60,7 +60,7 @@ class Search:
         self._bytes = 0
 
     def query(self) -> None:
-        """Print the entries that match, in the order asked for, and where to go on."""
+        """Print the matching entries in the requested order, and where to continue."""
         wanted = _text_filter(self.request)
         self._match()
         limit, shown = self.request["limit"], 0

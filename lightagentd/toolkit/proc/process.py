@@ -1,7 +1,7 @@
 """Describes one process: its arguments, open files and limits, without any content.
 
-It may run with rights to look into the processes of others (the place INSPECT), so it names files and
-variables, and never gives back what is in them.
+It may run with rights to inspect the processes of others (the place INSPECT), so it names files and
+variables, but never returns their contents.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Watching files: what the tool inotify is made of, in the worker."""
+"""The parts of the tool inotify: watching files in a worker."""

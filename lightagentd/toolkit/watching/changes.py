@@ -1,4 +1,4 @@
-"""The changes that a watch found: merges those of a moment into one record, and buffers them.
+"""Merges the changes of a path within a moment into one record, and buffers the records.
 
 All that happens to one path within COALESCE_S becomes one record, which lists the kinds in their order and
 counts the events. Creations, deletions and moves are always listed; writes are listed once after each of
@@ -33,7 +33,7 @@ _STRUCTURE = frozenset({"create", "delete", "move", "moved_in", "moved_out"})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that happened. `found_by` says who told: the kernel, or a `scan`, `rescan` or `gap` scan."""
+    """One change. `found_by` is its source: the kernel, or a `scan`, `rescan` or `gap` scan."""
 
     kind: str
     path: str
@@ -146,7 +146,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Page:
-    """What a poll gets. `lost` records fell out of the buffer before they were asked for."""
+    """The answer to a poll. `lost` counts the records that left the buffer before they were read."""
 
     records: list[Record]
     cursor: str

@@ -1,7 +1,7 @@
 """The engine of one watch: follows a tree of folders with one inotify instance, and reports changes.
 
-It is synchronous and belongs to one `Watch`, which calls it in a thread, one call at a time. Where inotify
-alone would be silent, it looks itself:
+It is synchronous and belongs to one `Watch`, which calls it in a thread, one call at a time. It scans folders
+itself where inotify reports nothing:
 
 - A new or moved-in folder is watched first and listed then, so what was made in it before is reported as
   created (`found_by` scan). An event about it that comes later is known already, and not told again.
@@ -11,9 +11,9 @@ alone would be silent, it looks itself:
   name again, that is watched, and its content is reported as created. The root is looked at every
   ROOT_CHECK_S, because a rename of a folder above it makes no event.
 
-Links are never followed; other file systems only when that was asked for. What a folder that was moved out
-holds is forgotten without a word of each. What cannot be watched is in `not_watched`, and a watch with
-anything in there is never `whole`.
+Links are never followed; other file systems are entered only on request. The content of a folder that was
+moved out is forgotten without a report for each entry. Folders that cannot be watched are in `not_watched`;
+with any of them the watch is not `whole`.
 """
 
 from __future__ import annotations

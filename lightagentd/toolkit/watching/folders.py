@@ -1,4 +1,4 @@
-"""The folders of a watch as a tree, and how a folder is opened and listed without following links."""
+"""The folders of a watch as a tree; opens and lists folders without following links."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _GROWTH = frozenset({"modify", "close_write", "attrib"})
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a watch was asked for. `only` is the name of the one entry of the root that is watched."""
+    """The requested changes of a watch. `only` is the name of the one watched entry of the root."""
 
     kinds: frozenset[str]
     include: Sequence[str] = ()
@@ -64,7 +64,7 @@ def _either(globs: Sequence[str]) -> Callable[[str], bool]:
 
 
 class OwnFolders:
-    """What is never watched, whatever was asked for: each event about it would make another one."""
+    """The folders that are never watched: each event about them would cause another event."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._paths: set[str] = set()

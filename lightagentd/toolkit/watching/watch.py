@@ -31,7 +31,7 @@ Publish = Callable[[str, str, dict[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What was asked for, and by whom. `path` is what the caller wrote, without links."""
+    """The requested watch and its owner. `path` is the caller's path with links resolved."""
 
     id: str
     agent: str
@@ -92,7 +92,7 @@ class Watch:
         return sum(change.found_by == "gap" for change in found)
 
     async def stop(self) -> None:
-        """End it; what was seen up to now is published first."""
+        """End the watch, after publishing the changes seen so far."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -198,7 +198,7 @@ class Watch:
         self._news.set()
 
     def facts(self) -> dict[str, Any]:
-        """What each event and each answer says of the watch."""
+        """The facts about the watch in each event and answer."""
         return {
             "watch": self.order.id,
             "session": self.order.session,
@@ -208,7 +208,7 @@ class Watch:
         }
 
     def state(self) -> dict[str, Any]:
-        """How it stands, for `list`."""
+        """The state of the watch, for `list`."""
         tree = self.engine.tree
         return self.facts() | {
             "running": self.running,

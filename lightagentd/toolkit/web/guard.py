@@ -1,8 +1,8 @@
 """Decides which URLs the tool web may request, and which addresses it may connect to.
 
-The model is taken for an attacker, and so is whoever runs the page or the nameserver. A URL is parsed
-strictly, its name is resolved once, every address is checked, and the caller connects to exactly those that
-`Guard.addresses` gave, so that nobody asks for a second answer of the nameserver (DNS rebinding).
+The model, the web server and the nameserver all count as attackers. A URL is parsed strictly, its name is
+resolved once, and every address is checked. The caller connects only to the addresses from `Guard.addresses`,
+so that no second answer of the nameserver is used (DNS rebinding).
 
 Only addresses of the public internet pass; the tables follow IANA's special-purpose registries (RFC 6890).
 The administrator lets others in with `LIGHTAGENT_WEB_ALLOW`, entries with commas between them:
@@ -240,7 +240,7 @@ def _rule(entry: str) -> Rule:
 
 
 async def ask_libc(host: str, port: int) -> list[str]:
-    """What the C library finds, by hosts(5) and the nameservers; a call cannot be stopped once it runs."""
+    """Addresses from the C library (hosts(5), nameservers); a running call cannot be stopped."""
     try:
         found = await asyncio.to_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as err:
@@ -264,9 +264,9 @@ class Guard:
         self._resolve = resolve
 
     async def addresses(self, target: Target) -> list[Address]:
-        """The addresses to connect to, in the resolver's order; IPv4 ones in IPv6 clothes come as IPv4.
+        """The addresses to connect to, in the resolver's order; IPv4-mapped ones as IPv4.
 
-        One that may not be asked refuses the whole name. Raises PermissionDenied, NotFound, ToolError.
+        One forbidden address refuses the whole name. Raises PermissionDenied, NotFound, ToolError.
         """
         if target.address is not None:
             found = [target.address]
@@ -316,7 +316,7 @@ def _inside(address: Address) -> Address | None:
 
 
 def kind_of(address: Address) -> str:
-    """What keeps an address from being one of the public internet; an empty string if nothing does."""
+    """Why an address is not one of the public internet; empty if it is one."""
     if address in _METADATA:
         return "a metadata service of a cloud"
     inside = _inside(address)

@@ -1,10 +1,10 @@
-"""Keeps a conversation within the model's window: the older part gives way to a summary of it.
+"""Keeps a conversation within the model's window by replacing its older part with a summary.
 
-It happens inside a turn, before a model call, when the request has become longer than `limits.compact_at` of
-the window, or when the endpoint says that it is too long. The messages stay in the history; the stored state
-`compactions` says for each session from which event on they are sent, and what stands for those before. It
-commits with the event `session.compacted`. The system prompt and the functions are no part of the
-conversation and never go; `window.cut` decides which turns stay.
+This happens inside a turn, before a model call, when the request is longer than `limits.compact_at` of the
+window, or when the endpoint calls it too long. All messages stay in the history. The stored state
+`compactions` holds for each session the first event that is still sent, and the summary of the earlier ones.
+It commits with the event `session.compacted`. The system prompt and the functions are always sent in full;
+`window.cut` decides which turns stay.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STATE = "compactions"
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A conversation as it is stored: what stands for its older part, and the messages that are sent."""
+    """A stored conversation: the summary of its older part, and the messages that are sent."""
 
     summary: Message | None
     events: list[Event]
@@ -66,7 +66,7 @@ class Stored:
 
 
 def stored_conversation(history: History, session: str) -> Stored:
-    """What a session's model is sent, from the history. Raises StorageError."""
+    """The messages sent to a session's model, read from the history. Raises StorageError."""
     try:
         compacted = history.state_of(_STATE, session)
     except NotFound:
@@ -104,7 +104,7 @@ class Compactor:
     async def fit(
         self, client: ModelClient, system: str, functions: Sequence[Function], *, refused: bool = False
     ) -> Sequence[Message]:
-        """The messages of the next request. With `refused`, the endpoint said that they are too long.
+        """The messages of the next request. `refused`: the endpoint called the last request too long.
 
         Raises ContextFull, BudgetExceeded, StorageError.
         """
@@ -148,7 +148,7 @@ class Compactor:
         system: str,
         functions: Sequence[Function],
     ) -> int:
-        """Have a summary stand for the messages before one. The tokens of the request that is left."""
+        """Replace the messages before one by a summary. Gives the tokens of the remaining request."""
         session = self._session
         await self._results.settle()
         stored = await asyncio.to_thread(stored_conversation, self._history, session.id)
@@ -184,7 +184,7 @@ class Compactor:
         return tokens
 
     async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:
-        """In one transaction: the summary, the event, and what the summary took."""
+        """Store the summary, its event and its usage in one transaction."""
         events, changes = ([], []) if reply is None else reply.stored(self._meter, summary=True)
         value = {"summary": summary, **what}
         compacted = SessionCompacted(**value).event()
@@ -198,7 +198,7 @@ class Compactor:
     async def _summary_of_model(
         self, client: ModelClient, older: Sequence[Message], window: int, limit_bytes: int
     ) -> tuple[Reply | None, str]:
-        """What the model makes of the older part, and the call; empty when it is of no use.
+        """The model's summary of the older part, and the call; empty when the summary is unusable.
 
         Raises BudgetExceeded, StorageError.
         """
@@ -222,7 +222,7 @@ class Compactor:
         return reply, summary if whole and len(summary.encode()) <= limit_bytes else ""
 
     def _shorten(self, shortened: list[Message], system: str, functions: Sequence[Function]) -> int:
-        """Take shortened results, in memory: until the turn ends the model is sent these."""
+        """Use shortened results in memory: the model gets these until the turn ends."""
         session = self._session
         if tokens_of(shortened) < tokens_of(session.messages):
             session.take_messages(shortened)
@@ -233,7 +233,7 @@ class Compactor:
     _results_shortened = False
 
     def close(self) -> None:
-        """The turn is over: what was shortened is read again as it was."""
+        """At the turn's end, drop the shortened results, so that the full ones are read again."""
         if self._results_shortened:
             self._session.forget_messages()
         self._session.counted = self.gauge.counted

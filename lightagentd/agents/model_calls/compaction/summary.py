@@ -1,8 +1,8 @@
-"""What stands for the older part of a conversation that does not fit into the model's window any more.
+"""Makes the summary that replaces the older part of a conversation too long for the model's window.
 
-The model itself writes it where it can; what it is asked is here, and so is the summary that the daemon makes
-without a model: the first prompt, each turn's prompt and answer, its calls and how they ended, and the files
-and hosts that were named. A summary is data, like the text that it comes from, and says so.
+The model writes the summary if it can; its prompt is here. Otherwise the daemon makes one: the first prompt,
+each turn's prompt and answer, its calls and how they ended, and the files and hosts that were named. A
+summary is marked as data, like its source text.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _MAX_NAMES = 60
 
 
 def message_of(summary: str, by: str) -> Message:
-    """The message that begins a conversation whose older part was left out."""
+    """The message that holds the summary and begins the shortened conversation."""
     return Message(role="user", content=_HEAD.format(by=by) + summary, name=SUMMARY)
 
 
 def transcript(messages: Sequence[Message], limit_bytes: int) -> str:
-    """A conversation as one text, for the model that shortens it; parts are cut where room is short."""
+    """A conversation as one text for the model that summarises it; parts are cut to fit."""
     longest = limit_bytes // 4
     parts = [_spoken(message, longest) for message in messages]
     if sum(len(part.encode()) for part in parts) > limit_bytes:
@@ -56,7 +56,7 @@ def transcript(messages: Sequence[Message], limit_bytes: int) -> str:
 
 
 def _spoken(message: Message, limit_bytes: int) -> str:
-    """Who said what. Each line of it is marked, so that none can pose as the next one's beginning."""
+    """A speaker and their text. Each line is marked, so that no line can pose as the next speaker."""
     if message.role == "tool":
         who = f"RESULT of {_line(message.name, _CALL_BYTES)}"
     else:
@@ -67,7 +67,7 @@ def _spoken(message: Message, limit_bytes: int) -> str:
 
 
 def without_model(messages: Sequence[Message], limit_bytes: int) -> str:
-    """The summary that needs no model: the same for the same messages."""
+    """A summary made without a model: the same for the same messages."""
     blocks: list[str] = []
     room = limit_bytes
     if messages and is_summary(messages[0]):
@@ -123,7 +123,7 @@ def _outcome(result: str) -> str:
 
 
 def _named(messages: Sequence[Message]) -> list[str]:
-    """The files and hosts that were named, those of prompts and calls, in their order, without repetition."""
+    """The files and hosts named in prompts and calls, in order, each once."""
     said = [
         text
         for each in messages
@@ -135,7 +135,7 @@ def _named(messages: Sequence[Message]) -> list[str]:
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """The first line and as many of the newest as there is room for."""
+    """The first line, and as many of the newest lines as fit."""
     sizes = [len(line.encode()) + 1 for line in lines]
     if sum(sizes) <= room or len(lines) < 3:
         return list(lines)

@@ -1,8 +1,8 @@
-"""A model's window: how full a request makes it, and what of a conversation may go.
+"""Estimates how full a request makes a model's window, and which messages can be dropped.
 
-Nothing here is stored. The figures are estimates on the safe side: what the endpoint counted last, where it
-counts, and a token for each 3.5 bytes of what came since. English text has about 4 bytes a token, program
-text and other languages have fewer (the tokenizers of OpenAI, Llama and Mistral are close to each other).
+Nothing here is stored. The figures are estimates on the safe side: the endpoint's last count, if there is
+one, plus one token for each 3.5 bytes added since. English text has about 4 bytes a token, program text and
+other languages have fewer (the tokenizers of OpenAI, Llama and Mistral are close to each other).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def tokens_of(messages: Sequence[Message]) -> int:
 
 
 def is_summary(message: Message) -> bool:
-    """Whether it stands for an earlier part of its conversation."""
+    """Whether the message is a summary of the earlier conversation."""
     return message.role == "user" and message.name == SUMMARY
 
 
 class Gauge:
-    """How many tokens the requests of one turn take. `counted_before` is what the turn before left."""
+    """How many tokens the requests of one turn take. `counted_before` is the previous turn's count."""
 
     def __init__(self, counted_before: tuple[int, int] = (0, 0)) -> None:
         self.counted = counted_before
@@ -61,7 +61,7 @@ class Gauge:
         self._seen_bytes = 0
 
     def measure(self, system: str, functions: Sequence[Function], messages: Sequence[Message]) -> int:
-        """About how many tokens a request takes. What was measured before is not measured again."""
+        """About how many tokens a request takes. Each message is measured once."""
         if system != self._system or functions is not self._functions:
             self._system, self._functions = system, functions
             self.fixed_bytes = _len(system) + sum(map(bytes_of_function, functions))
@@ -73,9 +73,9 @@ class Gauge:
         return self._tokens(self.fixed_bytes + self._seen_bytes)
 
     def take_count(self, prompt_tokens: int) -> None:
-        """What the endpoint counted of the request that was measured last; 0 when it does not count.
+        """Take the endpoint's count for the request measured last; 0 when it does not count.
 
-        No token is less than a byte: what claims so would make every later request too long.
+        A token has at least one byte. A higher count would make every later request too long.
         """
         if prompt_tokens:
             size_bytes = self.fixed_bytes + self._seen_bytes
@@ -98,11 +98,11 @@ class Gauge:
 
 
 def cut(messages: Sequence[Message], room_tokens: int) -> int:
-    """From which message on a conversation is kept; all before it can go. 0 when there is nothing to gain.
+    """The index of the first message to keep; 0 when dropping the earlier ones gains nothing.
 
-    A turn is kept whole or goes whole, so that no call is parted from its result. The newest turn is kept
-    whatever it takes, and so is every turn from one on that has a call without a result; of the others as
-    many as `room_tokens` has room for, the newest first, where the first of them may take half as much again.
+    A turn is kept or dropped as a whole, so that no call loses its result. The newest turn is always kept,
+    and so are all turns from the first one with a call without a result. Of the others, the newest are kept
+    as far as `room_tokens` allows; the first of these may exceed it by half.
     """
     begins = [
         index for index, message in enumerate(messages) if message.role == "user" and not is_summary(message)
@@ -121,7 +121,7 @@ def cut(messages: Sequence[Message], room_tokens: int) -> int:
 
 
 def _first_open(messages: Sequence[Message], begins: Sequence[int]) -> int:
-    """Where the turn begins that has the first call without a result; the number of messages without one."""
+    """Where the turn with the first call without a result begins; the number of messages if there is none."""
     waiting: dict[str, int] = {}
     for index, message in enumerate(messages):
         waiting.update({call.id: index for call in message.tool_calls})
@@ -134,9 +134,9 @@ def _first_open(messages: Sequence[Message], begins: Sequence[int]) -> int:
 
 
 def shorten(messages: Sequence[Message], excess_tokens: int, *, newest_too: bool = False) -> list[Message]:
-    """The messages with their longest results shortened, by as many tokens as asked for, if that goes.
+    """The messages with their longest results shortened, if possible by as many tokens as asked for.
 
-    The model has not read the results of the newest step yet: they stay, or come last.
+    The model has not read the results of the newest step yet, so they are shortened last.
     """
     shortened = list(messages)
     newest = max((index for index, each in enumerate(messages) if each.role != "tool"), default=0)

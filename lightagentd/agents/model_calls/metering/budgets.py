@@ -1,4 +1,4 @@
-"""The limits of `[budgets]`, one by one, and what a turn is told that has used one up."""
+"""The limits of `[budgets]`, one by one, and the error for a turn that has used one up."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What is used, and whether more may be: tokens, money, steps, calls and time, counted in every scope.
+"""Counts usage in every scope: tokens, money, steps, calls and time.
 
-The `Ledger` is one for the daemon and owns the stored state `usage`. What is in memory is the truth while the
-daemon runs. Each change that it hands out commits with the event of the model call that it counts, and writes
-the sums as they are in the order of the appends. So concurrent turns add up, and after a crash the figures
-are those of the stored events.
+The daemon has one `Ledger`, which owns the stored state `usage`. While the daemon runs, the sums in memory
+count. Each change commits with the event of the model call that it counts, and writes the sum as of its
+append. So concurrent turns add up, and after a crash the figures match the stored events.
 
-What counts is a turn's `meter.Meter`.
+A turn counts through its `meter.Meter`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _STATE = "usage"
 
 @dataclass(kw_only=True, slots=True)
 class Counters:
-    """What was used. `wall_ms` is the time of turns without that which they waited for a person."""
+    """What was used. `wall_ms` is the time of turns, without the time spent waiting for a person."""
 
     turns: int = 0
     steps: int = 0
@@ -59,12 +58,12 @@ class Counters:
         return self.prompt_tokens + self.completion_tokens
 
     def add(self, more: Mapping[str, Any]) -> None:
-        """Add what `to_dict` gave of others."""
+        """Add other counters, as `to_dict` gave them."""
         for name, value in more.items():
             setattr(self, name, getattr(self, name) + value)
 
     def used(self, what: str) -> float:
-        """How much of what a budget limits (`config.Budget`) this is."""
+        """The usage of one field of `config.Budget`."""
         if what == "tokens":
             return self.total_tokens
         return self.wall_ms / 1000 if what == "wall_s" else float(getattr(self, what))
@@ -79,7 +78,7 @@ _NAMES = tuple(each.name for each in fields(Counters))
 
 @dataclass(frozen=True, kw_only=True)
 class Whose:
-    """For whom something is used. All but the owner may be empty."""
+    """To whom usage is counted. All fields but the owner may be empty."""
 
     agent: str
     owner: int
@@ -87,7 +86,7 @@ class Whose:
     trace_id: str = ""
 
     def keys(self, day: str) -> dict[str, str]:
-        """The scopes that this counts in, and the key of the row in each."""
+        """The scopes to count in, and the key of the row in each."""
         found = {"turn": f"turn/{self.trace_id}"} if self.trace_id else {}
         if self.session:
             found["session"] = f"session/{self.session}"
@@ -101,13 +100,13 @@ class Whose:
         }
 
     def key_of(self, scope: str, day: str) -> str:
-        """The key of the row that counts this in a scope; empty where there is none."""
+        """The key of the row in one scope; empty where there is none."""
         return self.keys(day).get(scope, "")
 
 
 @dataclass(kw_only=True, slots=True)
 class Row:
-    """What was used in one scope. `whose` says of a turn's row whose turn it was."""
+    """The usage in one scope. In a turn's row, `whose` tells whose turn it was."""
 
     key: str
     counters: Counters = field(default_factory=Counters)
@@ -138,7 +137,7 @@ class Row:
             )
 
     def add(self, more: Mapping[str, Any]) -> Change:
-        """Count something; the change must be appended, once."""
+        """Count usage; the change must be appended, once."""
         self.counters.add(more)
         self.unsettled += 1
         return _Sum(state=_STATE, key=self.key, value=None, row=self, more=more)
@@ -151,7 +150,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum(Change):
-    """The change of a row: what the sum is, is known when it is appended, behind those of other turns."""
+    """The change of a row. Its sum is computed at the append, after the changes of other turns."""
 
     row: Row
     more: Mapping[str, Any]
@@ -168,7 +167,7 @@ class Ledger:
     def __init__(
         self, history: History, budgets: Budgets, price_of: Callable[[str], Price | None] | None = None
     ) -> None:
-        """`price_of` says what a model takes, if that is known."""
+        """`price_of` gives a model's price, if known."""
         self._price_of = price_of
         self.meters: set[Meter] = set()
         """Those of the turns that run now."""
@@ -181,7 +180,7 @@ class Ledger:
         self.take_budgets(budgets)
 
     def take_budgets(self, budgets: Budgets) -> None:
-        """Have other limits from now on, for the turns that run, too."""
+        """Use new limits from now on, also for running turns."""
         self.limits = limits_of(budgets)
 
     def load(self) -> None:
@@ -191,7 +190,7 @@ class Ledger:
         self._turns = dict.fromkeys(row.key for row in sorted(rows, key=lambda row: row.updated_us))
 
     def row(self, key: str) -> Row:
-        """What was used, by the key of a scope; all zero when nothing was. Raises StorageError."""
+        """The usage for the key of a scope; all zero when there is none. Raises StorageError."""
         row = self._rows.get(key)
         if row is None:
             try:
@@ -206,14 +205,14 @@ class Ledger:
         return row
 
     def _forget_oldest(self) -> None:
-        """Have one row fewer in memory: the one that was needed least recently, and is appended as it is."""
+        """Drop one row from memory: the least recently used one whose sum is appended."""
         for key, row in self._rows.items():
             if not row.unsettled:
                 del self._rows[key]
                 return
 
     async def rows(self, scope: str) -> list[Row]:
-        """Everything that was used in one kind of scope, in the order of the keys. Raises StorageError."""
+        """All usage in one kind of scope, ordered by key. Raises StorageError."""
         stored = await asyncio.to_thread(self.history.state_below, _STATE, f"{scope}/")
         return self._with_newer(scope, stored)
 
@@ -224,7 +223,7 @@ class Ledger:
         return [found[key] for key in sorted(found)]
 
     def forget_session(self, session: str) -> Change:
-        """The change that goes with a session's deletion; what was used stays in the other scopes."""
+        """The change for a session's deletion; its usage stays in the other scopes."""
         key = f"session/{session}"
         self._rows.pop(key, None)
         return Change(state=_STATE, key=key, value=None)
@@ -237,7 +236,7 @@ class Ledger:
         return None if price is None else price.cost(usage)
 
     def add(self, whose: Whose, more: Counters) -> list[Change]:
-        """Count something in every scope; the changes must be appended, once."""
+        """Count usage in every scope; the changes must be appended, once."""
         now = time.time_ns() // 1000
         day = day_of(now)
         changes: list[Change] = []

@@ -1,7 +1,7 @@
-"""What one turn uses while it runs, and whether the budgets let it go on.
+"""Measures what one turn uses, and checks it against the budgets.
 
-Each turn has a `Meter`, which it makes and owns. Every model call, whoever makes it and whatever for, is
-counted with `Meter.count`, after `Meter.check` has let it through; `call.model_call` does both.
+Each turn makes and owns a `Meter`. Every model call passes `Meter.check` and is then counted with
+`Meter.count`; `call.model_call` does both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lightagentd.llm.protocol import Usage
 
 
 class Meter:
-    """What one turn uses while it runs. Its clock runs between `run` and `stop`."""
+    """The usage of one turn. Its clock runs between `run` and `stop`."""
 
     def __init__(self, ledger: Ledger, whose: Whose, *, wall_ms: int = 0) -> None:
-        """`wall_ms` is time that an earlier run of the daemon measured and did not count."""
+        """`wall_ms` is time that an earlier run of the daemon measured but did not count."""
         self.ledger = ledger
         self.whose = whose
         self._passed_ms = float(wall_ms)
@@ -36,24 +36,24 @@ class Meter:
         return int(self._passed_ms + running)
 
     def run(self) -> None:
-        """Have the clock run."""
+        """Start the clock."""
         self.ledger.meters.add(self)
         if self._since is None:
             self._since = time.monotonic()
 
     def pause(self) -> None:
-        """Have the clock stand still, as while a person is asked."""
+        """Stop the clock, for example while a person is asked."""
         if self._since is not None:
             self._passed_ms += (time.monotonic() - self._since) * 1000
             self._since = None
 
     def stop(self) -> None:
-        """The turn is over, for this run of the daemon."""
+        """Stop the clock: the turn is over for this run of the daemon."""
         self.pause()
         self.ledger.meters.discard(self)
 
     def count(self, model: str, usage: Usage | None, *, calls: int = 0) -> list[Change]:
-        """Count a model call, with the tool calls that it led to; the changes go with its event."""
+        """Count a model call and its tool calls; the changes must commit with its event."""
         self.asks = False
         more = Counters(steps=1, calls=calls)
         if usage is None:
@@ -67,7 +67,7 @@ class Meter:
         return self._add(more)
 
     def ending(self) -> list[Change]:
-        """The changes that go with the turn's end: the rest of its time, and the turn itself."""
+        """The changes for the turn's end: the rest of its time, and the turn itself."""
         return self._add(Counters())
 
     def _add(self, more: Counters) -> list[Change]:
@@ -76,7 +76,7 @@ class Meter:
         return self.ledger.add(self.whose, more)
 
     def totals(self) -> dict[str, Any]:
-        """The turn's figures until now, for its last event."""
+        """The turn's figures so far, for its last event."""
         used = self.ledger.row(self.whose.key_of("turn", "")).counters
         return {
             "prompt_tokens": used.prompt_tokens,
@@ -88,7 +88,7 @@ class Meter:
         }
 
     async def check(self) -> None:
-        """Let a model call through. Raises BudgetExceeded, after the event that says so is stored."""
+        """Check that a model call may run. Raises BudgetExceeded after its event is stored."""
         if not self.ledger.limits:
             return
         day = today()
@@ -98,7 +98,7 @@ class Meter:
                 await self._exceeded(limit, used, day)
 
     async def refuse_calls(self) -> None:
-        """Say that there is no room for a tool call. Raises BudgetExceeded, after its event is stored."""
+        """Refuse a tool call. Raises BudgetExceeded after its event is stored."""
         day = today()
         of_calls = [limit for limit in self.ledger.limits if limit.what == "calls"]
         for limit in sorted(of_calls, key=lambda limit: limit.most - self.used(limit, day))[:1]:
@@ -142,8 +142,8 @@ class Meter:
 
 
 def used_of(ledger: Ledger, whose: Whose) -> Iterable[tuple[Limit, str, float]]:
-    """Each limit that applies, the name in its scope, and how much is used. Without a session, or a turn that
-    runs, the limits of these have an empty name and no use.
+    """Each limit that applies, the name in its scope, and how much is used. Without a session or a running
+    turn, the limits of that scope have an empty name and no usage.
     """
     meter, day = Meter(ledger, whose), today()
     for limit in ledger.limits:

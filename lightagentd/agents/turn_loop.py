@@ -23,7 +23,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
 from lightagentd.agents.tool_calls.run import ToolRun
-from lightagentd.agents.turn import Step, Resumed, Turn, final_error, unanswered
+from lightagentd.agents.turn import Resumed, Step, Turn, final_error, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.errors import AgentNotRunning, LightagentError, StepLimit, TimedOut

@@ -11,8 +11,8 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-# The packages of distributions bring along the asyncvarlink that was tested, here; a checkout has none. It
-# comes before everything else, so that another version on the system does not take its place.
+# Packages of distributions include the tested asyncvarlink here; a checkout does not. It comes first in the
+# path, so that another version on the system does not replace it.
 _PRIVATE = Path(__file__).parent / "_vendor"
 if _PRIVATE.is_dir() and str(_PRIVATE) not in sys.path:
     sys.path.insert(0, str(_PRIVATE))

@@ -10,7 +10,7 @@ from lightagentd.worker import first_units
 def main() -> None:
     if "NOTIFY_SOCKET" in os.environ and first_units.expected():
         first_units.begin()
-    from lightagentd.daemon import serving  # only here: it takes as long as a worker's start
+    from lightagentd.daemon import serving  # only here: importing it takes as long as a worker's start
 
     serving.main()
 

@@ -393,7 +393,7 @@ class HistoryDamaged(StorageError, code="history_damaged"):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRow:
-    """What one error class is called on each side."""
+    """The names and numbers of one error class on each side."""
 
     cls: type[LightagentError]
     code: str
@@ -424,14 +424,14 @@ def _wire_name(cls: type[LightagentError]) -> str:
 
 
 def from_dict(said: Mapping[str, Any]) -> LightagentError:
-    """The error that `to_dict` told of, or a turn's last event; of an unknown code the base class."""
+    """The error from `to_dict`, or from a turn's last event; the base class for an unknown code."""
     cls = next((row.cls for row in table() if row.code == said.get("code")), LightagentError)
     message = str(said.get("message") or "The turn failed.")
     return cls(message, suggestion=str(said.get("suggestion") or ""), field=str(said.get("field") or ""))
 
 
 def from_varlink(name: str, parameters: dict[str, Any]) -> LightagentError:
-    """The error that a Varlink peer answered with; names of `org.varlink.service` are mapped too."""
+    """The error from a Varlink peer's answer; names of `org.varlink.service` are mapped too."""
     by_name = {row.varlink: row.cls for row in table()}
     cls = by_name.get(name)
     if cls is not None:

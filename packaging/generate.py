@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Writes what is generated from the code, which must be importable with all that it imports.
+"""Writes the files that are generated from the code, which must be importable with its dependencies.
 
 `generate.py OUT` makes OUT/man and OUT/completions for a package. The pages lactl(1), lightagentd.toml(5) and
-org.lightagent1(5) come from the code; the others lie in `man/` and get the version and the date. The output
-is the same for the same code and SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/).
+org.lightagent1(5) come from the code; the others are in `man/` and get the version and the date. The output
+is the same for the same code and SOURCE_DATE_EPOCH
+(https://reproducible-builds.org/specs/source-date-epoch/).
 
 `generate.py --checkout FOLDER` makes the generated files of the repository, at their places below a folder.
-`make generate` writes them into the checkout; a test says which one is stale.
+`make generate` writes them into the checkout; a test finds stale ones.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PRINTED: Mapping[str, Sequence[str]] = {
 
 
 def main(out: Path) -> None:
-    """Write everything that a package needs below a folder."""
+    """Write all generated files of a package below a folder."""
     moment = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     date = datetime.fromtimestamp(moment, UTC).date().isoformat()
     stamp = Stamp(date=date, version=__version__)

@@ -1,4 +1,4 @@
-"""`lactl approvals`, `approve` and `deny`: the questions about calls that need a person's yes."""
+"""`lactl approvals`, `approve` and `deny`: the questions about calls that need a person's approval."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def deny(settings: Settings, approval: str, note: str | None) -> None:
 
 
 def _answer(settings: Settings, method: str, approval: str, note: str | None) -> None:
-    """Answer a question, and say what came of it."""
+    """Answer a question, and report the result."""
     whole = _IDS.whole_question(settings, approval, every=False)
     found = settings.call(method, approval=whole, note=note)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"

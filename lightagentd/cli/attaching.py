@@ -1,6 +1,7 @@
 """Reads attachments with the rights of the user who runs lactl; the daemon opens no file for a prompt.
 
-The daemon decides on sizes (`limits.max_attachment_bytes`); a file larger than any daemon takes is not read.
+The daemon enforces the limit (`limits.max_attachment_bytes`); a file larger than any daemon accepts is not
+read.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def attachments(paths: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def attachment(path: str) -> dict[str, str]:
-    """The `api.Attachment` of one path; raises as `attachments`."""
+    """The `api.Attachment` of one path. Raises the same errors as `attachments`."""
     if path == STANDARD_INPUT:
         name, data = "standard input", _standard_input()
     else:
@@ -65,7 +66,7 @@ def attachment(path: str) -> dict[str, str]:
 
 
 def _name(path: str) -> str:
-    """The last part of a path, as the daemon takes it: what cannot be shown is U+FFFD."""
+    """The last part of a path; characters that cannot be shown become U+FFFD."""
     name = path.rstrip("/").rpartition("/")[2]
     return "".join(char if char.isprintable() else "\ufffd" for char in name)[:_NAME_CHARS]
 

@@ -1,4 +1,4 @@
-"""`lactl audit`: who did what, and does the history still say what was stored?"""
+"""`lactl audit`: who did what, and whether the history is unchanged."""
 
 from __future__ import annotations
 

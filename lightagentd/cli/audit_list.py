@@ -1,6 +1,6 @@
 """`lactl audit list`: who did what, by the events of the history.
 
-A call with its decision and outcome is one row, as each other act is.
+A call with its decision and outcome is one row, and so is each other act.
 """
 
 from __future__ import annotations
@@ -98,11 +98,12 @@ def _newest(settings: Settings, which: dict[str, Any], limit: int) -> list[Row]:
 
 
 def _settle(client: Any, which: dict[str, Any], found: list[Row]) -> None:
-    """Give each call its outcome: most are near, the others are looked for one by one."""
+    """Find the outcome of each call: most are near, the others are searched one by one."""
     waiting = open_calls(found)
     if not waiting:
         return
-    # What else holds of an intent (the decision, a text in the arguments, the time) holds of its outcome not.
+    # The filters that match an intent (the decision, a text in the arguments, the time) may not match its
+    # outcome.
     same = {name: which.get(name) for name in ("agent", "session", "tool", "effect", "trace", "request")}
     outcomes: dict[str, Any] = {"topic": "tool", "type": INVOCATION, "limit": event_source.PAGE}
     first_seq = min(row.seq for row in waiting.values())
@@ -126,7 +127,7 @@ def _follow(settings: Settings, which: dict[str, Any], position: int) -> None:
     topics = ",".join((*TOPICS, "tool"))
     for event in event_source.follow(settings, {**which, "topic": topics}, position):
         if event["topic"].startswith("tool.") and not is_outcome(event):
-            continue  # what a tool says itself
+            continue  # the tool's own events
         row = row_of(event)
         if row is None:
             continue
@@ -178,8 +179,8 @@ def _aligned(cells: list[str]) -> str:
 
 @dataclass
 class Row:
-    """One act. `caller` is the uid on whose word it happened, None for the daemon itself or when unknown;
-    `result` is empty for what has none, and `running` for a call of which no outcome is known (yet).
+    """One act. `caller` is the uid behind it, None for the daemon itself or when unknown. `result` is empty
+    for an act without one, and `running` for a call without a known outcome.
     """
 
     seq: int
@@ -209,7 +210,7 @@ def rows(events: Iterable[Event]) -> list[Row]:
 
 
 def row_of(event: Event) -> Row | None:
-    """What an event says about who did what; None where it tells of no act."""
+    """The act of an event; None for an event that is not an act."""
     topic, kind, data = event["topic"], event["type"], event["data"] or {}
     if (topic, kind) in _SILENT:
         return None
@@ -230,7 +231,7 @@ def row_of(event: Event) -> Row | None:
     row.effect = str(data.get("effect", ""))
     by = data.get("answered_by", data.get("by"))
     if row.caller is None and isinstance(by, int):
-        row.caller = by  # events of schema version 1 say it in their data alone
+        row.caller = by  # events of schema version 1 have it only in their data
     said = [
         _call_name(data),
         *(str(data[name]) for name in ("message", "note", "answer", "reason") if data.get(name)),

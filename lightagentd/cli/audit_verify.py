@@ -1,8 +1,8 @@
 """`lactl audit verify`: checks the history against its chain, its signatures and the journal.
 
-Whoever may read the store has lactl read it itself, in a child with the rights of the store's owner
-(`events.store_audit`); others ask the daemon. The journal is read by journalctl(1), whose output the child
-gets.
+For users who may read the store, lactl reads it itself, in a child with the rights of the store's owner
+(`events.audit.store_audit`); for others the daemon does it. journalctl(1) reads the journal; the child gets
+its output.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 
 def _reads_itself(settings: Settings) -> bool:
-    """Whether lactl reads the store: it was told to, or it may and no other daemon was named."""
+    """Whether lactl reads the store itself: on request, or if it may and no other daemon was named."""
     if settings.store or settings.state_dir or os.environ.get("LIGHTAGENT_STATE_DIR"):
         return True
     if settings.socket or os.environ.get("LIGHTAGENT_SOCKET"):

@@ -1,7 +1,7 @@
-"""Lets polkit ask for a password on the terminal: it repeats such a call with a text agent beside it.
+"""Lets polkit ask for a password on the terminal: repeats a refused call with a text agent beside it.
 
-polkit asks through an authentication agent. On a desktop there is one; on a terminal this module starts
-pkttyagent(1) for as long as the call waits for its answer. The owner of a client owns the agent with it.
+polkit asks through an authentication agent. A desktop has one; on a terminal this module starts pkttyagent(1)
+while the call waits for its answer. The owner of a client also owns the agent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGENT = "pkttyagent"
 
 
 class AskingClient(Client):
-    """A client that has the person at the terminal authenticate, and then makes the call once more."""
+    """A client that lets the person at the terminal authenticate, and then repeats the call."""
 
     def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
         def attempt() -> dict[str, Any]:
@@ -39,7 +39,7 @@ class AskingClient(Client):
             return self._asking(err, attempt)
 
     def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """As in `Client`; the first reply says whether the call is allowed, so nobody is asked after it."""
+        """Like `Client.stream`. Nobody is asked after the first reply, because the call is allowed."""
         replies: Iterator[dict[str, Any]] = iter(())
 
         def attempt() -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ class AskingClient(Client):
         return _joined(first, replies)
 
     def _asking(self, refused: AuthorizationRequired, attempt: Callable[[], _T]) -> _T:
-        """The result of a call that was refused, once polkit could ask. Raises what the call does."""
+        """The result of a refused call, repeated so that polkit can ask. Raises the errors of the call."""
         if not has_terminal():
             raise refused
         timeout_s, self.timeout_s, self.interactive = self.timeout_s, ASK_TIMEOUT_S, True
@@ -64,8 +64,8 @@ class AskingClient(Client):
                     with _text_agent(refused, "--fallback"):
                         return attempt()
                 except AuthorizationRequired:
-                    # polkit found nobody to ask: without a login session it passes over an agent that only
-                    # falls back, and no desktop's agent can be meant.
+                    # polkit found nobody to ask: without a login session it ignores an agent that is only a
+                    # fallback, and no desktop's agent can be meant.
                     with _text_agent(refused):
                         return attempt()
         finally:
@@ -81,15 +81,14 @@ def _joined(first: list[dict[str, Any]], rest: Iterator[dict[str, Any]]) -> Iter
 
 
 def has_terminal() -> bool:
-    """Whether somebody sits there who reads the question and can answer it."""
+    """Whether a person at the terminal can read the question and answer it."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 @contextlib.contextmanager
 def _text_agent(refused: AuthorizationRequired, *options: str) -> Iterator[None]:
-    """An agent that polkit asks for this process; it is registered when the block begins.
-
-    Raises AuthorizationRequired when there can be none.
+    """An agent that polkit asks for this process; it is registered when the block begins. Raises
+    AuthorizationRequired when none can be started.
     """
     import shutil
     import subprocess
@@ -143,7 +142,7 @@ def _registered(notified: int, agent: Any) -> bool:
 
 @contextlib.contextmanager
 def _terminal_as_it_was() -> Iterator[None]:
-    """An agent that is ended while it asks leaves the terminal without echo."""
+    """Restore the echo, which an agent that ends during a question leaves off."""
     import termios
 
     before = termios.tcgetattr(sys.stdin)

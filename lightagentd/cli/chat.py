@@ -74,7 +74,7 @@ def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: boo
 
     try:
         return asyncio.run(chat())
-    except ExceptionGroup as group:  # what ends a task of the chat, such as an output that cannot be written
+    except ExceptionGroup as group:  # an error that ends a task of the chat, such as unwritable output
         if (failed := group.subgroup(OSError)) is None:
             raise
         raise _first(failed) from group

@@ -1,4 +1,4 @@
-"""`lactl config`: the configuration files, read here and not by the daemon, so that it need not run.
+"""`lactl config`: the configuration files, read here without a daemon.
 
 It also reads the variables about models: for root from the file `environment` beside the configuration, which
 the daemon's unit reads, if it exists; else from the environment of lactl and, for a user's own daemon, from

@@ -1,4 +1,4 @@
-"""Watching a turn for a limited time: the turn goes on when the time is over, and lactl ends."""
+"""Watches a turn for a limited time. Afterwards lactl ends, and the turn goes on."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ SECONDS = _Seconds(0, 86_400, min_open=True)
 def within(
     client: Client, replies: Iterator[dict[str, Any]], timeout_s: float | None
 ) -> Iterator[dict[str, Any]]:
-    """The replies of a stream of turn events, for so long after the first: then the prompt is stored.
-
+    """The replies of a stream of turn events, for so long after the first one, when the prompt is stored.
     Raises TimedOut.
     """
     end_s = None
@@ -47,7 +46,7 @@ def within(
 
 
 def goes_on(session: str, timeout_s: float) -> TimedOut:
-    """What to raise when the time is over."""
+    """The error when the time is over."""
     return TimedOut(
         f"The turn did not end within {timeout_s:g} seconds; it goes on in {session}.",
         suggestion=f"Wait for it with 'lactl wait {session}', or end it with 'lactl cancel {session}'.",

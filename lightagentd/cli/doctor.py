@@ -1,7 +1,7 @@
-"""`lactl doctor`: does what is promised hold, and what is wrong?
+"""`lactl doctor`: checks whether the promises hold, and finds problems.
 
-The daemon looks from the inside, and this process from the outside, as the user who asks: each sees what the
-other may not. Where there is no daemon, or the user may not ask it, what can be looked at from here remains.
+The daemon checks from the inside, and this process from the outside, as the user who runs it: each can see
+what the other may not. Without a daemon, or without the right to ask it, only the checks from here remain.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def command(context: click.Context, agent: str | None, models: bool, only_bad: b
 
 
 def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, Any]:
-    """A diagnosis as the daemon gives it, with what can be seen from here. Raises AgentNotFound."""
+    """The daemon's diagnosis, extended by the checks from here. Raises AgentNotFound."""
     import asyncio
     from pathlib import Path
 
@@ -97,7 +97,7 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
 
 
 def _status(settings: Settings) -> tuple[dict[str, Any] | None, LightagentError | None]:
-    """What the daemon says of itself, or why it says nothing."""
+    """The daemon's status, or the reason why there is none."""
     try:
         return settings.call("Manager.GetStatus"), None
     except LightagentError as err:
@@ -122,7 +122,7 @@ def _daemon(status: dict[str, Any] | None, refused: LightagentError | None) -> l
 
 
 def _paths(socket: str) -> Paths:
-    """The folders of the daemon that is asked: an ordinary user may ask that of the system."""
+    """The folders of the daemon that is asked: an ordinary user may ask the system's daemon."""
     from pathlib import Path
 
     from lightagentd.host.paths import Paths, default_paths

@@ -1,4 +1,4 @@
-"""A stored event as one line: number, time, agent, topic, type, and what it says."""
+"""A stored event as one line: number, time, agent, topic, type, and a summary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_event(event: dict[str, Any], *, json: bool) -> None:
 
 
 def summary(event: dict[str, Any]) -> str:
-    """What the data of an event say, in one line."""
+    """The data of an event in one line."""
     data = event["data"]
     if data is None:
         return "(deleted)"

@@ -18,7 +18,7 @@ Event = dict[str, Any]
 
 
 def newest(settings: Settings, which: dict[str, Any], limit: int) -> list[Event]:
-    """The newest events that fit, oldest of them first."""
+    """The newest matching events, oldest of them first."""
     found: list[Event] = []
     position: int | None = None
     with settings.client() as client:
@@ -34,7 +34,7 @@ def newest(settings: Settings, which: dict[str, Any], limit: int) -> list[Event]
 
 
 def oldest_first(settings: Settings, which: dict[str, Any], position: int = 1) -> Iterator[Event]:
-    """The stored events from a number on that fit."""
+    """The stored matching events from a number on."""
     with settings.client() as client:
         while position:
             page = client.call("History.Page", **which, from_seq=position, oldest_first=True, limit=PAGE)
@@ -59,7 +59,7 @@ def subscribe(settings: Settings, which: dict[str, Any], position: int, *, follo
 
 
 def follow(settings: Settings, which: dict[str, Any], position: int) -> Iterator[Event]:
-    """Events for ever. A daemon that stops ends the stream or breaks it; either way it is asked again."""
+    """Follow events without end. When the daemon stops, or the stream breaks, it connects again."""
     waiting = False
     while True:
         try:

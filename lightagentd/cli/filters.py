@@ -62,7 +62,7 @@ _NAMES = {"since": "since_us", "until": "until_us"}
 
 
 def filter_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Those of these names, or all but the times; what a command gets of them it hands to `wanted`."""
+    """The options with these names, or all but the times. The command passes their values to `wanted`."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names or tuple(_OPTIONS)):
@@ -85,7 +85,7 @@ def until_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wanted(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of the daemon's methods for what these options said. Raises SessionNotFound."""
+    """The parameters of the daemon's methods from these options. Raises SessionNotFound."""
     found = {_NAMES.get(name, name): value for name, value in options.items()}
     if found.get("session"):
         found["session"] = whole_session(settings, found["session"])

@@ -1,4 +1,4 @@
-"""`lactl history`: what was stored; its commands look after the store itself."""
+"""`lactl history`: stored events, and commands for the store itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`lactl history backup`, `restore`, `export` and `import`: the store as a file.
 
-All four work on the store itself, with the rights of its owner (`events.stored`), and need no daemon; restore
-and import need that none runs.
+All four work on the store itself, with the rights of its owner (`events.backup.stored`), and need no daemon;
+restore and import need a stopped one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def backup(settings: Settings, file: str, force: bool, no_verify: bool) -> None:
 
 
 def _written(pieces: Iterator[Any], fd: int) -> dict[str, Any]:
-    """Write the bytes among what a child sends; gives the last thing that it says. Raises StorageError."""
+    """Write the bytes among a child's messages; returns its last message. Raises StorageError."""
     from lightagentd.events.backup.backup import copy_error
 
     found: dict[str, Any] = {}
@@ -84,10 +84,7 @@ def _written(pieces: Iterator[Any], fd: int) -> dict[str, Any]:
 
 
 def _examined(state: Path, fd: int, name: str) -> dict[str, Any]:
-    """What is in the file that was written, as the store's owner sees it.
-
-    Raises StorageError, HistoryDamaged.
-    """
+    """The content of the written file, examined as the store's owner. Raises StorageError, HistoryDamaged."""
     from lightagentd.events.backup.store_file import examine
     from lightagentd.events.backup.stored import owner_of, result_as_owner
 
@@ -228,7 +225,7 @@ def _told(settings: Settings, found: dict[str, Any], sentence: str) -> None:
 
 
 def _check_outside(path: Path, state: Path) -> None:
-    """A store's folder is the daemon's: it must not get files of others. Raises InvalidArgument."""
+    """A store's folder is the daemon's, and must not get other files. Raises InvalidArgument."""
     parent = path.parent.resolve()
     for folder in (state / "history", *state.glob("history.*")):
         inside = folder.resolve()

@@ -17,7 +17,7 @@ _PATH = "/usr/bin:/bin"
 
 
 class JournalOutput:
-    """What is to be read of the journal; as a context, journalctl while it runs. `fd` is its output."""
+    """The journal's entries to be read; as a context manager, a running journalctl. `fd` is its output."""
 
     def __init__(self, wanted: bool, files: tuple[Path, ...], since: Start) -> None:
         self.program = shutil.which("journalctl", path=_PATH) if wanted else None
@@ -37,7 +37,7 @@ class JournalOutput:
                 raise InvalidArgument(f"There is no file {path}.", field="journal_file")
         environment = {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
         if os.geteuid() == 0 and not self._files:
-            # What journald has taken, but not written yet. It is of no use to wait for one that is stuck.
+            # Entries that journald has not written yet. Waiting for a stuck journald is useless.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
                     [self.program, "--sync"],
@@ -66,7 +66,7 @@ class JournalOutput:
         return self
 
     def warn(self) -> None:
-        """Tell when not all of it was there to be compared; to be called once its end was read."""
+        """Warn if a part of the journal was missing in the comparison. Call it after reading to the end."""
         if self.missing:
             warn("There is no journalctl here, so the journal was not compared.")
         if self._process is None:

@@ -62,7 +62,7 @@ COMMANDS = {
 
 
 class Lactl(Group):
-    """The command itself; it imports a module only when its command is used, or listed."""
+    """The command itself. It imports a module only when its command is used, or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -95,9 +95,9 @@ def lactl() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return the exit status; every error has been told on standard error."""
+    """Run one command line and return the exit status. Errors are reported on standard error."""
     settings = Settings()
-    if "_LACTL_COMPLETE" in os.environ:  # a shell asks how a line goes on
+    if "_LACTL_COMPLETE" in os.environ:  # a shell asks for completions
         importlib.import_module("lightagentd.cli.completion")
         settings.ask_password = False
     try:
@@ -151,7 +151,7 @@ def main() -> Any:
         status = INTERRUPTED_STATUS
     try:
         sys.stdout.flush()
-    except OSError:  # told already; what is left in the buffer would fail again when Python exits
+    except OSError:  # reported already; the rest of the buffer would fail again when Python exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 

@@ -1,4 +1,4 @@
-"""`lactl memory`: what agents remember of and for whoever asks, and their profile."""
+"""`lactl memory`: the agents' memories of the caller, and the caller's profile."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _new_profile(settings: Settings, file: Any, *, edit: bool, clear: bool) -> s
 
 
 def _whole_ids(settings: Settings, memories: Sequence[str]) -> list[str]:
-    """The ids that begin as a person wrote them, each once. Raises MemoryNotFound, InvalidArgument."""
+    """The full ids for a person's prefixes, each once. Raises MemoryNotFound, InvalidArgument."""
     found: list[dict[str, Any]] = []
     if any(_IDS.is_short(each) for each in memories):
         found = settings.call(_IDS.method, state="all", limit=_MAX_LISTED)
@@ -228,7 +228,7 @@ def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Noth
 
 
 def _show_whole(found: dict[str, Any]) -> None:
-    """What a person is to decide on: nothing of it may be out of their sight."""
+    """Show the whole text that a person is to decide on, with nothing hidden."""
     whose = f"for {cell(found['agent']) if found['agent'] else 'all agents'}"
     said = f"in {cell(found['session'])}, {local(found['updated_us'])}, confidence {found['confidence']:g}"
     tags = f", tags {cell(found['tags'])}" if found["tags"] else ""

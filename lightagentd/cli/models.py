@@ -1,4 +1,4 @@
-"""`lactl models`: which language models there are, what is known of them, and whether they work."""
+"""`lactl models`: the language models, the facts about them, and tests."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def refresh(settings: Settings, source: str | None) -> None:
 
 
 def _offer(providers: Iterable[dict[str, Any]]) -> None:
-    """Tell of servers that run here and that nobody uses, and how one is used."""
+    """Mention unused model servers on this machine, and how to use one."""
     for each in providers:
         if each["state"] != "found":
             continue
@@ -203,7 +203,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _unique_problems(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Each problem once, with what to do."""
+    """Each problem once, with a remedy."""
     return [*dict.fromkeys((each["problem"], each["suggestion"]) for each in found if each["problem"])]
 
 

@@ -25,7 +25,7 @@ CALL_TIMEOUT_S = 60.0
 
 @dataclass
 class Settings:
-    """What the common options said."""
+    """The values of the common options."""
 
     json: bool = False
     socket: str = ""
@@ -51,7 +51,7 @@ class Settings:
 
 
 def setting(name: str, *, off: bool = False) -> dict[str, Any]:
-    """How an option fills a field of the `Settings`, and not a parameter of its command."""
+    """An option that fills a field of the `Settings` instead of a parameter of its command."""
 
     def fill(context: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ARG001
         if value:
@@ -102,7 +102,7 @@ class Group(click.Group):
 
 
 class Listing(Group):
-    """A noun that lists when no command of it is named; the options of the list are its own."""
+    """A noun that lists when no command is named; it has the options of the list itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"invoke_without_command": True, **kwargs})
@@ -128,7 +128,7 @@ def lists(context: click.Context) -> bool:
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """The names of files and folders, for the completion of a shell, which knows them itself."""
+    """Names of files and folders; the shell completes these itself."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
@@ -138,7 +138,7 @@ Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def names_of(method: str, field: str, **parameters: Any) -> Completion:
-    """What a shell completes: a field of all that a method lists; nothing when the daemon does not answer."""
+    """Completions from a field of a method's list; nothing when the daemon does not answer."""
 
     def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
         settings = context.ensure_object(Settings)

@@ -25,7 +25,7 @@ _TO_ESCAPE = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def say(*parts: str, end: str = "\n") -> None:
-    """Print text; on a terminal what is not `Styled` is cleaned first."""
+    """Print text; on a terminal, text that is not `Styled` is cleaned first."""
     terminal = is_terminal()
     sys.stdout.write(
         "".join(part if isinstance(part, Styled) or not terminal else clean(part) for part in parts) + end
@@ -73,7 +73,7 @@ def cell(value: object) -> str:
 
 
 def as_json(settings: Settings, found: Any) -> bool:
-    """Print a value if JSON is wanted; whether it was, so that nothing may follow."""
+    """Print a value if JSON is wanted; returns whether it was, and the caller prints nothing else."""
     if settings.json:
         print_json(found)
     return settings.json
@@ -90,7 +90,7 @@ def listing(
 
 
 def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
-    """Say what a command did: on a terminal with a sentence, in a pipe with cells, or as JSON."""
+    """Report the result of a command: on a terminal with a sentence, in a pipe with cells, or as JSON."""
     if as_json(settings, found):
         return
     if is_terminal():
@@ -101,8 +101,7 @@ def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
     """Print rows; on a terminal aligned, with headings, and each line cut to the width of the terminal.
-
-    `empty` is what a person is told when there are no rows.
+    `empty` is the sentence for a person when there are no rows.
     """
     for line in table_lines(headings, rows, empty=empty):
         say(line)
@@ -141,7 +140,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def cut(line: str, room: int) -> str:
-    """The line within so many columns, at least one; what was cut off is a `…`."""
+    """The line within so many columns, at least one; a cut ends in `…`."""
     if _width(line) <= room:
         return line
     while _width(line) >= max(room, 1):

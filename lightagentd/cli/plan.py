@@ -136,7 +136,7 @@ def end(settings: Settings, session: str) -> None:
 
 
 class _Watch:
-    """Watches a plan that is applied, and says what becomes of each task."""
+    """Watches a plan while it is applied, and reports the progress of each task."""
 
     def __init__(self, settings: Settings, session: str) -> None:
         self._settings = settings
@@ -146,7 +146,7 @@ class _Watch:
         """The state of each task that was told, and the turn that it was about."""
 
     def until_it_rests(self, choice: str | None, digest: str | None) -> dict[str, Any]:
-        """Apply it, and give it back once it is completed, stopped or ended. Raises DaemonUnreachable."""
+        """Apply the plan, and return it once it is completed, stopped or ended. Raises DaemonUnreachable."""
         first, current = "", False
         with self._settings.client() as client:
             for reply in client.stream("Sessions.Watch", session=self._session):
@@ -166,7 +166,7 @@ class _Watch:
                     plan = event["plan"]
                     current = current or any(task["trace_id"] == first for task in plan["tasks"])
                     if not current and plan["phase"] != "off":
-                        continue  # it is older than what was asked for
+                        continue  # it is older than the request
                     self._show(plan)
                     if plan["phase"] != "applying" or plan["stopped_at"]:
                         return dict(plan)
@@ -227,7 +227,7 @@ def _states(plan: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _session(settings: Settings, name: str) -> str:
-    """As `whole_session`; with an agent that the caller has no session with, one begins."""
+    """Like `whole_session`, but begins a session with an agent that the caller has none with."""
     try:
         return whole_session(settings, name)
     except SessionNotFound:

@@ -1,9 +1,9 @@
-"""How a question is shown to the person who decides, and asked on a terminal.
+"""Shows a question to the person who decides, and asks it on a terminal.
 
-What they read must be what would run. So nothing is taken out of it, as it is elsewhere: a character that a
-terminal would act on, or not show, is written as an escape such as \\x1b or \\u202e, and a value of several
-lines has a bar before each, so that no value can look like one of our own lines. Letters that are written
-from right to left are escapes, too, because a terminal would show what is beside them in another order.
+The person must read what would run. So nothing is removed from it, unlike elsewhere: a character that a
+terminal would act on, or not show, is written as an escape such as \\x1b or \\u202e, and each line of a
+multi-line value has a bar before it, so that no value can look like one of our own lines. Letters that are
+written from right to left are escapes too, because a terminal would reorder the text beside them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MANY_BLANKS = 40
 
 
 def visible(text: str) -> str:
-    """The text with everything in it visible; line breaks and tabs stay."""
+    """The text with all characters visible; line breaks and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(char) for char in text)
@@ -54,7 +54,7 @@ REQUESTS = ("approval_requested", "input_requested")
 
 
 def is_about_call(found: dict[str, Any]) -> bool:
-    """Whether a question is about a call; else it is one that an agent asks."""
+    """Whether a question is about a call; otherwise an agent asks it."""
     return "question" not in found
 
 
@@ -103,7 +103,7 @@ def _input_lines(found: dict[str, Any]) -> list[Styled]:
 
 
 def warnings(arguments: dict[str, Any]) -> list[str]:
-    """What a person could overlook in the arguments, as sentences; they come last, next to the question."""
+    """Easily overlooked parts of the arguments, as sentences; they come last, next to the question."""
     found = []
     for name, value in arguments.items():
         text = value if isinstance(value, str) else dump(value)
@@ -159,18 +159,18 @@ def _diff_line(line: str) -> Styled | str:
 
 
 def may_answer(event: dict[str, Any]) -> bool:
-    """Whether the question of a turn event can be asked here: on a terminal, of somebody who may answer."""
+    """Whether the question of a turn event can be asked here: on a terminal, of a person who may answer."""
     return may_type() and (not is_about_call(event) or bool(event.get("may_answer")))
 
 
 def may_type() -> bool:
-    """Whether somebody sits at a terminal who can answer."""
+    """Whether a person at a terminal can answer."""
     return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
 def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
-    """Ask what a turn event asks, which is on the screen, and send the answer, unless the daemon says
-    something before, such as another's answer. What is none of the choices is asked for again.
+    """Ask the question of a turn event, which is on the screen, and send the answer, unless the daemon sends
+    something before, such as another's answer. An invalid choice is asked for again.
     """
     forget_what_was_typed()
     is_call, name = is_about_call(event), question_id(event)
@@ -196,7 +196,7 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
 
 
 def _typed(client: Client, words: str, how: str) -> str | None:
-    """The line that is typed; None when the daemon says something before, or nobody types any more."""
+    """The typed line; None when the daemon sends something before, or the input ends."""
     say(words, end="")
     sys.stdout.flush()
     if not client.quiet_until(sys.stdin.fileno()):
@@ -210,7 +210,7 @@ def _typed(client: Client, words: str, how: str) -> str | None:
 
 
 def forget_what_was_typed() -> None:
-    """A line that was typed before the question was shown is no answer to it."""
+    """Drop a line that was typed before the question was shown; it is not an answer to it."""
     import termios
 
     with contextlib.suppress(termios.error):

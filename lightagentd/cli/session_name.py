@@ -1,7 +1,7 @@
-"""How every command takes a session: by its id, by the beginning of one, or by the name of an agent.
+"""Resolves a session argument: an id, the beginning of one, or the name of an agent.
 
-The name of an agent means the caller's own current session with it. A name that could mean two sessions is
-refused; lactl never guesses.
+The name of an agent means the caller's own current session with it. An ambiguous name is refused; lactl never
+guesses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def whole_session(settings: Settings, name: str) -> str:
 
 
 def current_ids(sessions: list[dict[str, Any]]) -> set[str]:
-    """The session that each owner's prompts to each agent go to: the current one, else the latest."""
+    """The session that receives each owner's prompts to each agent: the current one, else the latest."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for each in sessions:
         key = each["agent"], each["owner"]

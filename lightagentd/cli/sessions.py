@@ -1,4 +1,4 @@
-"""`lactl sessions` and `cancel`: the conversations of whoever asks."""
+"""`lactl sessions` and `cancel`: the caller's conversations."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def state_of(session: dict[str, Any]) -> str:
 
 
 def _age(time_us: int) -> str:
-    """How long ago that was, in the largest unit that fits: 5s, 3m, 2h, 40d."""
+    """The age, in the largest unit that fits: 5s, 3m, 2h, 40d."""
     seconds = max(0, int(time.time() - time_us / 1_000_000))
     for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
         if seconds >= unit_s:
@@ -135,7 +135,7 @@ def show(settings: Settings, session: str, limit: int) -> None:
 
 
 def _usage(settings: Settings, session: str) -> dict[str, Any] | None:
-    """What the session used; None where that cannot be told, which is no reason not to show the rest."""
+    """The session's usage; None when it is not available, so that the rest is still shown."""
     try:
         found = settings.call("Usage.Get", scope="session", name=session)
     except LightagentError:
@@ -270,13 +270,13 @@ def cancel_session(settings: Settings, session: str) -> None:
 
 
 def _cancel(settings: Settings, session: str) -> None:
-    """Cancel, and say how many turns that were."""
+    """Cancel, and report the number of cancelled turns."""
     count = settings.call("Sessions.Cancel", session=whole_session(settings, session))
     sentence = f"Cancelled turns: {count}." if count else "Nothing was running."
     told(settings, {"cancelled": count}, sentence, count)
 
 
 def _told(settings: Settings, found: dict[str, Any], what: str) -> None:
-    """Say what became of a session: a sentence, its id in a pipe, or all of it as JSON."""
+    """Report a session's new state: a sentence, its id in a pipe, or everything as JSON."""
     title = f": {cell(found['title'])}" if found["title"] else ""
     told(settings, found, f"{what} {found['id']} with {found['agent']}{title}", found["id"])

@@ -1,4 +1,4 @@
-"""Ids that a person cuts short, as long as only one begins so."""
+"""Resolves the unique beginning of an id."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Ids:
         return len(written) < len(self.prefix) + 16
 
     def whole(self, written: str, found: Iterable[dict[str, Any]], which: str = "") -> str:
-        """The id among these objects that begins as was written, with or without its prefix; a whole id as it
-        is. `which` says of the objects what the others are not. Raises `missing`, InvalidArgument.
+        """The id of the object that begins with the given text, with or without its prefix; a whole id stays
+        as it is. `which` describes the objects in errors. Raises `missing`, InvalidArgument.
         """
         if not self.is_short(written):
             return written

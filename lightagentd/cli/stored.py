@@ -21,7 +21,7 @@ SYSTEM_STATE = Path("/var/lib/lightagentd")
 
 
 class StoredClient(Client):
-    """Answers calls as the daemon does, from the store; see `control.operations.stored` for which."""
+    """Answers calls from the store as the daemon would; `control.operations.stored` lists the calls."""
 
     def __init__(self, state: Path) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class StoredClient(Client):
 
 
 def stored_client(settings: Settings) -> StoredClient:
-    """A client of the store that is meant."""
+    """A client of the selected store."""
     return StoredClient(state_folder(settings))
 
 
 def state_folder(settings: Settings) -> Path:
-    """The state folder that is meant: what --state-dir or the environment names, else the user's own daemon's
-    when there is one, else the system's.
+    """The selected state folder: from --state-dir or the environment, else the user's own daemon's if it
+    exists, else the system's.
     """
     if settings.state_dir:
         return Path(settings.state_dir).absolute()

@@ -1,7 +1,7 @@
 """Reads the table for `lactl models refresh`: from a file, standard input, or a URL that lactl fetches.
 
-From the network only https is taken, so that nobody on the way can change prices; plain http only from this
-machine. It stops reading beyond `MAX_FILE_BYTES`.
+From the network only https is accepted, so that nobody on the way can change prices; plain http only from
+this machine. Reading stops at `MAX_FILE_BYTES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OFFLINE = "On a machine without network: fetch it elsewhere, and name the file.
 
 
 def read_source(source: str) -> bytes:
-    """What is in a file, on standard input (`-`) or at a URL. Raises LightagentError."""
+    """The content of a file, of standard input (`-`) or of a URL. Raises LightagentError."""
     if source == "-":
         data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if sys.stdin is not None else b""
         return _bounded(data, "What is on standard input")

@@ -1,7 +1,7 @@
-"""Filters what reaches a terminal: text from outside without its escape sequences, and our own colours.
+"""Filters output to a terminal: removes escape sequences from outside text, and adds our own colours.
 
-Models, tools and files can hold sequences that move the cursor, set the title or answer in the user's name
-(ECMA-48, xterm's ctlseqs). On a terminal they are taken out; in a pipe the bytes are the reader's business.
+Models, tools and files can contain sequences that move the cursor, set the title or answer in the user's name
+(ECMA-48, xterm's ctlseqs). They are removed on a terminal; in a pipe the reader handles the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cleaner:
         return _CONTROL.sub("", text)
 
     def flush(self) -> str:
-        """What was held back, now that nothing follows."""
+        """The held-back text, at the end of the input."""
         held, self._held = self._held, ""
         return _CONTROL.sub("", held)
 
@@ -78,6 +78,6 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
 def style(text: str, code: str) -> Styled:
-    """The text, clean, in a colour where there are colours."""
+    """The text, cleaned, and coloured if colours are on."""
     text = clean(text)
     return Styled(f"\x1b[{code}m{text}\x1b[0m") if text and has_colours() else Styled(text)

@@ -1,8 +1,8 @@
-"""A turn as a tree, made from its events: steps, in them the model call and tool calls, and what was asked.
+"""Builds the tree of a turn from its events: steps, with the model call, tool calls and questions in them.
 
-What belongs to one call (the questions about it, what was decided, how it ended) is one node, found by the
-call's id; so is a question with its answer. A step has what shares a request_id. Times are UTC microseconds;
-a node without an end has no duration.
+The events of one call (its questions, the decision, the end) are one node, found by the call's id; so is a
+question with its answer. The events of a step share a request_id. Times are UTC microseconds; a node without
+an end has no duration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUESTIONS = {"approval": "approval", "input": "question"}
 
 @dataclass
 class Node:
-    """One line of the tree. `detail` holds what the kind of node says beside, by name."""
+    """One line of the tree. `detail` holds further facts of the kind of node, by name."""
 
     kind: str
     name: str
@@ -64,12 +64,12 @@ def is_end(event: Event) -> bool:
 
 
 def turn_of(events: Sequence[Event]) -> Node:
-    """The tree of a turn, of all its events in order; there is one at least."""
+    """The tree of a turn, from all its events in order; at least one is needed."""
     return _Builder(events).turn
 
 
 class _Builder:
-    """Puts one event after the other to where it belongs."""
+    """Puts each event into its place."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         first = events[0]

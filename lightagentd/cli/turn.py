@@ -1,7 +1,7 @@
-"""Watching a turn: shows its events as they come, and lets Ctrl-C cancel it.
+"""Watches a turn: shows its events as they come, and lets Ctrl-C cancel it.
 
-The events are those of `api.TurnEvent`. On a terminal text is streamed and each tool call is a dim
-line; in a pipe, and with --quiet, only the final answer is printed; with --json every event is a line.
+The events are those of `api.TurnEvent`. On a terminal text is streamed and each tool call is a dim line; in a
+pipe, and with --quiet, only the final answer is printed; with --json every event is a line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JsonView:
 
 
 class AnswerView:
-    """The final answer alone; what a person must know besides goes to standard error."""
+    """The final answer alone; other necessary information goes to standard error."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -119,7 +119,7 @@ class TerminalView:
             sys.stdout.flush()
 
     def leave(self) -> None:
-        """Nothing more is shown, in the middle of a turn."""
+        """Stop showing, in the middle of a turn."""
         self._end_line()
 
     def _end_line(self) -> None:
@@ -136,9 +136,8 @@ class TerminalView:
 class Interrupt:
     """Ctrl-C while a turn runs: the first cancels it, and its last event still arrives; the second leaves.
 
-    The handler does not raise, so the stream that is being read loses nothing. The turn is cancelled once
-    its first event has named the session. With `hang_up` the first leaves too, which is what cancels a call
-    that has no session.
+    The handler does not raise, so the stream loses nothing. The turn is cancelled once its first event has
+    named the session. With `hang_up` the first Ctrl-C leaves too, which cancels a call that has no session.
     """
 
     def __init__(self, settings: Settings, *, hang_up: bool) -> None:
@@ -189,10 +188,10 @@ def watch(
     hang_up: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Call a method that streams a turn, show it, and raise the error that it ends with, if it does.
+    """Call a method that streams a turn, show it, and raise its error, if it ends with one.
 
-    `hang_up` says that Ctrl-C need only close the connection, because that cancels what the method does.
-    After `timeout_s` it raises TimedOut, and the turn goes on.
+    With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
+    raises TimedOut, and the turn goes on.
     """
     view: View
     if settings.json:

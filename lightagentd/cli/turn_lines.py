@@ -45,7 +45,7 @@ def result_line(event: dict[str, Any]) -> str:
 
 
 def call_name(event: dict[str, Any]) -> str:
-    """The tool and its action; a call that was refused may have no more than a name of the model's own."""
+    """The tool and its action; a refused call may have only a name that the model made up."""
     tool, action = event.get("tool") or "", event.get("action") or ""
     return cell(f"{tool}.{action}" if action else tool)
 
@@ -62,7 +62,7 @@ def answer_line(event: dict[str, Any]) -> str:
 
 
 def is_granted(event: dict[str, Any]) -> bool:
-    """Whether a question was answered so that the turn goes on with it."""
+    """Whether the turn goes on with this answer."""
     return event.get("state") in ("granted", "answered")
 
 
@@ -78,7 +78,7 @@ def compacted_line(event: dict[str, Any]) -> str:
 
 
 def plan_event_line(event: dict[str, Any]) -> str:
-    """What is new of a plan: the task that the event is about, else the plan's phase."""
+    """The change of a plan: the task of the event, else the plan's phase."""
     plan = event.get("plan") or {}
     tasks = plan.get("tasks") or []
     for number, task in enumerate(tasks, 1):

@@ -1,4 +1,4 @@
-"""`lactl wait`: wait for a session's turns, then do as `lactl prompt` does at the end of one."""
+"""`lactl wait`: wait for a session's turns, then exit as `lactl prompt` does at the end of one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A file that is there whole or not at all: written beside its name, synced, then renamed.
+"""Writes a file that appears whole or not at all: beside its name, synced, then renamed.
 
-It is the caller's alone (mode 0600), replaces another file only on request, and follows no link.
-What is written so far is in FILE.partial, which goes when the command fails.
+It is the caller's alone (mode 0600), replaces another file only on request, and follows no link. The
+unfinished content is in FILE.partial, which is removed when the command fails.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from lightagentd.host.renaming import rename_new, sync_folder
 
 @contextlib.contextmanager
 def new_file(path: Path, *, force: bool) -> Iterator[int]:
-    """The descriptor of a file to write and read; it is there as `path` when the block ends without an error.
-
-    `force` replaces what is there. Raises Conflict, InvalidArgument, NotFound, StorageError.
+    """The descriptor of a file to write and read; `path` appears when the block ends without an error.
+    `force` replaces an existing file. Raises Conflict, InvalidArgument, NotFound, StorageError.
     """
     if path.is_dir():
         raise InvalidArgument(f"{path} is a folder.", suggestion="Name the file in it, too.", field="file")
@@ -70,7 +69,7 @@ def _made(partial: Path) -> int:
 
 
 def _remove_left(partial: Path) -> None:
-    """Remove what a command that was killed left there. Raises Conflict when it is still being written."""
+    """Remove the unfinished file of a killed command. Raises Conflict when it is still being written."""
     try:
         fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

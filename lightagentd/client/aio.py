@@ -28,9 +28,9 @@ __all__ = ["AsyncClient"]
 
 
 class AsyncClient:
-    """As `client.Client`; `timeout_s` limits connecting and each `call` as a whole.
+    """Like `client.Client`; `timeout_s` limits connecting and each `call` as a whole.
 
-    A call that is cancelled leaves its connection closed.
+    A cancelled call leaves its connection closed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; what the daemon was still going to send is lost."""
+        """Close the connection; unread messages of the daemon are lost."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()
@@ -67,7 +67,7 @@ class AsyncClient:
                 await streams[1].wait_closed()
 
     async def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
-        """Call a method and return the parameters of its reply; raises as `client.Client.call`."""
+        """Call a method and return the parameters of its reply. Raises the errors of `client.Client.call`."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 await self._send(method, parameters, more=False)
@@ -79,7 +79,9 @@ class AsyncClient:
                 await self.close()
 
     async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
-        """Call a streaming method and yield the parameters of each reply; raises as `client.Client.call`."""
+        """Call a streaming method and yield the parameters of each reply. Raises the errors of
+        `client.Client.call`.
+        """
         try:
             await self._send(method, parameters, more=True)
             continues = True
@@ -99,7 +101,7 @@ class AsyncClient:
         _, writer = self._connection()
         writer.write(self._wire.call(method, with_interaction(parameters, self.interactive), more=more))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await writer.drain()  # when it fails, the daemon may have said why before it hung up
+            await writer.drain()  # if it fails, the daemon may have sent the reason before it hung up
 
     async def _receive(self) -> Reply:
         reader, _ = self._connection()

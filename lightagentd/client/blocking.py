@@ -100,7 +100,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what the daemon was still going to send is lost."""
+        """Close the connection; unread messages of the daemon are lost."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -115,13 +115,13 @@ class Client:
         return self._receive()[0]
 
     def stream(self, method: str, /, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Call a streaming method and yield the parameters of each reply; raises as `call`."""
+        """Call a streaming method and yield the parameters of each reply. Raises the errors of `call`."""
         self._send(method, parameters, more=True)
         return self._replies()
 
     def quiet_until(self, fd: int) -> bool:
-        """Wait, in the middle of a stream, until another descriptor can be read; False when the daemon has
-        sent something before that.
+        """Wait, in the middle of a stream, until another descriptor is readable; False when the daemon sends
+        something before that.
         """
         sock = self._connection()
         if self._wire.has_bytes:
@@ -131,8 +131,7 @@ class Client:
 
     def has_reply(self, timeout_s: float) -> bool:
         """Wait, in the middle of a stream, until the daemon has sent something; False when the time is over.
-
-        True at once when nothing is to come any more.
+        True at once when the stream has ended.
         """
         sock = self._connection()
         if timeout_s <= 0:
@@ -167,7 +166,7 @@ class Client:
             self.close()
             raise connect_error(self.path, err) from err
         except (BrokenPipeError, ConnectionResetError):
-            return  # the daemon may have said why before it hung up, so its answer is read all the same
+            return  # the daemon may have sent the reason before it hung up, so read its answer anyway
 
     def _receive(self) -> Reply:
         sock = self._connection()
@@ -185,7 +184,7 @@ class Client:
 
 
 class Wire:
-    """The protocol of one connection, without the connection: bytes in, replies out, and the reverse."""
+    """The protocol of one connection without its I/O: bytes in, replies out, and the reverse."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -205,17 +204,17 @@ class Wire:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether something came in that `reply` has not given yet."""
+        """Whether there are received bytes that `reply` has not returned yet."""
         return bool(self._buffer)
 
     def feed(self, chunk: bytes) -> None:
-        """Take what came in; an empty chunk is the end. Raises DaemonUnreachable."""
+        """Add received bytes; an empty chunk is the end. Raises DaemonUnreachable."""
         if not chunk:
             raise self.lost(None)
         self._buffer += chunk
 
     def reply(self) -> Reply | None:
-        """The next reply, or None when more bytes are needed; raises as `Client.call`."""
+        """The next reply, or None when more bytes are needed. Raises the errors of `Client.call`."""
         end = self._buffer.find(0, self._searched)
         self._searched = len(self._buffer) if end < 0 else 0
         if max(end, self._searched) >= MAX_MESSAGE_BYTES:
@@ -235,7 +234,7 @@ class Wire:
         return parameters, continues
 
     def lost(self, err: OSError | None) -> LightagentError:
-        """What to raise when the connection ended or failed before the last reply."""
+        """The error for a connection that ended or failed before the last reply."""
         if isinstance(err, TimeoutError):
             return connect_error(self._path, err)
         return DaemonUnreachable(
@@ -266,7 +265,7 @@ def _encode_call(method: str, parameters: dict[str, Any], *, more: bool) -> byte
 
 
 def _decode_reply(message: bytes) -> tuple[dict[str, Any], bool, LightagentError | None]:
-    """Parameters, whether more replies follow, and the error if it is one. Raises MalformedMessage."""
+    """Parameters, whether more replies follow, and the error, if any. Raises MalformedMessage."""
     try:
         reply = json.loads(message)
     except (ValueError, RecursionError) as err:
@@ -281,12 +280,12 @@ def _decode_reply(message: bytes) -> tuple[dict[str, Any], bool, LightagentError
 
 
 def with_interaction(parameters: dict[str, Any], allowed: bool) -> dict[str, Any]:
-    """The parameters of a call, and that a person may be asked whether it is allowed."""
+    """The parameters of a call, with the permission to ask a person whether it is allowed."""
     return {**parameters, PARAMETER: True} if allowed else parameters
 
 
 def connect_error(path: str, err: OSError) -> LightagentError:
-    """What to raise when the socket cannot be connected to, or does not answer in time."""
+    """The error for a socket that refuses connections, or does not answer in time."""
     if isinstance(err, TimeoutError):
         return TimedOut(
             f"The daemon did not answer on {path} in time.",
@@ -306,7 +305,7 @@ def connect_error(path: str, err: OSError) -> LightagentError:
 
 
 def _who_may(path: str) -> str:
-    """Which group the socket, or the folder that hides it, is for."""
+    """The group that may use the socket, or the folder that hides it."""
     import grp
     import pwd
 

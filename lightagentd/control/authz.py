@@ -1,8 +1,8 @@
 """Who may call what. The caller comes from the kernel or the bus, never from an argument.
 
-Root and the daemon's own user may do everything. Of others polkit decides, action by action
-(`org.lightagent1.inspect` and so on); where it does not run, members of the socket's group may inspect and
-prompt. The `Authority` belongs to the daemon, and every operation of the `Service` asks it first.
+Root and the daemon's own user may do everything. polkit decides about all other callers, action by action
+(`org.lightagent1.inspect` and so on). Where polkit does not run, members of the socket's group may inspect
+and prompt. The `Authority` belongs to the daemon, and every operation of the `Service` asks it first.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FOR_GROUP = frozenset({Operation.INSPECT, Operation.PROMPT})
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A peer, as the kernel named it when it connected, or as the bus names it.
+    """A peer, identified by the kernel when it connected, or by the bus.
 
-    `groups` are those that it was in when it connected, `bus_name` its unique name on the bus, if it came
-    over that, and `process` its process, if it came over the control socket. `sees_all` is for
-    `Authority.admit` to set.
+    `groups` are the peer's groups at the time it connected. `bus_name` is its unique name on the bus, for a
+    peer on the bus; `process` is its process, for a peer on the control socket. `Authority.admit` sets
+    `sees_all`.
     """
 
     uid: int
@@ -54,8 +54,8 @@ class Decider(Protocol):
     """Who decides about callers other than root and the daemon's own user: polkit, or the group rule."""
 
     async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool | None:
-        """Whether the caller may do it; None when this decider is not there now. With `ask`, a person may be
-        asked. Raises PermissionDenied to refuse with a reason of its own.
+        """Whether the caller may do it; None when this decider is not available. With `ask`, it may ask a
+        person. Raises PermissionDenied to refuse with a reason of its own.
         """
 
 
@@ -74,15 +74,15 @@ class GroupRule:
 
 
 class Authority:
-    """Asks the deciders in their order; the first that is there decides."""
+    """Asks the deciders in their order; the first available one decides."""
 
     def __init__(self, *deciders: Decider) -> None:
         self._deciders = deciders
 
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller, with what they may see. Raises PermissionDenied when they may not do this.
+        """The caller, with `sees_all` set. Raises PermissionDenied when they may not do this.
 
-        Whoever may administer sees everybody's sessions, like root.
+        Callers who may administer see everybody's sessions, like root.
         """
         if caller.is_administrator:
             return caller
@@ -95,7 +95,7 @@ class Authority:
         return replace(caller, sees_all=sees_all)
 
     async def may(self, caller: Caller, operation: Operation, *, agent: str = "") -> bool:
-        """Whether the caller may do this without anybody being asked."""
+        """Whether the caller may do this. Nobody is asked for a password."""
         if caller.is_administrator:
             return True
         try:
@@ -104,16 +104,16 @@ class Authority:
             return False
 
     async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
-        """For which of the agents the caller may do this without anybody being asked."""
+        """The agents for which the caller may do this. Nobody is asked for a password."""
         verdicts = await self.verdicts(caller, operation, agents)
         return frozenset(agent for agent, verdict in verdicts.items() if verdict)
 
     async def inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
-        """Those of the agents that a caller who was just admitted may look at: an answer about several agents
-        has no more than these. Nobody is asked for it.
+        """The agents that an admitted caller may inspect; an answer about several agents contains no others.
+        Nobody is asked for a password.
 
-        Callers who had to authenticate to look at all may also look at those for which they would have to
-        authenticate again: polkit keeps an authentication for the action, whatever its details are.
+        Callers who authenticated to inspect everything may also inspect the agents that would need the same
+        authentication again: polkit keeps an authentication for the action, whatever its details are.
         """
         verdicts = await self.verdicts(caller, Operation.INSPECT, {"", *agents})
         authenticated = verdicts[""] is None
@@ -124,8 +124,8 @@ class Authority:
     async def verdicts(
         self, caller: Caller, operation: Operation, agents: Iterable[str]
     ) -> Mapping[str, bool | None]:
-        """For each agent, and for the empty name that stands for none, whether the caller may do this; None
-        when they may once they have authenticated. All are asked about at once, nobody for a password.
+        """Whether the caller may do this, for each agent and for the empty name (no agent); None when they
+        must authenticate first. All checks run at once, and nobody is asked for a password.
         """
         names = set(agents)
         if caller.is_administrator:
@@ -156,5 +156,5 @@ class Authority:
 
 
 def is_yes(verdict: bool | None, authenticated: bool) -> bool:
-    """Whether a verdict lets somebody look who has authenticated for this, or not."""
+    """Whether a verdict allows a caller to look, given whether they have authenticated."""
     return authenticated if verdict is None else verdict

@@ -1,7 +1,7 @@
-"""Keeps one connection to the bus, for the D-Bus plane and for polkit, and makes it again when it was lost.
+"""Keeps one connection to the bus, for the D-Bus plane and for polkit, and reconnects when it is lost.
 
-The daemon owns the `BusLink`. While there is no bus, `bus` is None and `problem` says why; nothing else of
-the daemon waits for it.
+The daemon owns the `BusLink`. While there is no bus, `bus` is None and `problem` says why. No other part of
+the daemon waits for the bus.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class BusLink:
         """Not set while an attempt to connect is under way."""
 
     def on_connect(self, prepare: OnConnect) -> None:
-        """Have each new connection prepared by this, in the order of these calls. Before `start`."""
+        """Register a callback that prepares each new connection. They run in the order of registration. Call
+        before `start`.
+        """
         self._on_connect.append(prepare)
 
     async def start(self, patience_s: float = 2.0) -> None:
@@ -53,7 +55,7 @@ class BusLink:
                 await self._settled.wait()
 
     async def settled(self, patience_s: float) -> Bus | None:
-        """The connection; while one is being made it is waited for, but not for long."""
+        """The connection. Waits a short time for one that is being made."""
         if self.bus is None and self.kind:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
@@ -62,7 +64,7 @@ class BusLink:
 
     @property
     def expected(self) -> bool:
-        """Whether a bus should be there: on a machine without systemd, and in a test, there often is none."""
+        """Whether a bus should exist: a machine without systemd, or a test, often has none."""
         if self.kind in ("system", "session"):
             return Path("/run/systemd/system").is_dir()
         return bool(self.kind)

@@ -1,7 +1,7 @@
-"""The last look at what leaves the daemon: no secret in an answer or an error, whichever plane it goes by.
+"""The last filter for outgoing data: removes secrets from answers and errors on every plane.
 
-What is stored and what watchers of a turn hear has none anyway. This is for the rest: texts of files that
-an administrator wrote, settings that an error quotes, what lies in memory.
+Stored data and the events of watched turns contain no secrets anyway. This covers the rest: texts of files
+that an administrator wrote, settings that an error quotes, data in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ allow. The history has no secrets, and is long.
 
 
 def cleaned(redactor: Redactor, interface: str, value: Any) -> Any:
-    """A result of a method of this interface, JSON or types of `api`, without secrets."""
+    """A method's result, JSON or types of `api`, without secrets."""
     if interface in _WHOLE or not redactor.suspects(
         dump_json(value if isinstance(value, dict) else as_json(value))
     ):
@@ -48,7 +48,7 @@ def cleaned_error(redactor: Redactor, err: LightagentError) -> LightagentError:
 
 
 def varlink_cleaner(redactor: Redactor) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """For the Varlink server: of a method's name and its reply. Streams give what is clean already."""
+    """For the Varlink server: cleans the reply of a method by its name. Streams are clean already."""
 
     def clean(method: str, reply: dict[str, Any]) -> dict[str, Any]:
         if reply.get("continues"):

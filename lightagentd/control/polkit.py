@@ -1,13 +1,14 @@
 """Asks polkit whether a caller may do something: the first of the daemon's deciders (`authz.Authority`).
 
-The daemon owns the `Polkit`; it keeps no answer, since rules, and what an administrator has authenticated
-for, change at any time. A caller on the bus is named by its unique name, one of the control socket by a
-descriptor of its process (pidfd) and its uid, never by a number that could be another process by now. Who
-may be asked for a password is the caller's to say (`varlink/interaction.py`); who hangs up meanwhile is
-asked no longer. What goes wrong while polkit is there refuses, and so does a bus that is gone, since polkit
-cannot be asked without it; where polkit does not run, or there never is a bus, the next decider is asked.
+The daemon owns the `Polkit`. It caches no answer, since rules and authentications change at any time. A
+caller on the bus is identified by its unique name. A caller on the control socket is identified by a
+descriptor of its process (pidfd) and its uid, never by a process number that may be reused. The caller says
+whether a person may be asked for a password (`varlink/interaction.py`); a check ends when the caller hangs
+up.
 
-Interface: org.freedesktop.PolicyKit1.Authority (https://polkit.pages.freedesktop.org/polkit/)
+While polkit runs, any error refuses the call. A lost bus refuses too, since polkit cannot be asked without
+it. Where polkit does not run, or no bus ever exists, the next decider is asked. Interface:
+org.freedesktop.PolicyKit1.Authority (https://polkit.pages.freedesktop.org/polkit/)
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Authority:
-    """The polkit that runs now."""
+    """The polkit that runs at present."""
 
     bus: Bus
     owner: str
@@ -113,7 +114,7 @@ class Polkit:
         """What was wrong with polkit when it was last asked, as a sentence."""
 
     def look_soon(self) -> None:
-        """As `look`, but nobody waits for it."""
+        """Like `look`, but nobody waits for it."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self.look(), name="polkit-look")
 
@@ -123,7 +124,7 @@ class Polkit:
             await asyncio.wait([self._looking])
 
     async def look(self) -> None:
-        """Bring `problem` up to date; polkit is started if need be."""
+        """Update `problem`; starts polkit if needed."""
         if (bus := self._link.bus) is None:
             return  # the link says what is wrong
         with contextlib.suppress(_NotThere, PermissionDenied):
@@ -132,8 +133,8 @@ class Polkit:
                 await self._authority(bus)
 
     async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool | None:
-        """As the protocol `authz.Decider` has it. Raises AuthorizationRequired when a person would have to
-        be asked and `ask` is set, but the caller allows no interaction or there is nothing to ask with.
+        """Implements `authz.Decider`. Raises AuthorizationRequired when `ask` is set and a person would have
+        to be asked, but the caller allows no interaction or nothing can ask.
         """
         bus = await self._bus()
         if bus is None:
@@ -156,8 +157,8 @@ class Polkit:
         return answer.authorized
 
     async def _bus(self) -> Bus | None:
-        """The bus; None where there never is one. Raises PermissionDenied where it is only gone: the rule of
-        the group could then allow what polkit forbids.
+        """The bus; None if there never is one. Raises PermissionDenied if it was lost: the group rule could
+        otherwise allow what polkit forbids.
         """
         bus = await self._link.settled(BUS_PATIENCE_S)
         if bus is None and (self._reached or self._link.expected):
@@ -170,7 +171,7 @@ class Polkit:
 
     @contextlib.asynccontextmanager
     async def _failing_closed(self, timeout_s: float) -> AsyncIterator[None]:
-        """Make a refusal of whatever fails in the block, but of `_NotThere`, and keep `problem`."""
+        """Turn every failure in the block except `_NotThere` into a refusal, and keep `problem`."""
         try:
             async with asyncio.timeout(timeout_s):
                 yield
@@ -192,7 +193,7 @@ class Polkit:
         )
 
     async def _authority(self, bus: Bus) -> _Authority:
-        """The polkit that runs now; it is started if need be. Raises NoSuchName, Masked and others."""
+        """The polkit that runs at present, started if needed. Raises NoSuchName, Masked and others."""
         async with self._finding:
             if self._known is None or self._known.bus is not bus:
                 try:
@@ -213,7 +214,7 @@ class Polkit:
         authority = await self._authority(bus)
         try:
             return await self._ask(authority, caller, operation, agent, interactive=interactive)
-        except NoSuchName:  # it has been restarted since
+        except NoSuchName:  # it has restarted meanwhile
             if self._known is authority:
                 self._known = None
             return await self._ask(
@@ -257,7 +258,7 @@ class _CallerGone(PermissionDenied):
 
 
 def _explain(answer: _Answer, operation: Operation, *, interactive: bool) -> None:
-    """Raises what says more than a plain no."""
+    """Raises an error that says more than a plain no."""
     action = ACTION_PREFIX + operation
     if answer.dismissed:
         raise PermissionDenied(
@@ -279,7 +280,7 @@ def _explain(answer: _Answer, operation: Operation, *, interactive: bool) -> Non
 
 @contextlib.contextmanager
 def _subject(caller: Caller, *, takes_pidfd: bool) -> Iterator[tuple[list[Any], list[int]]]:
-    """Who is asked about, as polkit takes it, and the descriptors with it."""
+    """The subject of the check in polkit's form, and its descriptors."""
     if caller.bus_name:
         yield ["system-bus-name", {"name": Variant("s", caller.bus_name)}], []
         return
@@ -298,8 +299,7 @@ def _subject(caller: Caller, *, takes_pidfd: bool) -> Iterator[tuple[list[Any], 
 async def _while_there(
     authority: _Authority, caller: Caller, check_id: str, asking: Coroutine[Any, Any, _T]
 ) -> _T:
-    """Wait for polkit's answer, but only while the caller waits. A check that is given up ends in polkit too.
-
+    """Wait for polkit's answer, but only while the caller waits. Giving up also ends the check in polkit.
     Raises PermissionDenied when the caller is gone.
     """
     check = asyncio.create_task(asking, name=f"polkit {check_id}")
@@ -308,7 +308,7 @@ async def _while_there(
         await asyncio.wait({check, gone}, return_when=asyncio.FIRST_COMPLETED)
         if check.done():
             return check.result()
-        gone.result()  # raises where it could not be watched
+        gone.result()  # raises if the caller cannot be watched
         raise _CallerGone("The caller has gone while polkit asked.")
     finally:
         if not check.done():
@@ -321,7 +321,7 @@ async def _while_there(
 
 
 async def _gone(bus: Bus, caller: Caller) -> None:
-    """Wait until nobody waits for the answer any more."""
+    """Wait until the caller is gone."""
     if caller.process is not None:
         await caller.process.gone.wait()
         return
@@ -333,7 +333,7 @@ async def _gone(bus: Bus, caller: Caller) -> None:
 
 
 class _Room:
-    """At most so many at a time, of each user and in all, so that no user takes the others' places."""
+    """Limits concurrent checks, for each user and in total, so that no user takes the others' places."""
 
     def __init__(self, total: int, each: int) -> None:
         self._total = asyncio.Semaphore(total)
@@ -345,13 +345,13 @@ class _Room:
 
     @contextlib.asynccontextmanager
     async def place(self, uid: int) -> AsyncIterator[None]:
-        """A place for the length of the block, once one is free."""
+        """A place for the length of the block. Waits until one is free."""
         async with self._of(uid), self._total:
             yield
 
     @contextlib.asynccontextmanager
     async def place_now(self, uid: int) -> AsyncIterator[None]:
-        """The same. Raises LimitExceeded when none is free now."""
+        """The same, without waiting. Raises LimitExceeded when none is free."""
         if self._of(uid).locked() or self._total.locked():
             raise LimitExceeded(
                 "Too many questions for authentication are open.",

@@ -1,4 +1,4 @@
-"""How the records of the daemon's inside become the types of `api` that callers get."""
+"""Converts the daemon's internal records to the types of `api` that callers get."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 def shown(kind: type[_T], record: object, **different: Any) -> _T:
-    """An object of `api`: of a record the fields of the same names, and as given those that differ.
+    """An object of `api`, from the fields of a record with the same names, and the differing fields as given.
 
     Enums become their values, and tuples lists.
     """
@@ -19,7 +19,7 @@ def shown(kind: type[_T], record: object, **different: Any) -> _T:
 
 
 def as_json(value: Any) -> Any:
-    """What an operation gives, as JSON has it."""
+    """An operation's result as JSON."""
     if isinstance(value, list):
         return [as_json(item) for item in value]
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""What a caller may see of a stream of events, looked at again while it goes on.
+"""A caller's permissions on a stream of events, checked again while it runs.
 
-A stream may last for days, and what polkit says of a caller and an agent can change meanwhile. The operation
+A stream may last for days, and polkit's verdict on a caller and an agent can change meanwhile. The operation
 that streams owns its `Sight`, and asks it about each event.
 """
 
@@ -19,10 +19,10 @@ RIGHTS_S = 1.0
 
 
 class Sight:
-    """Of one caller, who was just admitted to inspect."""
+    """The permissions of a caller who was just admitted to inspect."""
 
     def __init__(self, authority: Authority, caller: Caller, agent: str) -> None:
-        """`agent` is the one that they were admitted to look at; empty for all."""
+        """`agent` is the one that they were admitted to inspect; empty for all."""
         self._authority, self._caller, self._agent = authority, caller, agent
         self._seen: dict[str, bool] = {}
         self._authenticated: bool | None = None
@@ -30,11 +30,11 @@ class Sight:
         self._until_s = 0.0
 
     async def sees(self, event: Event) -> bool:
-        """Raises PermissionDenied when they may see nothing any more."""
+        """Raises PermissionDenied when they may no longer see anything."""
         return await self.sees_of(event.agent, event.owner)
 
     async def sees_of(self, agent: str, owner: int | None) -> bool:
-        """As `sees`, of something about an agent that belongs to a uid, or to nobody."""
+        """Like `sees`, for something about an agent that belongs to a uid, or to nobody."""
         if self._caller.is_administrator:
             return True
         if asyncio.get_running_loop().time() >= self._until_s:
@@ -63,4 +63,4 @@ class Sight:
         if self._authenticated is None:
             self._authenticated = verdicts[self._agent] is None
         self._seen |= {name: is_yes(verdict, self._authenticated) for name, verdict in verdicts.items()}
-        self._seen.setdefault("", True)  # what is about no agent: they were admitted to that
+        self._seen.setdefault("", True)  # about no agent: their admission covers that

@@ -1,6 +1,6 @@
 """The socket that the daemon's Varlink plane listens on: systemd's, or one of our own.
 
-The caller owns the socket that `listen` gives.
+The caller of `listen` owns the socket.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def listen(path: Path, group: str) -> socket.socket:
     old = os.umask(0o177)
     try:
         listener.bind(os.fspath(path))
-        listener.listen()  # who connects while the daemon starts waits, and a second daemon sees it
+        listener.listen()  # callers wait while the daemon starts, and a second daemon finds the socket taken
     finally:
         os.umask(old)
     with contextlib.suppress(KeyError, PermissionError):
@@ -51,7 +51,7 @@ def listen(path: Path, group: str) -> socket.socket:
 
 
 def _clear_way(path: Path) -> None:
-    """Remove what lies where a socket is to be, if that loses nothing. Raises Conflict."""
+    """Remove a stale file at the socket's path, if nothing is lost. Raises Conflict."""
     try:
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
@@ -65,5 +65,5 @@ def _clear_way(path: Path) -> None:
 
 
 def room_for_connections() -> int:
-    """How many connections the limit on open files leaves room for, beside what the daemon itself opens."""
+    """The number of connections within the limit on open files, after the daemon's own needs."""
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)

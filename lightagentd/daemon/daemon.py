@@ -1,8 +1,8 @@
-"""The daemon: puts everything together, and owns start, reload, drain and stop.
+"""The daemon: assembles all parts, and owns start, reload, drain and stop.
 
-Order of a start: configuration, history, workers' sandbox, agents, control socket, ready. Order of a stop,
-in `close`: stop accepting, drain or cancel turns, close the connections, end the workers, flush history
-and journal. `serving` is what runs between the two.
+Order of a start: configuration, history, workers' sandbox, agents, control socket, ready. Order of a stop, in
+`close`: stop accepting, drain or cancel turns, close the connections, end the workers, flush history and
+journal. `serving` runs between the two.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Daemon:
         await self.close()
 
     async def start(self) -> None:
-        """Raises LightagentError, after undoing what was begun."""
+        """Raises LightagentError, after undoing the steps already taken."""
         started_us = time.time_ns() // 1000
         found = self._read_configuration()
         self.now, self._model_problems = Now(config=found.config, started_us=started_us), found.problems
@@ -142,7 +142,7 @@ class Daemon:
         return in_force(*configuration.load(self.paths.config), own_environment())
 
     def _make_parts(self, redactor: Redactor) -> None:
-        """What the daemon owns; nothing of it runs yet."""
+        """Make the parts that the daemon owns; none of them runs yet."""
         self.subscriptions = Subscriptions(asyncio.get_running_loop())
         self.feed = Feed(self.subscriptions)
         self.history = History(
@@ -188,7 +188,7 @@ class Daemon:
         self.bus_link.on_connect(self.dbus.prepare)
 
     async def close(self) -> None:
-        """Stop at once what runs, and let go of everything. May be called after a failed start."""
+        """Stop all work at once, and release everything. May be called after a failed start."""
         self.now.draining = True
         self.pool.source.leave()
         if self._server is not None:
@@ -236,7 +236,7 @@ class Daemon:
             for name in ("daemon", "worker", "limits", "memory", "history")
             if getattr(new, name) != getattr(self.now.config, name)
         ]
-        # What waits for a restart is in force until then.
+        # Settings that need a restart keep their old values until then.
         self.now.config = self.now.config.model_copy(update={"models": new.models})
         self._model_problems = found.problems
         for secret in found.secrets:
@@ -251,7 +251,7 @@ class Daemon:
         return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
 
     def problems(self) -> list[str]:
-        """What is wrong, as sentences."""
+        """The present problems, as sentences."""
         found = self.registry.problems()
         if not self.pool.backend.enforced:
             found.append(
@@ -307,7 +307,7 @@ class Daemon:
         return [Errors(), *(interface(self.service, caller) for interface in INTERFACES)]
 
     async def _start_checkpoints(self) -> None:
-        """Sign what the start found, before anything is added to it. Raises ConfigError, StorageError."""
+        """Sign the history found at the start before anything is added. Raises ConfigError, StorageError."""
         key = await asyncio.to_thread(signing_key, self.paths.audit)
         settings = self.now.config.history
         self.now.checkpoints = Checkpoints(

@@ -1,9 +1,9 @@
-"""What a start finds of the run before it: a sound history, one that a crash ended, or a damaged one.
+"""Handles the state that the previous run left: a sound history, one that a crash ended, or a damaged one.
 
 The daemon owns one `Recovery` and calls it in the order of a start: `open` instead of `History.start`,
 `report` once all agents are up, `serve` when the daemon is ready, and `close` before the history is closed. A
-damaged store is set aside (see `events.damage`), and what can be read of it is written beside it while the
-daemon serves. Nothing here ends a daemon that could serve: what is wrong is in `problems`.
+damaged store is set aside (see `events.corruption`), and its readable part is written beside it while the
+daemon serves. Nothing here ends a daemon that could serve: faults are listed in `problems`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHORT_RUNS = 2
 
 
 class Recovery:
-    """One start's look at what there is."""
+    """One start's check of the stored state."""
 
     def __init__(self, paths: Paths, history: History) -> None:
         self._folder = paths.history
@@ -59,7 +59,7 @@ class Recovery:
     async def open(self) -> None:
         """Examine the store, set it aside if it is damaged, and start the history.
 
-        Raises StorageError when it cannot be used and is not damaged either.
+        Raises StorageError when it cannot be used but is not damaged.
         """
         run = await asyncio.to_thread(self._runs.begin)
         try:
@@ -77,7 +77,7 @@ class Recovery:
         self._opened = True
 
     async def report(self, registry: Registry) -> None:
-        """Say in one event what the last run left, if it ended without a stop. Raises StorageError."""
+        """Store one event about the last run, if it ended without a stop. Raises StorageError."""
         tail = self._tail
         if tail is None or (not self._crashed_at and tail.ok):
             return
@@ -98,12 +98,12 @@ class Recovery:
         await self._history.append(recovered.event())
 
     def serve(self) -> None:
-        """From now on, beside the daemon's work: write what can be read of damaged stores to files."""
+        """From now on, in the background: write the readable parts of damaged stores to files."""
         self._steady = asyncio.create_task(self._become_steady(), name="recovery-steady")
         self._salvaging = asyncio.create_task(self._salvage_all(), name="recovery-salvage")
 
     async def close(self) -> None:
-        """The daemon stops; the history is still open, if it ever was."""
+        """The daemon stops. Called while the history is still open, if it was opened."""
         self._stopping.set()
         if self._steady is not None:
             self._steady.cancel()
@@ -114,7 +114,7 @@ class Recovery:
             await asyncio.to_thread(self._runs.stop, *self._history.head)
 
     def problems(self) -> list[str]:
-        """What an administrator has to look at, as sentences."""
+        """The problems that an administrator has to look at, as sentences."""
         found = []
         if self._tail is not None and not self._tail.ok:
             found.append(
@@ -133,7 +133,7 @@ class Recovery:
             seconds: float | None = damage.QUICK_S
         else:
             seconds = None if run.short >= SHORT_RUNS else damage.CAREFUL_S
-        # The last start may have been killed while it set a store aside: then there may be none yet.
+        # The last start may have been killed while setting a store aside; then there may be no store.
         known = run.seq > 0 and damage.pending_note(self._folder) is None
         found = damage.examine(self._folder, seconds=seconds, known=known)
         if not found.problem:
@@ -156,7 +156,7 @@ class Recovery:
         _log.error("%s It was moved to %s.", message, note.path)
 
     async def _start(self) -> None:
-        """Start the history; a new one in place of a damaged one goes on with its numbers."""
+        """Start the history. A new one in place of a damaged one continues its numbers."""
         note = await asyncio.to_thread(damage.pending_note, self._folder)
         if note is not None:
             await asyncio.to_thread(_begin_behind, self._folder, note.seq, note.hash)
@@ -183,7 +183,7 @@ class Recovery:
             head_seq = self._history.head_seq
             self._closed_calls = await close_open_calls(self._history)
             placed = self._history.find_in_topic("daemon.history", lambda event: event.type == "installed")
-            if placed is None or placed.seq < newest.seq:  # a backup of a daemon at work has no stop either
+            if placed is None or placed.seq < newest.seq:  # a backup of a running daemon has no stop either
                 self._crashed_at = head_seq
 
     def _sentence(self, tail: Verification, interrupted: int, approvals: int, inputs: int) -> str:
@@ -200,7 +200,7 @@ class Recovery:
         ]
         return "; ".join([*parts, ", ".join(part for part in said if part) or "nothing was under way"])
 
-    # Beside the daemon's work
+    # In the background
 
     async def _become_steady(self) -> None:
         await asyncio.to_thread(self._runs.known, *self._history.head)
@@ -212,7 +212,7 @@ class Recovery:
                 await asyncio.to_thread(self._runs.steady, *self._history.head)
 
     async def _salvage_all(self) -> None:
-        """Write what can be read of each store that was set aside to a file, where that is not there yet."""
+        """Write the readable part of each store that was set aside to a file, unless that exists."""
         aside = damage.left_aside(self._folder)
         for path in [each for each in aside if not damage.export_of(each).exists()]:
             try:
@@ -237,7 +237,7 @@ class Recovery:
 
 
 def aside_sentence(path: Path) -> str:
-    """What an administrator has to know of a store that was set aside."""
+    """The sentence for an administrator about a store that was set aside."""
     export = damage.export_of(path)
     what, how = "", "restore a backup with lactl history restore"
     if export.exists():
@@ -270,7 +270,7 @@ def _salvaged(path: Path, target: Path, done: Salvaged) -> NewEvent:
 
 
 def _begin_behind(folder: Path, seq: int, head_hash: str) -> None:
-    """Have the store in a folder, which has no event, begin behind one. Raises StorageError."""
+    """Make the empty store in a folder continue after an event. Raises StorageError."""
     environment = Environment(folder)
     try:
         with environment.env.begin(write=True) as txn:

@@ -1,7 +1,7 @@
-"""What other parts may hold of the daemon: its parts, and the few facts that change while it runs.
+"""The daemon's parts, and the few facts that change while it runs, for use by other parts.
 
-The daemon makes one `Runtime` when it assembles its parts, and owns what is in it. The operations and the
-D-Bus plane are made from it, and live as long as the daemon. This module imports no part at run time.
+The daemon makes one `Runtime` when it assembles its parts, and owns its content. The operations and the D-Bus
+plane are made from it, and live as long as the daemon. This module imports no part at run time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Now:
-    """What is true now, and may be otherwise later. The daemon alone changes it; look again each time."""
+    """Present facts that may change. Only the daemon changes them; read them again each time."""
 
     config: Config
     """The configuration in force."""

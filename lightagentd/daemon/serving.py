@@ -52,7 +52,7 @@ async def serve(paths: Paths) -> None:
 
 
 async def _panic_on(alarm: asyncio.Event, daemon: Daemon) -> None:
-    """Stop everything when SIGUSR1 comes: the way in when the control socket answers nobody."""
+    """Stop everything on SIGUSR1: the way to stop when the control socket does not answer."""
     while True:
         await alarm.wait()
         alarm.clear()

@@ -1,4 +1,4 @@
-"""Makes what all agents share (`SharedParts`); nothing of it runs before `Registry.start`."""
+"""Makes the parts that all agents share (`SharedParts`); none of them runs before `Registry.start`."""
 
 from __future__ import annotations
 

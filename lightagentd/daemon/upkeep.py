@@ -1,11 +1,10 @@
 """Keeps the history within its limits: retention by age, size and session, and compaction of the file.
 
-The daemon owns one `Upkeep`. It looks some time after the start and then every hour, and whenever an
-administrator asks. Everything happens in short transactions with pauses between them, so that nobody waits
-long for the writer. The order: sessions that nobody used for too long; what was kept for sessions and turns
-that are gone; what is too old; and when the history is still too large the oldest events, and then the
-sessions that are idle longest. No session goes that has an open turn, a plan at work, a watch, or is waiting
-for a person.
+The daemon owns one `Upkeep`. It runs some time after the start, then every hour, and whenever an
+administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
+writer. The order: sessions unused for too long; events kept for sessions and turns that are gone; events that
+are too old; and, when the history is still too large, the oldest events, and then the sessions that are idle
+longest. A session stays while it has an open turn, a plan at work or a watch, or waits for a person.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Upkeep:
         self._task = asyncio.create_task(self._look_now_and_then(), name="upkeep")
 
     async def close(self) -> None:
-        """End what goes on, between two transactions."""
+        """End the running work, between two transactions."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -96,12 +95,14 @@ class Upkeep:
             await asyncio.sleep(PERIOD_S)
 
     async def prune(self) -> api.Pruned:
-        """Apply the limits now. Raises Conflict when that goes on already, StorageError, HistoryDamaged."""
+        """Apply the limits now. Raises Conflict when a run is under way already, StorageError,
+        HistoryDamaged.
+        """
         async with self._alone():
             return await self._prune()
 
     async def compact(self) -> api.Compacted:
-        """Write the file anew without its free pages. Raises Conflict, StorageError, HistoryDamaged."""
+        """Rewrite the file without its free pages. Raises Conflict, StorageError, HistoryDamaged."""
         async with self._alone():
             return await self._compact()
 
@@ -115,7 +116,7 @@ class Upkeep:
             yield
 
     async def forecast(self) -> api.Pruned:
-        """What `prune` would do now, about: it changes nothing. Raises StorageError, HistoryDamaged."""
+        """Estimate what `prune` would remove now; changes nothing. Raises StorageError, HistoryDamaged."""
         history = self._history
         age = await asyncio.to_thread(self._forecast_age)
         sessions = [session for _, session in self._idle(self._idle_limit_us())]
@@ -180,7 +181,7 @@ class Upkeep:
         return self._bounds("age", max(1, before_us))
 
     def _idle_limit_us(self) -> int:
-        """Sessions that were used last before this time go; 0 when none does for that."""
+        """Sessions last used before this time are deleted; 0 when there is no such limit."""
         days = self._settings.session_max_idle_days
         return time.time_ns() // 1000 - round(days * _DAY_US) if days else 0
 
@@ -188,12 +189,12 @@ class Upkeep:
         return await asyncio.to_thread(self._history.environment.live_bytes)
 
     async def _over(self) -> int:
-        """How many bytes the history is to lose, because it is too large; 0 when it is not."""
+        """By how many bytes the history is too large; 0 when it is not."""
         live, most = await self._live(), self._settings.max_bytes
         return max(0, live - round(most * GOAL)) if most and live > most else 0
 
     async def _passes(self, bounds: Bounds, goal_bytes: int) -> int:
-        """Remove what may go, or until the history is no larger than `goal_bytes`. Gives the count."""
+        """Remove all that may go, or until the history is no larger than `goal_bytes`. Returns the count."""
         history, removed = self._history, 0
         while True:
             events = await history.appending(partial(retention.prune, history.environment, bounds))
@@ -211,7 +212,7 @@ class Upkeep:
             raise ShuttingDown("The daemon is stopping; the history is pruned further after its next start.")
 
     async def _sweep(self) -> int:
-        """Remove what was kept for sessions and turns that are gone. Gives the count."""
+        """Remove events kept for sessions and turns that are gone. Returns the count."""
         environment, removed = self._history.environment, 0
         deletion = await asyncio.to_thread(retention.last_deletion, environment)
         for part in retention.parts(await asyncio.to_thread(self._history.state, "prunings")):
@@ -240,7 +241,7 @@ class Upkeep:
         return None
 
     async def _to_size(self) -> tuple[int, list[str]]:
-        """Remove events, and then sessions, until the history has its size."""
+        """Remove events, and then sessions, until the history is small enough."""
         goal = round(self._settings.max_bytes * GOAL)
         removed = await self._passes(self._bounds("size"), goal)
         gone: list[str] = []
@@ -253,7 +254,7 @@ class Upkeep:
         return removed, gone
 
     def _idle(self, before_us: int) -> list[tuple[Agent, Session]]:
-        """The sessions that nobody used since, and that nothing goes on in; idle longest first."""
+        """Sessions unused since this time, without work under way; idle longest first."""
         registry = self._registry
         busy = {str(turn["session"]) for turn in self._history.state("turns").values()}
         busy |= {record.session for record in registry.watches.records.values()}
@@ -275,7 +276,7 @@ class Upkeep:
             return False
         try:
             await self._deletion.delete(agent, session, by=os.getuid(), reason=why)
-        except SessionNotFound:  # its owner was faster
+        except SessionNotFound:  # its owner deleted it first
             return False
         await self._pause()
         return True
@@ -303,7 +304,7 @@ def _idle_reason(session: Session) -> str:
 
 
 async def _copy(source: Path, target: Path) -> None:
-    """`compacting.copy_store` in a process of its own, which a damaged file can crash without harm."""
+    """`compacting.copy_store` in a process of its own, so that a damaged file crashes only that process."""
     argv = [sys.executable, "-m", "lightagentd.events.store.compacting", os.fspath(source), os.fspath(target)]
     done = await process.run(argv, timeout_s=_COPY_LIMIT_S, cwd=Path("/"))
     if done.status != 0:

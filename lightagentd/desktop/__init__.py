@@ -1,1 +1,3 @@
-"""Programs for the desktop of a user of the daemon: `lightagent-notify` shows what waits for them."""
+"""Programs for the desktop of a user of the daemon: `lightagent-notify` shows the questions that wait for
+them.
+"""

@@ -1,7 +1,7 @@
-"""What the screen has to show: the open questions, and the news that it has not shown yet.
+"""The content for the screen: the open questions, and the news not shown yet.
 
-`DaemonLink` fills a `Board` and `Screen` shows it. The two know nothing of each other, so either side can be
-away while the other works: the cards wait here. Nothing outlives the program.
+`DaemonLink` fills a `Board` and `Screen` shows it. The two do not know each other, so either side can be away
+while the other works: the cards wait here. The board lives as long as the program.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ APPROVE, DENY = "approve", "deny"
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One notification. `key` is the id of the approval or the input where it is a question, else anything
-    that is its own.
+    """One notification. `key` is the id of the approval or the input for a question, else any unique text.
 
-    `summary` and `body` are text without markup, fit to be shown. `answers` are the answers that may be given
-    with a button; where they are `choices`, those are the words. `how` is said where no button says yes.
+    `summary` and `body` are text without markup, safe to show. `answers` are the answers that have a button;
+    with `choices`, those are the words. `how` is shown when no button says yes.
     """
 
     key: str
@@ -36,12 +35,12 @@ class Card:
     expires_us: int = 0
 
     def choice(self, answer: str) -> str:
-        """The words of an answer that is a choice; empty for another."""
+        """The words of a choice; empty for another answer."""
         return dict(zip(self.answers, self.choices, strict=False)).get(answer, "")
 
 
 class Board:
-    """Owned by the program, for as long as it runs. `changed` is set with every change."""
+    """The program owns it. `changed` is set with every change."""
 
     def __init__(self) -> None:
         self.questions: dict[str, Card] = {}
@@ -50,7 +49,7 @@ class Board:
         self.changed = asyncio.Event()
 
     def ask(self, card: Card) -> None:
-        """Have a question shown. One that is there stays as it is."""
+        """Show a question. A question that is there already stays unchanged."""
         if card.key not in self.questions:
             self.questions[card.key] = card
             self.changed.set()
@@ -66,13 +65,13 @@ class Board:
             self.settle(key)
 
     def settle_overdue(self, now_us: int) -> None:
-        """Settle the questions whose time is over, whether or not the daemon is there to say so."""
+        """Settle the questions whose time is over, with or without a daemon."""
         for card in [*self.questions.values()]:
             if card.expires_us <= now_us:
                 self.settle(card.key)
 
     def tell(self, card: Card) -> None:
-        """Have something shown once."""
+        """Show a card once."""
         if len(self.news) >= NEWS_LIMIT:
             self.news.popleft()
             self.dropped += 1

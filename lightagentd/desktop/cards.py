@@ -1,11 +1,11 @@
-"""The words of a notification, from what the daemon says.
+"""The words of a notification, from the daemon's data.
 
-All of it may have been written by a model, or by whoever wrote what a model read. So nothing is markup,
-lengths have bounds, and a character that a screen would hide or move is written as an escape. The summary
-consists of our own words and of names that the daemon has checked.
+All of the data may have been written by a model, or by the author of a text that a model read. So nothing is
+markup, lengths are limited, and a character that a screen would hide or move is written as an escape. The
+summary consists of our own words and of names that the daemon has checked.
 
-A question can be allowed from a notification only when all that would run is in it, and nothing in it could
-be overlooked. Otherwise it names the command that shows everything.
+A notification has a button to allow a call only when it shows everything that would run, and nothing in it
+could be overlooked. Otherwise it names the command that shows everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUTTONS, BUTTON_CHARS = 3, 40
 
 
 def question(approval: dict[str, Any], *, uid: int) -> Card:
-    """The card of an `api.Approval` that waits; `uid` is the person's who sees it."""
+    """The card of a waiting `api.Approval`; `uid` is the person who sees it."""
     key = str(approval["id"])
     shown, whole = _what_would_run(approval)
     may_deny = approval["may_answer"] or approval["owner"] == uid
@@ -58,8 +58,8 @@ def question(approval: dict[str, Any], *, uid: int) -> Card:
 
 
 def asked(found: dict[str, Any]) -> Card:
-    """The card of an `api.Input` that waits. It has buttons where the whole question is in it, and the
-    choices are few and short.
+    """The card of a waiting `api.Input`. It has buttons if it shows the whole question, and the choices are
+    few and short.
     """
     key, choices = str(found["id"]), [str(choice) for choice in found["choices"]]
     text = visible(found["question"])
@@ -94,7 +94,7 @@ def _fits_on_a_button(choice: str) -> bool:
 
 
 def finished(event: dict[str, Any], messages: Sequence[dict[str, Any]]) -> Card:
-    """The card of a turn that ended: the event that ended it, and the newest messages of its session."""
+    """The card of an ended turn, from its last event and the newest messages of its session."""
     data = event["data"] or {}
     before = [message for message in messages if message["seq"] < event["seq"]]
     prompt = next((each["content"] for each in reversed(before) if each["role"] == "user"), "")
@@ -116,7 +116,7 @@ def finished(event: dict[str, Any], messages: Sequence[dict[str, Any]]) -> Card:
 
 
 def not_answered(card: Card, why: str, suggestion: str) -> Card:
-    """What a click could not do."""
+    """The card for a click that had no effect."""
     return Card(
         key=f"failed:{card.key}",
         summary="The answer was not taken",
@@ -127,7 +127,7 @@ def not_answered(card: Card, why: str, suggestion: str) -> Card:
 
 
 def shorten(text: str, chars: int, lines: int) -> str:
-    """The beginning of a text, harmless, and with an ellipsis where something is left out."""
+    """The beginning of a text, made safe, with an ellipsis for an omitted rest."""
     beginning = text[: chars * 4]
     kept = [" ".join(line.split()) for line in visible(clean(beginning)).split("\n")]
     kept = [line for line in kept if line]
@@ -137,7 +137,7 @@ def shorten(text: str, chars: int, lines: int) -> str:
 
 
 def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
-    """The arguments, and whether they are all there and hold nothing that could be overlooked."""
+    """The arguments, and whether they are complete and nothing in them could be overlooked."""
     if approval["volatile"]:
         return "Its arguments hold a secret, so they are not shown here.", False
     args = approval["args"] if isinstance(approval["args"], dict) else {"arguments": approval["args"]}
@@ -151,7 +151,9 @@ def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _value(value: Any) -> str:
-    """Nothing is taken out of it; a line break in it cannot be taken for the end of the argument."""
+    """An argument's value. Nothing is removed; a line break in it cannot be taken for the end of the
+    argument.
+    """
     return _barred(visible(value if isinstance(value, str) else dump(value)))
 
 
@@ -160,12 +162,12 @@ def _preview(approval: dict[str, Any]) -> str:
 
 
 def _barred(text: str) -> str:
-    """No line of it can look like one of ours."""
+    """Text with a bar before each line, so that no line can look like one of ours."""
     return text.replace("\n", "\n| ")
 
 
 def _is_latin(char: str) -> bool:
-    """Whether it is a letter that does not only look like one of ASCII."""
+    """Whether it is a letter, and not only a lookalike of an ASCII one."""
     return unicodedata.name(char, "").startswith("LATIN ")
 
 

@@ -1,8 +1,8 @@
 """Follows the daemon: fills a `Board` with open questions and finished turns, and sends answers.
 
-A `DaemonLink` owns its connections. It reads the stored events from the last one on that it has seen, so a
-daemon that was started again is taken up where it was left: nothing is missed, nothing comes twice. While
-there is no daemon it waits, and tries again after pauses that grow (`pause`).
+A `DaemonLink` owns its connections. It reads the stored events from the last one that it has seen, so after a
+restart of the daemon nothing is missed and nothing comes twice. While there is no daemon it waits, and tries
+again after pauses that grow (`pause`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 class DaemonLink:
     """`await run()` follows the daemon until it is cancelled.
 
-    With an empty `socket` it is looked for as `lactl` does. `uid` is the person's: questions and turns of
-    others are left out, unless `everybody`. A turn that took at least `min_s` is told, and each that nobody
-    attended.
+    An empty `socket` selects the same one as `lactl` would. `uid` is the person: questions and turns of
+    others are left out, unless `everybody`. It reports turns that took at least `min_s`, and all turns that
+    nobody attended.
     """
 
     def __init__(self, board: Board, *, socket: str, uid: int, min_s: float, everybody: bool = False) -> None:
@@ -58,7 +58,7 @@ class DaemonLink:
         )
 
     async def answer(self, card: Card, answer: str) -> bool:
-        """Give an answer, and tell the person when it does not count. True when the question is over."""
+        """Send an answer, and tell the person if it has no effect. True when the question is over."""
         method, parameters = "Approvals.Deny", {"approval": card.key}
         if choice := card.choice(answer):
             method, parameters = "Inputs.Answer", {"input": card.key, "text": choice}
@@ -73,10 +73,10 @@ class DaemonLink:
         return True
 
     async def _follow(self, client: AsyncClient) -> None:
-        """Until the connection ends, which it says by an exception."""
+        """Follow the daemon until the connection ends, which raises an exception."""
         status = (await client.call("Manager.GetStatus"))["status"]
         head = int(status["history"]["events"])
-        if not self._next or head + 1 < max(self._next.values()):  # the history is another one
+        if not self._next or head + 1 < max(self._next.values()):  # it is another history
             self._next = dict.fromkeys(_TOPICS, head + 1)
         await self._list(client)
         self.tried.set()
@@ -85,7 +85,7 @@ class DaemonLink:
                 group.create_task(self._read(client, topic), name=f"notify: events {topic}")
 
     async def _list(self, client: AsyncClient) -> None:
-        """Take over what is open now; the events from here on say what becomes of it."""
+        """Read the present open questions; later events update them."""
         open_ones: dict[str, str] = {}
         for kind in ("approval", "input"):
             found = (await client.call(f"{kind.capitalize()}s.List"))[f"{kind}s"]
@@ -99,14 +99,14 @@ class DaemonLink:
     async def _read(self, client: AsyncClient, topic: str) -> None:
         async with AsyncClient(self._socket or None, timeout_s=CALL_S) as events:
             async for reply in events.stream("Events.Subscribe", from_seq=self._next[topic], topic=topic):
-                if (missed := reply.get("missed")) is not None:  # retention removed them: no news any more
+                if (missed := reply.get("missed")) is not None:  # retention removed them
                     self._next[topic] = missed["from_seq"]
                     continue
                 event = reply["event"]
                 if event is None:
                     break
                 if self._mine(event["owner"]):
-                    async with self._asking:  # the connection carries one call at a time
+                    async with self._asking:  # the connection carries only one call at a time
                         await self._take(client, event)
                 self._next[topic] = event["seq"] + 1
         raise errors.DaemonUnreachable("The daemon stops.")
@@ -127,7 +127,7 @@ class DaemonLink:
             self._board.tell(cards.finished(event, await self._messages(client, event["session"])))
 
     async def _ask(self, client: AsyncClient, kind: str, name: str) -> None:
-        """Put a question, an approval or an input, on the board, if it still is one."""
+        """Put a question, an approval or an input, on the board, if it is still open."""
         try:
             found = (await client.call(f"{kind.capitalize()}s.Get", **{kind: name}))[kind]
         except (errors.NotFound, errors.PermissionDenied):

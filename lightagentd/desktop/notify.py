@@ -1,7 +1,7 @@
 """`lightagent-notify`: shows questions and finished prompts as desktop notifications.
 
-A program for the session of a person at a desktop, as a systemd user service or by hand. It has no right of
-its own: it asks the daemon as the user that it runs as, so it shows and answers what they could with `lactl`.
+It runs in the session of a person at a desktop, as a systemd user service or by hand. It has no rights of its
+own: it asks the daemon as its user, so it shows and answers only what they could with `lactl`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def show(*, socket: str, min_s: float, everybody: bool) -> None:
 
 
 async def _say_when_ready(link: DaemonLink) -> None:
-    """Ready means: no event of the daemon, if there is one, is missed from here on."""
+    """Report readiness when no further event of a running daemon can be missed."""
     await link.tried.wait()
     notify("READY=1")
 

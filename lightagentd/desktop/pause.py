@@ -1,4 +1,4 @@
-"""The pause before a next attempt, for everything here that waits for somebody to come back."""
+"""The pause between attempts to connect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pause:
         self._begun = time.monotonic()
 
     def failed(self) -> None:
-        """The attempt that followed the last pause is over."""
+        """The attempt after the last pause failed."""
         calm = time.monotonic() - self._begun > CALM_S
         self._next_s = FIRST_S if calm or not self._next_s else min(self._next_s * 2, LONGEST_S)
 
@@ -42,8 +42,8 @@ async def keep_trying(
     missing: str,
     failed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Connect and use the connection, again and again; never returns. What is `missing` is said once for each
-    reason, and `failed` is called for every attempt that failed.
+    """Connect and use the connection, again and again; never returns. `missing` is logged once for each
+    reason, and `failed` is called for every failed attempt.
     """
     pause, said = Pause(), ""
     while True:
@@ -61,6 +61,6 @@ async def keep_trying(
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of the errors in a group of groups: what is told of an attempt that failed."""
+    """One of the errors in a nested group, as the reason of a failed attempt."""
     inner = group.exceptions[0]
     return _first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

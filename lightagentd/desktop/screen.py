@@ -1,13 +1,14 @@
-"""Shows a `Board` through the desktop's notification server, and passes the clicks on.
+"""Shows a `Board` through the desktop's notification server, and forwards the clicks.
 
-A `Screen` owns its connection to the session bus and its notifications: they are taken back when it ends.
-Whatever is away (the bus, the server) is waited for: questions are shown again by the next server, news only
-once. Pauses between attempts grow (`pause`), also where a notification makes the server crash.
+A `Screen` owns its connection to the session bus and its notifications, and withdraws them when it ends. It
+waits for a missing bus or server: a new server shows questions again, but news only once. Pauses between
+attempts grow (`pause`), also when a notification makes the server crash.
 
-The server belongs to the person, and so do all programs on the session bus: a click is worth as much as
-a command of theirs. Yet nothing that they did not mean may count. There is no default action, so a click on
-the notification itself answers nothing; the first button of an approval denies; and a click on any other
-button within `GUARD_S` of the notification's appearance was meant for what lay under it: it is shown again.
+The server belongs to the person, and so do all programs on the session bus: a click is worth as much as a
+command of theirs. Accidental clicks must not count. There is no default action, so a click on the
+notification itself answers nothing. The first button of an approval denies. A click on any other button
+within `GUARD_S` of the notification's appearance was meant for something below it, so the notification is
+shown again.
 
 Specification: https://specifications.freedesktop.org/notification-spec/latest/
 """
@@ -52,7 +53,7 @@ Answer = Callable[[Card, str], Awaitable[bool]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Server:
-    """A notification server; `owner` is its unique name, so what it shows ends with it."""
+    """A notification server. `owner` is its unique name; its notifications end with it."""
 
     owner: str
     can: frozenset[str]
@@ -60,7 +61,7 @@ class _Server:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shown:
-    """A question on the screen of one server."""
+    """A question that one server shows."""
 
     owner: str
     number: int
@@ -106,7 +107,7 @@ class Screen:
         raise await bus.wait_lost()
 
     async def _leave(self, bus: Bus) -> None:
-        """Take back what is shown: its buttons would do nothing any more."""
+        """Withdraw the notifications, because their buttons have no effect any more."""
         shown, self._shown, self._server = [*self._shown.values()], {}, None
         tasks = [*self._answering.values()]
         for task in tasks:
@@ -117,7 +118,7 @@ class Screen:
                 for one in shown:
                     await self._close(bus, one)
 
-    # What the server says
+    # Signals of the server
 
     async def _follow_owners(self, owners: Signals) -> None:
         async for signal in _never_full(owners):
@@ -153,7 +154,7 @@ class Screen:
             self._answering[key] = task
             task.add_done_callback(lambda done: self._given(key, done))
         with contextlib.suppress(LightagentError):
-            await self._close(bus, shown)  # most servers have done so with the click
+            await self._close(bus, shown)  # most servers close it with the click
         self._board.changed.set()
 
     async def _give(self, card: Card, answer: str) -> None:
@@ -171,7 +172,7 @@ class Screen:
             self._dismissed.add(key)
         self._shown.pop(key, None)
 
-    # What the server shows
+    # Notifications
 
     async def _present(self, bus: Bus) -> None:
         pause = Pause()
@@ -193,7 +194,7 @@ class Screen:
         return max(0.0, min(ends) / 1e6 - time.time()) + 0.01 if ends else None
 
     async def _sync(self, bus: Bus) -> None:
-        """Make the screen as the board is. Raises LightagentError when the server does not take it."""
+        """Show the present board. Raises LightagentError when the server refuses."""
         board = self._board
         board.settle_overdue(time.time_ns() // 1000)
         self._dismissed &= board.questions.keys()
@@ -210,7 +211,7 @@ class Screen:
         for card in [*board.questions.values()]:
             busy = card.key in self._shown or card.key in self._answering or card.key in self._dismissed
             if not busy and len(self._shown) < SHOWN_LIMIT:
-                # Also when we are ended meanwhile: what is shown has to be known, to be taken back.
+                # Also during a cancellation: a notification must be known to be withdrawn.
                 await uninterrupted(self._show(bus, server, card))
         if board.dropped:
             lost, board.dropped = board.dropped, 0
@@ -225,7 +226,7 @@ class Screen:
             self._shown[card.key] = _Shown(owner=server.owner, number=number, since=time.monotonic())
 
     async def _start_server(self, bus: Bus) -> _Server | None:
-        """The server that runs, or that the bus can start; None without one."""
+        """The running server, or one that the bus can start; None without one."""
         await self._server_pause.wait()
         if not (owner := await self._owner(bus)):
             try:
@@ -239,7 +240,7 @@ class Screen:
         return _Server(owner=owner, can=frozenset(can))
 
     async def _owner(self, bus: Bus) -> str:
-        """The unique name of the server that runs; empty when none does."""
+        """The unique name of the running server; empty for none."""
         [has] = await bus.call(_BUS_NAME, _BUS_PATH, _BUS_NAME, "NameHasOwner", "s", [NAME], CALL_S)
         if not has:
             return ""
@@ -265,13 +266,15 @@ class Screen:
         return int(number)
 
     async def _close(self, bus: Bus, shown: _Shown) -> None:
-        """One that is closed already is as good; servers answer that with errors of their own."""
+        """Close a notification. Servers report errors of their own for one that is closed already, which does
+        not matter.
+        """
         with contextlib.suppress(errors.ToolError, errors.NotFound, errors.InvalidArgument):
             await bus.call(shown.owner, PATH, NAME, "CloseNotification", "u", [shown.number], CALL_S)
 
 
 async def _never_full(signals: Signals) -> AsyncGenerator[Signal, None]:
-    """The signals; those that were too many are passed over, and told in the journal."""
+    """The signals; surplus ones are dropped, and logged."""
     while True:
         try:
             yield await anext(signals)

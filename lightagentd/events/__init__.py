@@ -1,7 +1,7 @@
-"""What happened: the event model, the stored history, the live feed and the journal.
+"""The event model, the stored history, the live feed and the journal.
 
-`context`, `model` and `types/` say what an event is, `redaction/` takes its secrets out, `history` stores it
-and `queries` reads it (`store/` has how), `subscriptions` and `feed` tell of it while it happens, `journal/`
-passes it on. `audit/` shows tampering, `backup/` makes and reads backups and exports, `corruption/` is for
-what the disk did.
+`context`, `model` and `types/` define an event. `redaction/` removes secrets from it. `history` stores events
+and `queries` reads them, both from the files described in `store/`. `subscriptions` and `feed` deliver events
+while they happen, and `journal/` sends them to journald. `audit/` reveals tampering, `backup/` makes and
+reads backups and exports, and `corruption/` handles damage by the disk.
 """

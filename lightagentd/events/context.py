@@ -1,8 +1,9 @@
-"""On whose behalf something happens: the context variable that every event takes its header from.
+"""On whose behalf something happens: the context variable behind the header of every event.
 
-Tasks and threads that asyncio starts inherit it, a worker gets it with each call (`EventContext.to_wire`),
-and what outlives the call that happened to start it runs in `own_task`. An agent that has others work for it
-is to run them `within(agent=..., session=...)`: trace, caller and correlation stay those of the prompt then.
+Tasks and threads that asyncio starts inherit it, and a worker gets it with each call
+(`EventContext.to_wire`). Work that outlives the call that started it runs in `own_task`. An agent that
+delegates work runs the others `within(agent=..., session=...)`: trace, caller and correlation stay those of
+the prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class EventContext:
-    """On whose behalf something happens. Empty strings and None mean that there is no such thing."""
+    """On whose behalf something happens. Empty strings and None mean that the field does not apply."""
 
     agent: str = ""
     session: str = ""
@@ -36,7 +37,7 @@ class EventContext:
     correlation_id: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """What a worker gets of it with a call; agent, session and owner are parts of every call."""
+        """The part that a worker gets with a call; agent, session and owner are fields of every call."""
         return {
             "caller": self.caller,
             "request_id": self.request_id,
@@ -64,7 +65,7 @@ context.set(EventContext())
 
 
 def current_context() -> EventContext:
-    """The context of the running task; an empty one in a thread or task that nobody gave one."""
+    """The context of the running task; an empty one if nothing was set."""
     return context.get(EventContext())
 
 
@@ -77,7 +78,7 @@ def within(**changes: Any) -> Iterator[EventContext]:
 
 @contextlib.contextmanager
 def using(whole: EventContext) -> Iterator[EventContext]:
-    """Run the block in this context, whatever the one around it is."""
+    """Run the block in this context, regardless of the surrounding one."""
     token = context.set(whole)
     try:
         yield whole
@@ -86,9 +87,9 @@ def using(whole: EventContext) -> Iterator[EventContext]:
 
 
 def act_for(caller: int) -> None:
-    """From here on the running task does what a uid asked for: a peer's operation begins with this.
+    """From here on the running task acts for a uid: every operation of a peer begins with this.
 
-    A task that answers several calls answers those of one peer, so nothing has to be undone.
+    A task that answers several calls answers only those of one peer, so nothing has to be undone.
     """
     context.set(replace(current_context(), caller=caller))
 
@@ -101,7 +102,7 @@ def own_task(work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
 
 
 def tell_whose(record: logging.LogRecord) -> bool:
-    """A filter of a log handler's: `record.whose` says at the end of a line on whose behalf it was said."""
+    """A filter for log handlers: `record.whose` says at the end of a line on whose behalf it was logged."""
     own = asdict(current_context())
     told = [f"{name}={value}" for name, value in own.items() if value not in ("", None)]
     record.whose = f" [{' '.join(told)}]" if told else ""

@@ -1,10 +1,10 @@
-"""Follows the history: stored events from a number on, then each new one, without a gap or a double.
+"""Follows the history: stored events from a number on, then each new one, without gaps or duplicates.
 
-A follower holds a position. It reads the store from there, by the indexes, until it has seen all; then it
-takes new events from its subscription, already decoded, without reading the store. A follower that is slower
-than that bounded queue goes back to the store. So a slow follower costs little memory and delays nobody. It
-misses only events that retention removed meanwhile, and those that `max_lag` lets it skip: a `Missed` says
-how many.
+A follower holds a position. It reads the store from there, by the indexes, until it has seen all events; then
+it takes new events from its subscription, already decoded, without reading the store. A follower that falls
+behind that bounded queue goes back to the store. So a slow follower costs little memory and delays nobody. It
+misses only events that retention removed meanwhile, and those that `max_lag` lets it skip; a `Missed` gives
+their number.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SLICE_BYTES = 256 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """Events that a follower did not get: `count` of those from `first_seq` on. What is from `from_seq` on
-    follows. They are counted whether or not they would have fitted its filter.
+    """Events that a follower did not get: `count` of those from `first_seq` on. Delivery continues at
+    `from_seq`. They are counted even if they would not have matched its filter.
     """
 
     count: int
@@ -37,14 +37,14 @@ class Missed:
 
 
 class Feed:
-    """Follows what `subscriptions` tells of. The daemon has one."""
+    """Follows the events of `subscriptions`. The daemon has one."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
         self.followers = 0
 
     def close(self) -> None:
-        """End every `follow`, after what is stored."""
+        """End every `follow`, after the stored events."""
         self._subscriptions.close()
 
     async def follow(
@@ -56,7 +56,7 @@ class Feed:
         *,
         max_lag: int = 0,
     ) -> AsyncGenerator[Event | Missed, None]:
-        """The stored events from a number on that fit, up to `last_seq`; without it each new one too, until
+        """The stored events from a number on that match, up to `last_seq`; without it each new one too, until
         the feed is closed. With `max_lag`, a follower that is more than so many events behind skips to half
         as many before the newest.
         """
@@ -67,7 +67,7 @@ class Feed:
                 while True:
                     ended = live.closed or last_seq is not None
                     lost_from = live.resume()
-                    if not live.closed:  # else what stands in the queue before that was not taken
+                    if not live.closed:  # otherwise older events of that queue were not taken
                         follower.position = max(follower.position, lost_from)
                     async for item in follower.stored():
                         yield item
@@ -87,7 +87,7 @@ class Feed:
 
 
 class _Follower:
-    """Where one follower is; `position` is the first number that it has not seen."""
+    """One follower. `position` is the first number that it has not seen."""
 
     def __init__(
         self, history: History, wanted: Filter, from_seq: int, last_seq: int | None, max_lag: int
@@ -98,7 +98,7 @@ class _Follower:
         """It was told of what retention removed up to here."""
 
     async def stored(self) -> AsyncGenerator[Event | Missed, None]:
-        """What is stored, until the end."""
+        """Stored events, until the end of the store."""
         while self._last_seq is None or self.position <= self._last_seq:
             if (late := self._late()) is not None:
                 yield late
@@ -124,7 +124,7 @@ class _Follower:
                     return
 
     async def live(self, subscription: Subscription) -> AsyncGenerator[Event | Missed, None]:
-        """What comes, until the store is to be read again."""
+        """New events, until the store must be read again."""
         while True:
             await subscription.wait()
             event = subscription.take()
@@ -139,7 +139,7 @@ class _Follower:
             yield event
 
     def _late(self, seq: int = 0) -> Missed | None:
-        """What is passed over because it is too late for it, from the position or a later number on."""
+        """The skipped events, from the position or a later number on."""
         first_seq = max(self.position, seq)
         head_seq = self._history.head_seq
         if not self._max_lag or head_seq - first_seq < self._max_lag:
@@ -148,7 +148,7 @@ class _Follower:
         return Missed(count=self.position - first_seq, first_seq=first_seq, from_seq=self.position)
 
     def _read(self) -> tuple[Missed | None, Slice]:
-        """Some stored events, and those that retention removed before them. In a thread."""
+        """Read some stored events, and find those that retention removed before them. Runs in a thread."""
         self.position = max(self.position, self._history.first_seq(self._wanted))
         first_seq = max(self.position, self._notified_seq + 1)
         missed = None

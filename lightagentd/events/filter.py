@@ -1,7 +1,7 @@
-"""Which events a reader wants.
+"""Selects the events that a reader wants.
 
-`Filter.wants` decides; the rest serves `search`, which reads the indexes for what is wanted, and looks at the
-bytes of a record (`byte_test`) before it decodes it.
+`Filter.wants` decides. The rest serves `search`, which reads the matching indexes, and tests the bytes of a
+record (`byte_test`) before it decodes it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Filter:
         )
 
     def topics(self) -> list[str]:
-        """The topics that are wanted, each with those below it; none for all."""
+        """The wanted topics, each with its subtopics; none for all."""
         return [topic for topic in self.topic.split(TOPIC_SEPARATOR) if topic]
 
     def fields(self) -> dict[str, str]:
-        """Those of `layout.FIELDS` that are wanted, with their values."""
+        """The wanted values of `layout.FIELDS`."""
         wanted = {
             "type": self.type,
             "caller": "" if self.caller is None else str(self.caller),
@@ -76,9 +76,11 @@ class Filter:
         return {field: value for field, value in wanted.items() if value}
 
     def byte_test(self) -> Callable[[bytes], bool]:
-        """Says of the bytes of a record whether it is worth decoding: False only when it does not fit.
+        """A test of a record's bytes. False means that the record cannot match; True means that it must be
+        decoded.
 
-        Rests on how `model.dump_json` writes: without spaces, with no escapes but those that JSON demands.
+        It relies on the form that `model.dump_json` writes: no spaces, and only the escapes that JSON
+        demands.
         """
         wanted = {"agent": self.agent, "session": self.session, "trace_id": self.trace, "type": self.type}
         wanted |= {"request_id": self.request, "tool": self.tool, "effect": self.effect}
@@ -105,14 +107,14 @@ class Filter:
         return any(topic == one or topic.startswith(one + ".") for one in self.topics())
 
     def _is_about(self, event: Event) -> bool:
-        """Whether tool, effect and decision fit."""
+        """Whether tool, effect and decision match."""
         if not (self.tool or self.effect or self.decision):
             return True
         return self.fields().items() <= dict(indexed_fields(event)).items()
 
 
 def _holds(value: Any, text: str) -> bool:
-    """Whether a text, in the form of `casefold`, stands in a name, string or number of a value of JSON."""
+    """Whether a text, already casefolded, is part of a name, string or number of a JSON value."""
     return any(text in word.casefold() for word in _words(value))
 
 

@@ -1,13 +1,13 @@
-"""The history: appends events and the state that they change, durably and in order.
+"""The history: appends events and their changes of state, durably and in order.
 
-`History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under
-way share the next one (group commit), so that many sessions pay for one fsync(2). An append returns
-when its events are on disk, or raises StorageError, and then none of it is stored. An append that cannot
-be encoded fails alone; its neighbours are stored. Nothing stored is ever changed, but that `erase` takes the
-data of a deleted session's events away, and `prune` old events.
+`History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under way
+share the next one (group commit), so that many sessions pay for one fsync(2). An append returns when its
+events are on disk, or raises StorageError, and then none of it is stored. An append that cannot be encoded
+fails alone; its neighbours are stored. Stored events never change, with two exceptions: `erase` removes the
+data of a deleted session's events, and `prune` removes old events.
 
-After an error of the disk the history goes on as soon as the disk does: LMDB itself gives a file up when it
-could not write its root, so the writer opens it again then.
+After an error of the disk the history continues as soon as the disk works: LMDB gives up its file when it
+could not write the root, so the writer opens it again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Change:
     value: dict[str, Any] | None
 
     def settled(self) -> Change:
-        """What is stored of it, now that it is appended: sums must grow in the order of the appends."""
+        """The value to store, computed at the append: sums must grow in the order of the appends."""
         return self
 
 
@@ -71,14 +71,14 @@ class _Append:
 
 @dataclass(frozen=True)
 class _Work:
-    """Something that only the writer may do, between two transactions."""
+    """Work for the writer alone, between two transactions."""
 
     function: Callable[[], None]
     done: asyncio.Future[None]
 
 
 class History(Queries):
-    """Open with `start()`, end with `close()`; reads come from `Queries` and may run at any time."""
+    """Open with `start()`, end with `close()`. `Queries` reads, at any time."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class History(Queries):
         on_commit: Callable[[list[Event]], None] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`progress` is told, in any thread, what takes long while it starts."""
+        """`progress` receives sentences about slow work during the start, in any thread."""
         self._path = path
         self._progress = progress
         self.redactor = redactor or Redactor()
@@ -133,7 +133,7 @@ class History(Queries):
         return environment
 
     def _stored_head(self) -> tuple[int, str]:
-        """Number and hash of the newest stored event; those of the anchor when there is none behind it."""
+        """Number and hash of the newest stored event, or of the anchor when the chain is empty."""
         last, anchor = self.last(), self.environment.anchor()
         return (last.seq, last.hash) if last is not None and last.seq > anchor[0] else anchor
 
@@ -142,7 +142,7 @@ class History(Queries):
         return owed
 
     async def close(self) -> None:
-        """Store what was appended before, then close the file."""
+        """Store all earlier appends, then close the file."""
         thread, self._thread = self._thread, None  # from here on, `append` refuses
         if thread is not None:
             self._queue.put(None)
@@ -156,25 +156,25 @@ class History(Queries):
 
     @property
     def head(self) -> tuple[int, str]:
-        """Number and hash of the newest durable event; those of the anchor when there is none."""
+        """Number and hash of the newest durable event, or of the anchor when the chain is empty."""
         return self._head
 
     def append(self, *events: NewEvent, changes: Sequence[Change] = ()) -> asyncio.Future[list[Event]]:
-        """Queue events and the state that they change, as one transaction.
+        """Queue events and their changes of state, as one transaction.
 
-        The returned future has the stored events once they are durable; awaiting it is what makes a step
-        fail when they cannot be stored. Must be called in the event loop's thread.
+        The returned future has the stored events once they are durable; awaiting it makes a step fail when
+        they cannot be stored. Must be called in the event loop's thread.
         """
         return self._put(events, changes)
 
     def erase(
         self, session: str, tombstone: NewEvent, *, changes: Sequence[Change] = ()
     ) -> asyncio.Future[list[Event]]:
-        """Take the data of every event of a session away, and store that and some changes, in one go.
+        """Remove the data of every event of a session, and store that and some changes, in one transaction.
 
         Headers and hashes stay, so the chain still verifies. The tombstone's data gets `erased_events`, the
-        number of events that had data. Pages of the file that held it are free then, and are written over as
-        the history grows. As `append` in all else.
+        number of events that had data. The file's pages with that data become free, and are overwritten as
+        the history grows. Otherwise like `append`.
         """
 
         def prepare(txn: Any, _: int) -> list[NewEvent]:
@@ -185,11 +185,11 @@ class History(Queries):
         return self._put((), changes, prepare)
 
     def appending(self, prepare: Prepare) -> asyncio.Future[list[Event]]:
-        """As `append`, of the events that `prepare` gives in the transaction itself."""
+        """Like `append`, with events that `prepare` makes in the transaction itself."""
         return self._put((), (), prepare)
 
     def exclusively(self, function: Callable[[], None]) -> asyncio.Future[None]:
-        """Have the writer's thread do something while it writes nothing else, such as exchanging the file."""
+        """Run something in the writer's thread while it writes nothing else, such as exchanging the file."""
         if self._thread is None or self._loop is None:
             raise StorageError("The history is closed.")
         done: asyncio.Future[None] = self._loop.create_future()
@@ -197,7 +197,7 @@ class History(Queries):
         return done
 
     def watch_erasures(self) -> set[str]:
-        """The sessions whose data are erased from now on; it grows until this is called again."""
+        """The sessions whose data are erased from now on; the list grows until the next call."""
         self._erased = set()
         return self._erased
 
@@ -237,14 +237,14 @@ class History(Queries):
             self._tell(partial(_settle, work.done, None))
 
     def _commit(self, batch: list[_Append]) -> None:
-        if self.environment.read_only:  # it could not be opened to write after the last error
+        if self.environment.read_only:  # after the last error it could not be opened for writing
             self._mend()
         try:
             stored = self._store(batch)
         except Exception as err:  # noqa: BLE001 - goes to whoever appended; the thread must live for the others
             on_disk = isinstance(err, lmdb.Error | OSError) and not isinstance(err, lmdb.BadValsizeError)
             if len(batch) > 1 and not on_disk:
-                for one in batch:  # what cannot be encoded must not fail its neighbours
+                for one in batch:  # an append that cannot be encoded must not fail its neighbours
                     self._commit([one])
                 return
             _log.error("history: %d appends could not be stored: %s", len(batch), err)
@@ -265,12 +265,12 @@ class History(Queries):
         return stored
 
     def _mend(self) -> None:
-        """After an error of the disk: see that the next append can succeed, if the disk lets it."""
+        """After an error of the disk: make the next append possible, if the disk allows it."""
         try:
             try:
                 with self.environment.env.begin(write=True) as txn:
                     txn.abort()
-            except lmdb.Error:  # LMDB gave the file up, or it is not open to write
+            except lmdb.Error:  # LMDB gave the file up, or it is not open for writing
                 self.environment.reopen()
             self._head = self._stored_head()
             self.disk_low = not self.environment.reserve()
@@ -320,7 +320,7 @@ class History(Queries):
 
 def _settle(done: asyncio.Future[Any], result: object, err: Exception | None = None) -> None:
     if done.done():
-        return  # whoever waited was cancelled
+        return  # the waiting task was cancelled
     if err is None:
         done.set_result(result)
     else:

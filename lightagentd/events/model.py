@@ -49,8 +49,8 @@ _text = json.encoder.encode_basestring  # one string as JSON
 
 
 def _encoder() -> Callable[[Any], str]:
-    """What makes compact JSON. `JSONEncoder.encode` makes its machinery anew for each value, which takes as
-    long as the value of a small event.
+    """A compact JSON encoder. `JSONEncoder.encode` rebuilds its machinery for each value, which takes as long
+    as encoding a small event.
     """
     whole = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -64,13 +64,13 @@ _to_json = _encoder()
 
 
 def is_topic(text: str) -> bool:
-    """Whether a text can be the topic of an event."""
+    """Whether a text is a valid topic."""
     return len(text) <= _TOPIC_MAX and _TOPIC.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewEvent:
-    """An event on its way into the history, before it has a number."""
+    """An event to be stored, before it has a number."""
 
     topic: str
     type: str
@@ -87,7 +87,7 @@ class NewEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A stored event. `data` is None when it was deleted; the header stays for ever."""
+    """A stored event. `data` is None when it was deleted; the header stays forever."""
 
     seq: int
     time_us: int
@@ -156,7 +156,7 @@ def _check_depth(value: Any, room: int = MAX_DEPTH) -> None:
 
 
 def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[bytes, Event]:
-    """The stored bytes of an event without its secrets, and the event as a reader will see it.
+    """The stored bytes of an event without its secrets, and the event in the form that readers see.
 
     Raises TypeError, ValueError or RecursionError for data that cannot be stored.
     """
@@ -196,7 +196,7 @@ def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[by
 
 
 def _event(header: dict[str, Any], **others: Any) -> Event:
-    """As the constructor of a frozen dataclass does, in half the time."""
+    """Does the work of a frozen dataclass's constructor, in half the time."""
     event = Event.__new__(Event)
     event.__dict__.update(header, **others)
     return event
@@ -224,7 +224,7 @@ def decode(record: bytes) -> Event:
 
 
 def _parse(text: bytes) -> Any:
-    """`json.loads`, without looking for other encodings and spaces that are not there."""
+    """`json.loads` without its handling of other encodings and spaces."""
     decoded = text.decode()
     try:
         value, end = _scan_json(decoded, 0)

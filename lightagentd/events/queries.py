@@ -1,7 +1,7 @@
-"""Reading the history: ranges, indexes, stored state, and the verification of the chain.
+"""Reads the history: ranges, indexes, stored state, and the verification of the chain.
 
-`Queries` needs an open `Environment`, which a running daemon's `History` has and which `open_read_only`
-opens beside it or without it. Every read is one short transaction.
+`Queries` needs an open `Environment`: that of a running daemon's `History`, or one from `open_read_only`,
+with or without a running daemon. Every read is one short transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEPS = 20_000
 
 
 class Queries:
-    """The reading half of the history."""
+    """The read half of the history."""
 
     environment: Environment
 
@@ -44,19 +44,19 @@ class Queries:
             return decode_stored(cursor.value()) if cursor.last() else None
 
     def agents(self) -> list[str]:
-        """Every agent that an event is about."""
+        """Every agent that has events."""
         found: list[str] = []
         with self.environment.reading() as txn, txn.cursor(self.environment.db["by_agent"]) as cursor:
             placed = cursor.first()
             while placed:
                 name = cursor.key()[:-9]  # without the zero byte and the number
                 found.append(name.decode("utf-8", "replace"))
-                placed = cursor.set_range(name + b"\x01")  # behind all of this agent's
+                placed = cursor.set_range(name + b"\x01")  # after all of this agent's entries
         return found
 
     def range(self, from_seq: int = 1, limit: int = BATCH) -> list[Event]:
-        """Up to `limit` events from a number on, oldest first; fewer when they are large. None are left when
-        the list is empty.
+        """Up to `limit` events from a number on, oldest first; fewer when they are large. An empty list means
+        the end.
         """
         with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
             if not cursor.set_range(seq_key(from_seq)):
@@ -64,12 +64,12 @@ class Queries:
             return [decode_stored(value) for _, value in bounded(islice(cursor, limit))]
 
     def select(self, wanted: Filter, *, from_seq: int = 1, limit: int = 100) -> list[Event]:
-        """The first `limit` events from a number on that fit, oldest first."""
+        """The first `limit` matching events from a number on, oldest first."""
         found = self._all(wanted, from_seq, limit, backwards=False)
         return [event for event, _ in islice(found, limit)]
 
     def newest(self, wanted: Filter, limit: int = 100, *, most_bytes: int = 0) -> list[Event]:
-        """The newest `limit` events that fit, oldest of them first.
+        """The newest `limit` matching events, oldest of them first.
 
         Raises MessageTooLarge when they have more than `most_bytes`, if that is given.
         """
@@ -91,18 +91,18 @@ class Queries:
         limit_bytes: int = BATCH_BYTES,
         backwards: bool = False,
     ) -> Slice:
-        """Some of the events from a number on that fit, upwards or backwards, in a bounded time."""
+        """Some matching events from a number on, upwards or backwards, in a bounded time."""
         return read_slice(
             self.environment, wanted, from_seq, limit=limit, limit_bytes=limit_bytes, backwards=backwards
         )
 
     def first_seq(self, wanted: Filter) -> int:
-        """The first number that an event can have by its time; 0 where any can."""
+        """The first number that an event of that time can have; 0 if unknown."""
         with self.environment.reading() as txn:
             return clock.bounds(self.environment, txn, wanted.since_us, 0)[0]
 
     def count(self, first_seq: int, last_seq: int) -> int:
-        """How many events are stored of those with these numbers."""
+        """How many of these numbers have a stored event."""
         count, position = 0, first_seq
         while position <= last_seq:
             with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
@@ -115,7 +115,9 @@ class Queries:
     def _all(
         self, wanted: Filter, position: int, limit: int, *, backwards: bool
     ) -> Iterator[tuple[Event, int]]:
-        """Each event that fits with the size of its record; `limit` is how many are probably asked for."""
+        """Each matching event with the size of its record; `limit` is the probable number of requested
+        events.
+        """
         batch = min(BATCH, max(16, limit))
         while position:
             found = self.slice(wanted, position, limit=batch, backwards=backwards)
@@ -123,11 +125,11 @@ class Queries:
             position = found.next_seq
 
     def of_topic(self, topic: str, wanted: Filter, limit: int) -> list[Event]:
-        """The newest events of exactly this topic that fit, newest first."""
+        """The newest matching events of exactly this topic, newest first."""
         return list(islice(filter(wanted.wants, self._topic_backwards(topic)), limit))
 
     def find_in_topic(self, topic: str, fits: Callable[[Event], bool]) -> Event | None:
-        """The newest event of exactly this topic that fits, however old it is."""
+        """The newest matching event of exactly this topic, however old it is."""
         return next(filter(fits, self._topic_backwards(topic)), None)
 
     def _topic_backwards(self, topic: str) -> Iterator[Event]:
@@ -145,8 +147,8 @@ class Queries:
     ) -> list[Event]:
         """The `agent.message` events of a session from a number on, oldest first: its conversation.
 
-        Raises MessageTooLarge when those have more than `most_bytes`, if that is given. They are read some
-        at a time, since whoever reads keeps others from it.
+        Raises MessageTooLarge when they have more than `most_bytes`, if that is given. They are read in
+        batches, since a read blocks others.
         """
         found: list[Event] = []
         size_bytes, position, last = 0, seq_key(from_seq), seq_key(to_seq)
@@ -158,7 +160,7 @@ class Queries:
         return [event for event in found if event.session == session and event.data is not None]
 
     def _some_messages(self, prefix: bytes, position: bytes, last: bytes) -> tuple[list[bytes], bytes]:
-        """Some records of messages, and the position behind them, which is empty when there are no more."""
+        """A batch of message records, and the next position, which is empty at the end."""
         end = prefix + last
         records: list[bytes] = []
         size_bytes = 0
@@ -178,7 +180,7 @@ class Queries:
             return records, cursor.key()[-8:] if placed and cursor.key() <= end else b""
 
     def newest_messages(self, session: str, limit: int, *, most_bytes: int = 0) -> list[Event]:
-        """The newest of a session's messages, oldest of them first; the others are not read.
+        """The newest of a session's messages, oldest of them first; older ones are not read.
 
         Raises MessageTooLarge when they have more than `most_bytes`, if that is given.
         """
@@ -198,11 +200,11 @@ class Queries:
         return found
 
     def state(self, name: str) -> dict[str, dict[str, Any]]:
-        """All of one kind of state, by key."""
+        """All entries of one kind of state, by key."""
         return self.state_below(name, "")
 
     def state_below(self, name: str, prefix: str) -> dict[str, dict[str, Any]]:
-        """One kind of state, by key, of the keys that begin with a prefix."""
+        """The entries of one kind of state whose keys begin with a prefix, by key."""
         if name not in self.environment.db:
             return {}
         with self.environment.reading() as txn:
@@ -234,7 +236,7 @@ def check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
 
 
 class StoredHistory(Queries):
-    """A history that is only read: beside a running daemon, or while none runs."""
+    """A read-only history, with or without a running daemon."""
 
     def __init__(self, path: Path) -> None:
         self.environment = Environment(path, read_only=True)

@@ -1,9 +1,9 @@
-"""The bus inside the daemon: hands stored events to subscribers, in the loop's thread.
+"""The daemon's internal bus: delivers stored events to subscribers, in the loop's thread.
 
-`Subscriptions` belongs to the daemon. `publish` is called by the history's thread, once for each commit, and
-crosses to the loop once. A `Subscription` is about one topic, all topics below one, one session, or all, and
-holds events in a queue that is bounded in events and in bytes. The subscriber chooses what happens when the
-queue is full (`Overflow`), and lost events are counted: a slow subscriber delays neither another one nor the
+`Subscriptions` belongs to the daemon. The history's thread calls `publish` once for each commit, which
+crosses to the loop once. A `Subscription` is about one topic, all topics below one, one session, or
+everything, and its queue is bounded in events and in bytes. The subscriber chooses what happens when the
+queue is full (`Overflow`), and lost events are counted: a slow subscriber delays neither others nor the
 history. A subscriber that must not lose events reads the history from `lost_from` on (see `feed`).
 """
 
@@ -26,7 +26,7 @@ _EVENT_BYTES = 512
 
 
 class Overflow(StrEnum):
-    """What becomes of an event that does not fit into a queue any more."""
+    """What happens to an event that does not fit into a queue."""
 
     DROP_NEWEST = "drop_newest"
     """It is lost: for who wants to know how something began."""
@@ -67,7 +67,7 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Take no more events; a waiting reader gets those in the queue, and then the end."""
+        """Take no more events. A waiting reader gets the queued events, and then the end."""
         self.closed = True
         self._owner.remove(self)
         self._changed.set()
@@ -106,7 +106,7 @@ class Subscription:
         self._changed.set()
 
     def resume(self) -> int:
-        """Queue events again: the number of the first that was lost meanwhile, 0 for none."""
+        """Queue events again. Returns the number of the first event lost meanwhile, 0 for none."""
         lost_from, self.lost_from = self.lost_from, 0
         return lost_from
 
@@ -119,7 +119,7 @@ class Subscription:
         return event
 
     async def wait(self) -> None:
-        """Until there is an event to take, or one was lost with MARK, or it is closed."""
+        """Wait until there is an event to take, an event was lost with MARK, or it is closed."""
         while not self._queue and not self.closed and not self._is_marked:
             self._changed.clear()
             await self._changed.wait()
@@ -129,7 +129,7 @@ class Subscription:
         return self.overflow is Overflow.MARK and bool(self.lost_from)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The events as they come, until it is closed, or with MARK until one is lost."""
+        """The events as they come, until it is closed, or with MARK until an event is lost."""
         while True:
             await self.wait()
             event = self.take()
@@ -159,9 +159,9 @@ class Subscriptions:
         limit_bytes: int = LIMIT_BYTES,
         overflow: Overflow = Overflow.DROP_OLDEST,
     ) -> Subscription:
-        """Have events queued from now on: all, or those of exactly this `topic`, of the topic `prefix` and
-        those below it, or of a session; and of these only what `fits`. An event that is larger than
-        `limit_bytes` has room in an empty queue, but with MARK it is lost, since it can be read.
+        """Queue events from now on: all, or those of exactly this `topic`, of the topic `prefix` and those
+        below it, or of a session; `fits` narrows them further. An event larger than `limit_bytes` fits into
+        an empty queue, but with MARK it is lost, since it can be read from the history.
         """
         place = _place(topic, prefix, session)
         found = Subscription(self, place, fits, limit, limit_bytes, overflow)
@@ -184,8 +184,8 @@ class Subscriptions:
         return iter([one for there in self._by_place.values() for one in there])
 
     def publish(self, events: Sequence[Event]) -> None:
-        """In any thread: these were just stored."""
-        # Who subscribes after this look reads the history after that, and finds them there.
+        """Deliver newly stored events. May be called in any thread."""
+        # A subscriber that comes after this check reads the history later, and finds the events there.
         if self._by_place:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._deliver, events)
@@ -200,7 +200,7 @@ class Subscriptions:
                         subscription.offer(event, size_bytes)
 
     def close(self) -> None:
-        """End all of them, after what is in their queues."""
+        """End all subscriptions, after their queued events."""
         self.closed = True
         for there in list(self._by_place.values()):
             for subscription in list(there):
@@ -215,7 +215,7 @@ def _place(topic: str, prefix: str, session: str) -> tuple[str, str]:
 
 
 def _places(event: Event) -> Iterator[tuple[str, str]]:
-    """All places that an event belongs to."""
+    """All keys under which subscribers of an event are registered."""
     yield "prefix", ""
     yield "topic", event.topic
     if event.session:

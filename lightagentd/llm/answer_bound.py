@@ -1,7 +1,7 @@
 """Bounds the length of an answer and of its pieces.
 
-What it says is looked through for secrets more than once, and kept: an answer that no model would give must
-not take the daemon's time and memory. One `AnswerBound` belongs to one answer.
+An answer is searched for secrets several times, and stored, so an absurdly long one must not use up the
+daemon's time and memory. One `AnswerBound` belongs to one answer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PIECE_CHARS = 32 << 10
 
 
 class AnswerBound:
-    """Counts what one answer says. `model` is the model string."""
+    """Counts the length of one answer. `model` is the model string."""
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._chars = 0
 
     def parts(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The same parts, none of them too long. Raises ModelGarbled."""
+        """The same parts, each of allowed length. Raises ModelGarbled."""
         for part in parts:
             if isinstance(part, TextDelta | ReasoningDelta):
                 size = len(part.text)

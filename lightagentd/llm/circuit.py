@@ -1,16 +1,16 @@
 """Circuit breakers: pause an endpoint that fails repeatedly.
 
-One `Circuit` stands for one endpoint (scheme, host and port), whatever agents and models use it; `Circuits`
-has them all, and belongs to the registry. A closed circuit lets every call through. It opens when `FAILURES`
-attempts in a row found the endpoint down, in two turns at least: the retries of one lonely turn do not lock
-its user out. While it is open a call fails at once, so that a fallback takes over without delay. When its
-time is over one call, and no other, tries the endpoint: it closes the circuit or opens it again, for twice as
-long when many were turned away meanwhile.
+One `Circuit` stands for one endpoint (scheme, host and port), for all agents and models that use it;
+`Circuits` has them all, and belongs to the registry. A closed circuit admits every call. It opens after
+`FAILURES` attempts in a row that found the endpoint down, in at least two turns: the retries of a single turn
+do not lock its user out. While it is open, calls fail at once, so that a fallback takes over without delay.
+When its time is over, a single call tries the endpoint. It closes the circuit or opens it again, for twice as
+long when many calls were refused meanwhile.
 
-An endpoint that refuses a request is up, so that counts as an answer; one that takes no more requests of a
-key (429) says nothing about whether it is up. One that answers that it failed inside, or has too much to do,
-may mean the model: a gateway has many, and the memory of a server may be too small for one of them. So a
-circuit that such answers alone opened turns away only the models that they were for.
+A refused request counts as an answer, because the endpoint is up. A rate limit for a key (429) says nothing
+about that. An internal error or an overload may concern only one model: a gateway has many, and the memory of
+a server may be too small for one of them. So a circuit that only such answers opened refuses only the models
+that they were for.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _CROWD = 3
 
 
 def is_down(err: BaseException) -> bool:
-    """Whether an error says that an endpoint is away, and not that somebody else answers in its place."""
+    """Whether an error says that the endpoint is down, and not that something else answers in its place."""
     return isinstance(err, ModelUnreachable) and not isinstance(
         err, ModelCertificate | ModelRedirected | ModelGarbled
     )
 
 
 def endpoint_of(client: ModelClient) -> str:
-    """The endpoint that a client says that it calls, such as `https://api.openai.com:443`; empty for none."""
+    """The endpoint that a client names, such as `https://api.openai.com:443`; empty for none."""
     found = getattr(client, "endpoint", "")
     return found if isinstance(found, str) else ""
 
@@ -76,7 +76,7 @@ def endpoint_of_url(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitState:
-    """One endpoint's circuit, as it is shown."""
+    """One endpoint's circuit, for display."""
 
     endpoint: str
     state: Literal["closed", "open", "probing"]
@@ -101,7 +101,7 @@ class _Failure(NamedTuple):
 
 
 class Circuit:
-    """The breaker of one endpoint. Each attempt goes `enter`, then `answered` or `failed`, then `leave`."""
+    """The breaker of one endpoint. Each attempt calls `enter`, then `answered` or `failed`, then `leave`."""
 
     def __init__(
         self,
@@ -153,15 +153,15 @@ class Circuit:
         )
 
     def open_s(self, model: str) -> float:
-        """How much longer calls of this model are refused; 0 when they are admitted."""
+        """How many more seconds calls of this model are refused; 0 when they are admitted."""
         return 0.0 if self._is_free(model) else self.state.open_s
 
     def _is_free(self, model: str) -> bool:
-        """Whether the circuit, should it be open, is so for other models."""
+        """Whether an open circuit admits this model, because only other models failed."""
         return bool(self._only) and model not in self._only
 
     def answered(self, turn: str) -> None:
-        """The endpoint said something, so it is up."""
+        """The endpoint answered, so it is up."""
         self._failures.clear()
         if self._until is not None:
             self._until, self._probe, self._open_s = None, "", OPEN_S
@@ -172,7 +172,7 @@ class Circuit:
             self._probe = ""
 
     def failed(self, err: ModelError, model: str, turn: str) -> None:
-        """An attempt ended with an error; one that says that the endpoint is up counts as an answer."""
+        """An attempt failed. An error that proves that the endpoint is up counts as an answer."""
         if isinstance(err, ModelRejected):
             self.answered(turn)
         if not is_down(err) or isinstance(err, ModelRateLimited | ModelCircuitOpen):
@@ -181,12 +181,12 @@ class Circuit:
         only = model if isinstance(err, ModelOverloaded) else ""
         if self._until is not None:
             if not only:
-                self._only.clear()  # nobody is there, whatever the model
+                self._only.clear()  # the endpoint is down for all models
             if self._probe == turn:
                 self._only = {only} if only and not self._only else self._only
                 longer = len(self._turned_away) > _CROWD
                 self._open(now, min(MOST_OPEN_S, self._open_s * 2) if longer else self._open_s)
-            return  # an attempt that was on its way when it opened
+            return  # an attempt that was under way when it opened
         self._failures.append(_Failure(now, turn, only))
         while self._failures[0].at < now - WITHIN_S or len(self._failures) > 4 * FAILURES:
             self._failures.popleft()
@@ -196,7 +196,7 @@ class Circuit:
             self._open(now, OPEN_S)
 
     def leave(self, turn: str) -> None:
-        """The attempt is over, perhaps cancelled: a probe that found out nothing makes room for another."""
+        """The attempt is over, perhaps cancelled: a probe without a result makes room for another."""
         if self._probe == turn:
             self._probe = ""
 
@@ -249,7 +249,7 @@ class Circuits:
         return [self._circuits[endpoint].state for endpoint in sorted(self._circuits)]
 
     def problems(self) -> list[str]:
-        """A sentence for each endpoint that is left alone now."""
+        """A sentence for each endpoint that is paused now."""
         return [
             f"The model endpoint {one.endpoint} is left alone for {one.open_s:.0f} s more: it failed"
             f" {one.failures} times in a row; the last time {one.why}."

@@ -1,14 +1,13 @@
 """Reads model settings from the environment, so that models work without any configuration.
 
 `OPENAI_API_KEY` with `OPENAI_BASE_URL`, `ANTHROPIC_API_KEY` with `ANTHROPIC_BASE_URL`, the key of another
-endpoint that is known by its name (`llm.providers`), or `API_KEY` with `BASE_URL`, and `MODEL`: from the
-environment of the daemon, where an `EnvironmentFile=` of its unit puts them, and for a user's own daemon from
-the file `.env` in its working folder. Nothing else is taken from that file, and nothing of it goes into the
-environment of any process.
+known endpoint (`llm.providers`), or `API_KEY` with `BASE_URL`, and `MODEL`. They come from the daemon's
+environment, where an `EnvironmentFile=` of its unit puts them, and for a user's own daemon from the file
+`.env` in its working folder. Nothing else is read from that file, and nothing of it goes into the environment
+of any process.
 
-A key and the address that it is sent to come from the same place: a `.env` that lies in some folder cannot
-have a key of the environment sent elsewhere. So of the variables of one endpoint, those of the file count
-only where the environment has none of them.
+A key and its address come from the same place: a `.env` in some folder cannot have a key of the environment
+sent elsewhere. So the file's variables of an endpoint count only if the environment has none of them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$", "`"
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The variables that were found, where each is from, and what is wrong with that, as sentences."""
+    """The variables, the source of each, and the problems, as sentences."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +51,7 @@ class Environment:
         return self.values.get(name, "")
 
     def secrets(self) -> list[str]:
-        """The keys, used or not."""
+        """All keys, including unused ones."""
         return [value for name, value in self.values.items() if name.endswith(KEY)]
 
     def first(self, names: tuple[str, ...]) -> str:
@@ -61,9 +60,7 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str], file: Path | None = None) -> Environment:
-    """What these variables and a file say; a file that is not there says nothing, and one that cannot be used
-    is a problem.
-    """
+    """The settings from these variables and a file. A missing file is fine; an unusable one is a problem."""
     in_file: Mapping[str, str] = {}
     problems: list[str] = []
     try:
@@ -79,7 +76,7 @@ def read_environment(variables: Mapping[str, str], file: Path | None = None) -> 
         given = {name: text for name in group if (text := variables.get(name, "").strip())}
         filed = {name: in_file[name] for name in group if in_file.get(name)}
         for name, text in (given or filed).items():
-            # One variable may be the key of two endpoints: what came first stays.
+            # One variable may be the key of two endpoints: the first source counts.
             values.setdefault(name, text)
             origins.setdefault(name, IN_ENVIRONMENT if given else str(file))
         left = [name for name in filed if given and name not in given]
@@ -93,8 +90,8 @@ def read_environment(variables: Mapping[str, str], file: Path | None = None) -> 
 
 
 def own_environment() -> Environment:
-    """That of this process; of a user's own daemon with `.env` in the working folder. For the daemon of the
-    system, and for root, no file counts that happens to lie somewhere.
+    """The environment of this process; for a user's own daemon with `.env` of the working folder. The
+    system's daemon and root read no file from the working folder.
     """
     if os.geteuid() == 0 or os.environ.get("STATE_DIRECTORY"):
         return read_environment(os.environ)
@@ -105,11 +102,11 @@ def own_environment() -> Environment:
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """The variables of a `.env` that mean something here. Raises FileNotFoundError, and ConfigError for a
-    file that is not the user's own, that others can write, or in which one of them has no clear value.
+    """The relevant variables of a `.env`. Raises FileNotFoundError, and ConfigError for a file that belongs
+    to another user, that others can write, or that has a malformed value for one of them.
     """
     try:
-        # No link and no pipe: what is opened is what is looked at.
+        # No link and no pipe: the opened file is the checked one.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
@@ -136,7 +133,7 @@ def read_file(path: Path) -> dict[str, str]:
 
 def parse(text: str, path: Path) -> dict[str, str]:
     """`NAME=VALUE` line by line, with or without `export`, in quotes or not; `#` begins a comment. Nothing is
-    expanded. Other variables are left out, whatever stands in them. Raises ConfigError.
+    expanded. Other variables are ignored, whatever their content. Raises ConfigError.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
@@ -145,7 +142,7 @@ def parse(text: str, path: Path) -> dict[str, str]:
             continue
         assignment = _ASSIGNMENT.fullmatch(line)
         if assignment is None:
-            continue  # somebody else's, such as a value over several lines
+            continue  # another program's line, such as a value over several lines
         name, written = assignment.groups()
         if name in VARIABLES:
             value = _value(written)
@@ -156,7 +153,7 @@ def parse(text: str, path: Path) -> dict[str, str]:
 
 
 def _value(written: str) -> str | None:
-    """The value behind the `=`; None for one that does not come to an end, or that something follows."""
+    """The value after the `=`; None for an unclosed quote, or for text after the value."""
     quote = written[:1]
     if quote == "'":
         value, end, rest = written[1:].partition("'")

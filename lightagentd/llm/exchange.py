@@ -2,12 +2,12 @@
 
 A file is one JSON object: `began` (UTC) and `duration_ms`; on whose behalf (`agent`, `session`, `request_id`
 and `trace_id`); `model`; `request` with `system`, `messages` and `functions`; `parts`, each with `at_ms`
-since the beginning; `usage`, the last that was told; `outcome`, which is `finished`, `failed` (then with
-`error`) or `left` (whoever listened went away: a cancelled turn). Headers and keys are no part of it: it is
-written at the level of `llm.protocol`.
+since the beginning; `usage`, the last one reported; `outcome`, which is `finished`, `failed` (then with
+`error`) or `left` (the listener left: a cancelled turn). Headers and keys are not part of it: it is written
+at the level of `llm.protocol`.
 
-Deltas are put together before secrets are looked for, so that one that was cut goes, too; those of 50 ms are
-one part, and all of them stand before the whole calls. `Recorder` writes these files, `ReplayClient` reads
+Deltas are joined before the search for secrets, so that a split secret is found too. Those of 50 ms become
+one part, and all of them come before the whole calls. `Recorder` writes these files, `ReplayClient` reads
 them.
 """
 
@@ -44,7 +44,7 @@ _Delta = TextDelta | ReasoningDelta
 
 @dataclass(kw_only=True)
 class Exchange:
-    """A call while it is made. `parts` have the time in ms since it began."""
+    """A call in progress. `parts` have the time in ms since it began."""
 
     model: str
     whose: EventContext
@@ -68,12 +68,12 @@ class Exchange:
 
     @property
     def began(self) -> str:
-        """When it began, in the form that sorts by time and that a file's name can have."""
+        """When it began, in a sortable form that a file name can have."""
         at = datetime.datetime.fromtimestamp(self.began_us / 1_000_000, datetime.UTC)
         return at.strftime("%Y%m%dT%H%M%S.%fZ")
 
     def to_dict(self, redactor: Redactor) -> dict[str, Any]:
-        """The content of the file, without secrets. Long texts take long: not for the event loop."""
+        """The content of the file, without secrets. Slow for long texts: not for the event loop."""
         at = datetime.datetime.fromtimestamp(self.began_us / 1_000_000, datetime.UTC)
         whole = {
             "version": VERSION,
@@ -99,7 +99,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """An exchange as a file holds it."""
+    """An exchange from a file."""
 
     model: str
     began: str
@@ -111,7 +111,7 @@ class Recorded:
 
     @staticmethod
     def read(text: str | bytes) -> Recorded:
-        """Raises ValueError when this is no exchange, or of a later version."""
+        """Raises ValueError for another kind of file, or a later version."""
         try:
             found = json.loads(text)
             if found["version"] != VERSION:
@@ -132,8 +132,8 @@ class Recorded:
 
 
 def _without_cut_secrets(parts: list[tuple[int, Part]], redactor: Redactor) -> Iterator[tuple[int, Part]]:
-    """The parts, with the deltas as they may be written: what may be the beginning of a secret waits for what
-    follows, until the end if need be. Whole parts come behind them, since a call may stand in a secret, too.
+    """The parts, with deltas that are safe to write: the possible beginning of a secret waits for the next
+    delta, or for the end. Whole parts come after them, since a call may be within a secret too.
     """
     streams: dict[type[_Delta], Stream] = {
         ReasoningDelta: Stream(redactor),
@@ -172,7 +172,7 @@ def _joined(parts: Iterator[tuple[int, Part]]) -> list[dict[str, Any]]:
 
 
 def _settle(found: list[dict[str, Any]], texts: list[str]) -> None:
-    """Give the last part the text that was collected for it."""
+    """Give the last part its collected text."""
     if texts:
         found[-1]["text"] = "".join(texts)
         texts.clear()
@@ -229,13 +229,13 @@ def _error_to_dict(error: LightagentError) -> dict[str, Any]:
 
 
 def _error_from_dict(value: dict[str, Any]) -> ModelError:
-    """The error with the class that it had; of a class that there is no more, a plain ModelError."""
+    """The error with its original class; a plain ModelError for an unknown class."""
     kinds = {row.code: row.cls for row in table() if issubclass(row.cls, ModelError)}
     kind = kinds.get(value["code"], ModelError)
     if bool(value.get("transient", kind.transient)) is not kind.transient:
         kind = type(
             kind.__name__, (kind,), {"transient": not kind.transient}
-        )  # as of a client's own subclass
+        )  # such as a class of an administrator's own client
     return kind(
         str(value["message"]),
         suggestion=str(value.get("suggestion", "")),

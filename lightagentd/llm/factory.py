@@ -1,12 +1,11 @@
 """Makes the client of a model string: `runbook`, or `PROVIDER/MODEL` with the provider's settings.
 
-A provider is one of those in force (`llm.in_force`), one that is known by its name (`llm.providers`), or
-comes from the `base_url` of an agent's own definition. A provider's key, headers, certificates and proxy are
-never used for an agent's own `base_url`; what is known of its models counts there, too. What is set nowhere
-is filled from the metadata of the model.
+A provider is one of those in force (`llm.in_force`), a known one (`llm.providers`), or the `base_url` of an
+agent's own definition. A provider's key, headers, certificates and proxy are never used for an agent's own
+`base_url`, but the known facts about its models are. Missing settings come from the metadata of the model.
 
-A `Recipe` is what a client is made of: two that are equal make clients that do the same, so that a reload
-can tell whether anything changed.
+A `Recipe` holds everything that a client is made from: equal recipes make equal clients, so a reload can tell
+whether anything changed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _AT_ANY_ADDRESS = (*_TIMES, "max_output_tokens", "native_tools", "thinking_token
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that one client is made from. `kind` is `runbook`, or that of a provider."""
+    """All inputs of one client. `kind` is `runbook`, or that of a provider."""
 
     kind: str
     settings: ModelSettings | None = None
@@ -63,7 +62,7 @@ def recipe_of(
     api_key_file: Path | None = None,
     metadata: Metadata | None = None,
 ) -> Recipe:
-    """Collect what the client of a model is made from; `base_url` and `api_key_file` are the agent's own.
+    """Collect the inputs of a model's client; `base_url` and `api_key_file` are the agent's own.
 
     Raises ConfigError.
     """
@@ -88,7 +87,7 @@ def recipe_of(
 
 
 def client_of(recipe: Recipe, *, catalog: Callable[[], SkillCatalog], redactor: Redactor) -> ModelClient:
-    """The client of a recipe; the redactor gets to know its secrets. Raises ConfigError."""
+    """The client of a recipe; the redactor learns its secrets. Raises ConfigError."""
     settings = recipe.settings
     if settings is None:
         return RunbookClient(catalog)
@@ -109,7 +108,7 @@ def _client(kind: str, settings: ModelSettings, recording: Path | None, redactor
     if kind == "replay":
         from lightagentd.llm.replay import ReplayClient
 
-        assert recording is not None  # as llm.in_force checked
+        assert recording is not None  # `llm.in_force` has checked it
         return ReplayClient(settings, recording, redactor)
     if settings.proxy.startswith("socks") and importlib.util.find_spec("socksio") is None:
         raise ConfigError(
@@ -125,8 +124,8 @@ def _client(kind: str, settings: ModelSettings, recording: Path | None, redactor
 
 
 def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider:
-    """The endpoint of an agent's own definition: of the provider with its name it has what is not secret, and
-    what does not belong to another address.
+    """The endpoint of an agent's own definition. From the provider with its name it takes the settings that
+    are not secret and not bound to the provider's address.
     """
     if configured is None:
         return Provider.model_construct(kind=kind_of(name, base_url), base_url=base_url)
@@ -142,7 +141,7 @@ def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider
 
 
 def _settings(model: str, provider: Provider, key: str, metadata: Metadata | None) -> ModelSettings:
-    """The settings of a provider; what it leaves open is as it is known of the model."""
+    """The settings of a provider; missing ones come from the model's known facts."""
     name, _, rest = model.partition("/")
     facts = None
     if metadata is not None:
@@ -171,8 +170,8 @@ def _settings(model: str, provider: Provider, key: str, metadata: Metadata | Non
 
 
 def _longest(provider: Provider, facts: Facts | None) -> int | None:
-    """How long an answer may be, for a protocol that must be told; others think best themselves: what they
-    are told counts against the window, even where the answer is short.
+    """The longest answer, for a protocol that requires a limit. Others do better without one: the limit
+    counts against the window even when the answer is short.
     """
     return facts.max_output_tokens if facts is not None and provider.kind == "anthropic" else None
 
@@ -182,7 +181,7 @@ def _file(path: Path | None) -> Path | None:
 
 
 def _tell(redactor: Redactor, settings: ModelSettings) -> None:
-    """Make the secrets known that go to the endpoint."""
+    """Register the secrets that are sent to the endpoint."""
     redactor.add(settings.api_key)
     redactor.add(urllib.parse.urlsplit(settings.base_url).password or "")
     for value in (*settings.headers.values(), *settings.extra_body.values()):

@@ -21,7 +21,7 @@ _KEY_CHARS = 8
 
 
 class Adapted(ModelRejected):
-    """The endpoint refused something that the next request does without, or has otherwise."""
+    """The endpoint refused something that the next request drops or changes."""
 
     transient = True
 
@@ -75,15 +75,17 @@ class HttpClient:
         await self._endpoint.close()
 
     def _without_key(self, err: ModelError) -> None:
-        """Endpoints may repeat the key in what they say, and errors are shown to everybody who asks."""
+        """Remove the key: endpoints may repeat it in their errors, and errors are shown to everybody who
+        asks.
+        """
         if len(self._key) < _KEY_CHARS or self._key[:_KEY_CHARS] not in err.message:
             return
-        for length in range(len(self._key), _KEY_CHARS - 1, -1):  # words are cut, and a key in them, too
+        for length in range(len(self._key), _KEY_CHARS - 1, -1):  # the text may be cut within a key
             err.message = err.message.replace(self._key[:length], "[the key]")
         err.args = (err.message,)
 
     def _adapted(self, err: ModelError, request: Request) -> Adapted | None:
-        """The error to raise instead if the next request does without what this one was refused for."""
+        """The error to raise instead if the next request avoids the cause of this refusal."""
         if not isinstance(err, ModelRejected | ModelOverloaded) or not err.reached:
             return None
         if request.functions and self._native_tools and has_no_tools(err.message):

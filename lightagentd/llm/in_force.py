@@ -1,9 +1,9 @@
-"""Merges the configuration of models with what the environment says; the configuration wins.
+"""Merges the configuration of models with the environment; the configuration wins.
 
-A provider of the configuration stays as it is written there. One that is known by its name and says nothing
-of its address or key gets both from what is known, and from the environment. What the configuration does not
-name at all is added: `openai`, `anthropic` and their like with a key in the environment, and `env` for
-`API_KEY`, `BASE_URL` and `MODEL`. `MODEL` is the default when the configuration names none.
+A configured provider keeps its settings. If it has a known name and neither address nor key, both come from
+the table of known providers and from the environment. Providers that are not configured are added: `openai`,
+`anthropic` and others with a key in the environment, and `env` for `API_KEY`, `BASE_URL` and `MODEL`. `MODEL`
+is the default when the configuration names none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLACE = "models.providers"
 
 @dataclass(frozen=True, kw_only=True)
 class InForce:
-    """The configuration as it counts, where each value is from, and what is wrong, as sentences."""
+    """The configuration in force, the source of each value, and the problems, as sentences."""
 
     config: Config
     origins: Mapping[str, Path | str]
@@ -43,9 +43,9 @@ class InForce:
 
 
 def in_force(config: Config, origins: Mapping[str, Path], environment: Environment) -> InForce:
-    """The configuration of files together with the environment.
+    """The configuration files together with the environment.
 
-    Raises ConfigError, with file and line, for a provider of the configuration that cannot be one.
+    Raises ConfigError, with file and line, for an invalid provider of the configuration.
     """
     found = _Together(config.models, environment)
     for name, provider in config.models.providers.items():
@@ -66,7 +66,7 @@ def in_force(config: Config, origins: Mapping[str, Path], environment: Environme
 
 
 def unserved(models: Models) -> dict[str, ConfigError]:
-    """The models of `default` and `fallback` that no provider serves, whatever keys there are, with why."""
+    """The models of `default` and `fallback` without a provider, regardless of keys, with the reason."""
     found = {}
     for model in (models.default, *models.fallback):
         name = model.partition("/")[0]
@@ -92,7 +92,7 @@ def check_provider(name: str, provider: Provider, origins: Mapping[str, Path]) -
 
 
 def _lacking(provider: Provider) -> tuple[str, str, str] | None:
-    """The key that is wrong, why, and what to do."""
+    """The wrong key, the reason, and a remedy."""
     if provider.kind == "replay" and provider.recording is None:
         return "recording", "a replay needs a recording", "Name the folder that record = … of [models] made."
     if provider.kind != "replay" and provider.recording is not None:
@@ -112,7 +112,7 @@ def _lacking(provider: Provider) -> tuple[str, str, str] | None:
 
 
 class _Together:
-    """Providers as they are put together."""
+    """The providers while they are merged."""
 
     def __init__(self, models: Models, environment: Environment) -> None:
         self.providers: dict[str, Provider] = {}
@@ -124,11 +124,11 @@ class _Together:
         """The names of the providers that the environment alone made, in the order of their variables."""
 
     def configured(self, name: str, provider: Provider) -> None:
-        """One of the configuration, with what it leaves out because its name says it."""
+        """A configured provider, with missing settings filled in from its known name."""
         known = known_provider(name)
         if known is not None and provider.over_http and not provider.base_url:
             own_key = provider.api_key_file is not None or provider.api_key_env
-            # A key of the configuration goes to the address that is known, and not to one from elsewhere.
+            # A configured key goes to the known address, and not to one from the environment.
             url, key = (known.base_url, "") if own_key else self._address_and_key(known)
             provider = self._with(name, provider, url or known.base_url, key)
         elif provider.over_http and provider.base_url and not provider.kind:
@@ -136,16 +136,16 @@ class _Together:
         self.providers[name] = provider
 
     def from_environment(self, known: KnownProvider) -> None:
-        """A known one that the environment has a key or an address for."""
+        """A known provider with a key or an address in the environment."""
         url, key = self._address_and_key(known)
         if url and (key or url != known.base_url):
-            # The variable's name says the protocol, wherever the address leads to.
+            # The variable's name determines the protocol, whatever the address.
             kind = kind_by_ending(url) or known.kind
             self.providers[known.name] = self._with(known.name, Provider(kind=kind), url, key)
             self._made.append(known.name)
 
     def unnamed(self) -> None:
-        """That of `API_KEY` and `BASE_URL`."""
+        """The provider of `API_KEY` and `BASE_URL`."""
         env = self._environment
         url = self._address(ADDRESS)
         if url:
@@ -174,7 +174,7 @@ class _Together:
             return self._models.default
         chosen = self._chosen(name)
         if not chosen and self._environment.get(ADDRESS):
-            return self._models.default  # what is wrong is said of the address
+            return self._models.default  # the problem is reported for the address
         if not chosen:
             self.problems.append(
                 f"{MODEL} is set, but it does not say whose model that is: set {KEY} and {ADDRESS} with it,"
@@ -194,8 +194,8 @@ class _Together:
         return ""
 
     def _address_and_key(self, known: KnownProvider) -> tuple[str, str]:
-        """The URL of a known endpoint, and the variable that holds its key; both empty when the environment
-        names an invalid address.
+        """The URL of a known endpoint, and the variable with its key; both empty when the environment has an
+        invalid address.
         """
         variable = self._environment.first(known.keys)
         if not known.address or not self._environment.get(known.address):
@@ -211,7 +211,7 @@ class _Together:
         return url
 
     def _with(self, name: str, provider: Provider, url: str, variable: str) -> Provider:
-        """A provider with an address and the key in a variable; what it is from is noted."""
+        """A provider with an address and the key in a variable; notes its source."""
         update = {"base_url": url, "kind": provider.kind or kind_of(name, url)}
         if variable:
             update["api_key_env"] = variable

@@ -1,7 +1,7 @@
-"""Recognizes tool calls that a model writes as text because it has no native ones.
+"""Recognizes tool calls that a model without native ones writes as text.
 
 Content that is exactly one JSON object `{"tool", "action", "args"}`, bare or in one code fence, is a call.
-Anything else is text, however much it looks like a call.
+Anything else is text, however similar to a call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_CHARS = 200
 
 
 def object_in_text(text: str) -> dict[str, Any] | None:
-    """The JSON object that the whole text is, bare or in one code fence, or None."""
+    """The JSON object that makes up the whole text, bare or in one code fence, or None."""
     stripped = text.strip()
     if fenced := _FENCE.fullmatch(stripped):
         stripped = fenced[1].strip()
@@ -37,7 +37,7 @@ def object_in_text(text: str) -> dict[str, Any] | None:
 
 
 def call_in_text(text: str) -> ToolCall | None:
-    """The call that the whole text is, or None."""
+    """The call that makes up the whole text, or None."""
     found = object_in_text(text)
     if found is None or set(found) - _KEYS or not {"tool", "action"} <= set(found):
         return None
@@ -53,7 +53,7 @@ def call_in_text(text: str) -> ToolCall | None:
 
 
 class WrittenCalls:
-    """Makes a call of the text of one answer, if that is one; until then such text is held back."""
+    """Turns the text of one answer into a call, if it is one; holds the text back until then."""
 
     def __init__(self) -> None:
         self._held: list[str] = []

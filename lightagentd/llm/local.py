@@ -1,8 +1,8 @@
-"""Finds model servers on this machine when somebody asks for them. They are offered, and never used unasked.
+"""Finds model servers on this machine on request. They are offered, and never used unasked.
 
-Only ports of 127.0.0.1 are asked on which these servers listen by default, and an answer counts only when it
-is one that this server gives: something else may listen there. No proxy, no key, no redirect; answers are
-read up to a bound.
+Only the default ports of these servers on 127.0.0.1 are asked, and an answer counts only when it has the form
+that this server gives: another program may listen there. No proxy, no key, no redirect; answers are read up
+to a limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class LocalServer:
-    """A server that answers: `name` is its provider's, and `models` are what it has."""
+    """A server that answers. `name` is its provider's name, `models` its models."""
 
     name: str
     base_url: str
@@ -43,8 +43,8 @@ class LocalServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """How a server is told: `path` is answered with an object that `is_it`; `models` is where its models are
-    listed, and `names` takes them out of that.
+    """How to recognize a server: `path` is answered with an object that `is_it` accepts; `models` lists its
+    models, and `names` extracts their names.
     """
 
     provider: str
@@ -99,7 +99,7 @@ SIGNS: tuple[Sign, ...] = (
 async def found_locally(
     *, timeout_s: float = TIMEOUT_S, places: dict[str, str] | None = None
 ) -> list[LocalServer]:
-    """The servers that answer just now; never raises. `places`: base URLs of providers that are elsewhere."""
+    """The servers that answer now; never raises. `places`: base URLs of providers that are elsewhere."""
     looked = await asyncio.gather(*(_look(sign, timeout_s, places or {}) for sign in SIGNS))
     return [server for server in looked if server is not None]
 
@@ -119,7 +119,7 @@ async def _look(sign: Sign, timeout_s: float, places: dict[str, str]) -> LocalSe
 
 
 async def _listens(root: str) -> bool:
-    """Whether anything listens there, which takes no HTTP client to find out."""
+    """Whether any program listens there. Needs no HTTP client."""
     parts = urlsplit(root)
     try:
         _, writer = await asyncio.open_connection(parts.hostname, parts.port)

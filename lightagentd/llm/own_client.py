@@ -1,9 +1,9 @@
 """Loads and calls a model client of the administrator's own (`module:Class`), and checks all that it returns.
 
-The class is what `protocol.ModelClient` says for authors. Unlike a store of memories it has no thread of its
+`protocol.ModelClient` documents the class for authors. Unlike a store of memories it has no thread of its
 own: a stream of tokens through a second loop would cost more than the call. So it must not block, and it runs
-with all that the daemon may do. What it raises ends the call as a ModelError, whatever it is; what it yields
-is checked part by part.
+with all the rights of the daemon. Any exception it raises ends the call as a ModelError; what it yields is
+checked part by part.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OwnClient:
         self.retry = RetrySettings(max_retries=settings.max_retries, max_retry_s=settings.max_retry_s)
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
-        """One model call. Raises ModelError, whatever the client does."""
+        """One model call. Raises only ModelError, whatever the client does."""
         settings, check = self._settings, _Check(self.name)
         loop = asyncio.get_running_loop()
         end = loop.time() + settings.total_timeout_s
@@ -113,7 +113,7 @@ class OwnClient:
             async with waiting:
                 part = await anext(answer, _END)
             if own is not None and own.cancelling() > cancels:
-                raise asyncio.CancelledError  # which the client kept to itself
+                raise asyncio.CancelledError  # which the client swallowed
             return part
         except ModelError:
             raise
@@ -133,7 +133,7 @@ class OwnClient:
             raise self._raised(err) from err
 
     async def _let_go(self, answer: AsyncIterator[object]) -> None:
-        """Close the generator, so that it lets go of its connection."""
+        """Close the generator, so that it releases its connection."""
         aclose = getattr(answer, "aclose", None)
         if aclose is None:
             return
@@ -166,7 +166,7 @@ _END = _End()
 
 
 class _Check:
-    """Looks at the parts of one answer."""
+    """Checks the parts of one answer."""
 
     def __init__(self, name: str) -> None:
         self.finish: Finish | None = None
@@ -174,7 +174,7 @@ class _Check:
         self._chars = self._parts = 0
 
     def part(self, part: object) -> Part:
-        """The part, with text that can be stored. Raises ValueError for an invalid part."""
+        """The part, with storable text. Raises ValueError for an invalid part."""
         self._parts += 1
         if self._parts > _MOST_PARTS:
             raise ValueError("more parts than an answer has")

@@ -1,9 +1,9 @@
 """The interface between the turn loop and a model client.
 
 A client takes a `Request` (system prompt, messages, functions) and answers with a stream of parts: text and
-reasoning as they arrive, whole tool calls, and one `Finish` with the usage at the end. It raises ModelError,
-or nothing. An administrator's own client (`module:Class` in the configuration) implements `ModelClient`, too.
-Messages are the conversation in the words of chat completions, independent of any endpoint.
+reasoning as they arrive, whole tool calls, and one `Finish` with the usage at the end. It raises only
+ModelError. An administrator's own client (`module:Class` in the configuration) implements `ModelClient` too.
+Messages use the terms of chat completions, independent of any endpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASSUMED_WINDOW = 128_000
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """A function that the model wants called. `arguments` is the JSON text as the model wrote it."""
+    """A function call by the model. `arguments` is the JSON text as the model wrote it."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class ToolCall:
 class Reasoning:
     """A whole block of a model's reasoning, which its endpoint may want back with the results of the calls.
 
-    Only `model` gets it back, and as it was: an endpoint that signs its blocks refuses an altered one.
+    Only `model` gets it back, unchanged: an endpoint that signs its blocks refuses an altered one.
     """
 
     model: str
@@ -115,7 +115,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """A piece of what the model says to itself before it answers; no part of the answer."""
+    """A piece of the model's reasoning before the answer; not part of the answer."""
 
     text: str
 

@@ -1,8 +1,8 @@
-"""Endpoints that are known by name: their URL, their protocol, and the variables that hold their key.
+"""Known endpoints by name: their URL, their protocol, and the variables that hold their key.
 
-This table is code, and nothing that is refreshed can change it: it says where keys are sent. The names are
-those of the metadata (`llm.metadata`), with those beside them that people use. What listens on this machine
-is used when a model string names it, and never unasked.
+This table is code, so that no refreshed data can change where keys are sent. The names are those of the
+metadata (`llm.metadata`), and other common ones. A server on this machine is used when a model string names
+it, and never unasked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KnownProvider:
 
     @property
     def local(self) -> bool:
-        """Whether it is a server on this machine, which wants no key."""
+        """Whether it is a server on this machine, which needs no key."""
         return not self.keys
 
 
@@ -99,14 +99,14 @@ def known_provider(name: str) -> KnownProvider | None:
 
 
 def provider_at(base_url: str) -> KnownProvider | None:
-    """The endpoint that a URL leads to."""
+    """The endpoint with this URL."""
     return _BY_HOST.get(urlsplit(base_url).netloc.lower())
 
 
 def unconfigured(name: str, models: Models, *, has_key: bool) -> Provider:
-    """A provider that nobody configured. `has_key`: somebody brings a key for it.
+    """A provider without configuration. `has_key`: the environment or the agent has a key for it.
 
-    Raises ConfigError unless it is known, and needs no key but that.
+    Raises ConfigError unless it is known and needs nothing but that key.
     """
     known = known_provider(name)
     configured = ", ".join(sorted(models.providers)) or "none"
@@ -131,14 +131,14 @@ def unconfigured(name: str, models: Models, *, has_key: bool) -> Provider:
 
 
 def kind_by_ending(base_url: str) -> HttpKind | None:
-    """The protocol of a URL that names what is to be posted to; None for one that ends before that."""
+    """The protocol of a URL that ends in the path of its requests; None for another URL."""
     path = urlsplit(base_url).path.rstrip("/")
     return next((kind for ending, kind in _ENDINGS if path.endswith(ending)), None)
 
 
 def kind_of(name: str, base_url: str) -> HttpKind:
-    """The protocol of an endpoint, when nobody says it: what the URL's end says, then `anthropic` in its
-    path, as several vendors write it; then what is known of the host or of the name; else chat completions.
+    """The protocol of an endpoint without a configured one: from the URL's end, from `anthropic` in its path,
+    as several vendors write it, from the known host or name; otherwise chat completions.
     """
     found = kind_by_ending(base_url)
     if found is None and "anthropic" in urlsplit(base_url).path.split("/"):

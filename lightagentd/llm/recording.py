@@ -1,12 +1,12 @@
 """Writes each exchange with a model to a file of its own: `[models] record = DIR`.
 
-A `Recorder` stands around a client and does nothing to what goes through it. Files (see `exchange`) have mode
-0600 in a folder of mode 0700, and a name that begins with the time: they are written off the event loop,
-whole or not at all. How many are kept is the administrator's business.
+A `Recorder` wraps a client and changes nothing. Files (see `exchange`) have mode 0600 in a folder of mode
+0700, and a name that begins with the time. They are written off the event loop, whole or not at all. The
+administrator deletes old ones.
 
-A call never fails because it cannot be recorded: the journal says so, once until it works again, and
-`problem` does as long as it lasts. When `_MOST_WAITING` exchanges wait for a slow disk, further ones are left
-out, and that is said, too.
+A failed recording never fails the call: the journal reports it once until it works again, and `problem` as
+long as it lasts. When `_MOST_WAITING` exchanges wait for a slow disk, further ones are dropped, which is
+reported too.
 """
 
 from __future__ import annotations

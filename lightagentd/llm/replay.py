@@ -1,13 +1,12 @@
 """Plays recorded exchanges: a provider of kind `replay` with `recording = DIR`, for tests and post-mortems.
 
-A request gets the answer of the recorded request with the same messages (see `_told`). Each exchange is
-played once in the life of a client, in the order of time; of several that fit, one whose results of calls are
-the same comes first. The system prompt, the functions and the results of calls need not be the same: they are
-those of this machine today. A recorded error is raised again, and an exchange that somebody left in the
-middle ends as one that broke off. Where nothing fits, the error says which message differs first.
+A request gets the answer of the recorded request with the same messages (see `_told`). A client plays each
+exchange once, in the order of time; an exchange with the same results of calls comes before others that
+match. The system prompt, the functions and the results of calls may differ, because they come from this
+machine today. A recorded error is raised again, and an abandoned exchange ends as a broken-off one. If
+nothing matches, the error names the first message that differs.
 
-The folder is looked through at each call, so that it may grow meanwhile. Nothing of it stays in memory but
-digests.
+The folder is read at each call, so that it may grow meanwhile. Only digests stay in memory.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class ReplayClient:
         self._looking = asyncio.Lock()
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
-        """Play one exchange. Raises the recorded ModelError; ModelRejected when nothing fits."""
+        """Play one exchange. Raises the recorded ModelError; ModelRejected when nothing matches."""
         async with self._looking:
             recorded = await asyncio.to_thread(self._take, tuple(request.messages))
         if recorded.usage is not None and request.on_usage is not None:
@@ -78,7 +77,7 @@ class ReplayClient:
         """Nothing is open."""
 
     def _take(self, messages: Sequence[Message]) -> Recorded:
-        """The next exchange that fits. Raises ModelRejected."""
+        """The next exchange that matches. Raises ModelRejected."""
         self._look()
         told, results = self._told(messages), self._results(messages)
         fitting = [entry for _, entry in sorted(self._entries.items()) if entry.told == told]
@@ -93,7 +92,7 @@ class ReplayClient:
             raise ModelRejected(f"The recorded exchange {entry.path} cannot be read: {err}.") from err
 
     def _look(self) -> None:
-        """Take up the files that are new. Raises ModelRejected when there is no such folder."""
+        """Index the new files. Raises ModelRejected when the folder is missing."""
         try:
             found = sorted(path for path in self._folder.iterdir() if path.suffix == ".json")
         except OSError as err:
@@ -115,7 +114,7 @@ class ReplayClient:
             self._entries[path.name] = _Entry(path=path, told=told, results=results)
 
     def _told(self, messages: Sequence[Message]) -> tuple[bytes, ...]:
-        """A digest of each message: of its role, and of what a person or the model said in it."""
+        """A digest of each message: of its role, and of the text of a person or the model in it."""
         return tuple(_digest(self._text(message)) for message in messages)
 
     def _text(self, message: Message) -> str:

@@ -1,8 +1,8 @@
 """Decides whether a failed model call is retried, and how long to wait before.
 
-Nothing here waits or calls: whoever makes the calls has a `Backoff` for each and asks it after each failure.
-Waits are "full jitter": a random time up to a limit that doubles, so that many agents do not come back to an
-endpoint at the same moment. A client says with an attribute `retry` how often its calls may be made again.
+Nothing here waits or calls: the code that makes a call has a `Backoff` for it and asks it after each failure.
+Waits have "full jitter": a random time up to a limit that doubles, so that many agents do not return to an
+endpoint at the same moment. A client's attribute `retry` limits the retries of its calls.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class Backoff:
         """Why there was no further wait although the error may pass, as a sentence; else empty."""
 
     def wait_s(self, err: ModelError, *, left_s: float | None = None) -> float | None:
-        """How long to wait after this error before the call is made again; None to leave it at that.
-
-        `left_s` is how long whoever waits has time at all.
+        """How long to wait after this error before a retry; None for no retry. `left_s` is the
+        remaining time of the caller.
         """
         if err.transient and isinstance(err, ModelRejected) and self._at_once < _MOST_AT_ONCE:
             self._at_once += 1  # the next request is another one, without what this one was refused for
@@ -73,7 +72,7 @@ class Backoff:
             )
             return None
         highest_s = min(self._settings.cap_s, self._settings.base_s * 2.0**self.retries)
-        # What is left of the time is for the retries that are left, so that each of them is made.
+        # Divide the remaining time between the remaining retries, so that each of them is made.
         highest_s = min(highest_s, self._left_s / (self._settings.max_retries - self.retries))
         wait_s = max(wanted_s, self._dice.uniform(0.0, highest_s))
         if left_s is not None and wait_s >= left_s:

@@ -58,7 +58,7 @@ def in_words(request: Request) -> Request:
 
 
 def written_call(call: ToolCall) -> str:
-    """A call as such a model writes it."""
+    """A call in the form that such a model writes."""
     tool, action = _tool_and_action(call.name)
     try:
         args = json.loads(call.arguments)
@@ -70,14 +70,16 @@ def written_call(call: ToolCall) -> str:
 
 
 def _as_text(messages: Sequence[Message]) -> list[Message]:
-    """The conversation without calls. Neighbours of one role become one: some templates demand that."""
+    """The conversation without calls. Consecutive messages of one role are joined: some templates demand
+    that.
+    """
     made: list[Message] = []
     for message in messages:
         if message.role == "tool":
             now = Message(role="user", content=marked_result(message))
         else:
             written = [*map(written_call, message.tool_calls)]
-            if not (written and _is_object(message.content)):  # else the call stands in the content already
+            if not (written and _is_object(message.content)):  # else the content has the call already
                 written.insert(0, message.content)
             now = Message(role=message.role, content="\n".join(filter(None, written)))
         if made and made[-1].role == now.role:
@@ -87,7 +89,9 @@ def _as_text(messages: Sequence[Message]) -> list[Message]:
 
 
 def _tool_and_action(name: str) -> tuple[str, str]:
-    """The two parts of a function's name; wherever it is cut, the parts make the same name again."""
+    """The two parts of a function's name; the place of the cut does not matter, because joined they are the
+    name again.
+    """
     tool, _, action = name.partition("_")
     return (tool, action) if action else (name, "")
 
@@ -107,7 +111,7 @@ def _line(function: Function) -> str:
 
 
 def _arguments(schema: dict[str, Any]) -> str:
-    """The arguments of a function as a person would write them down."""
+    """The arguments of a function in readable form."""
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         return "{}"
@@ -122,7 +126,7 @@ def _arguments(schema: dict[str, Any]) -> str:
 
 
 def _kind(what: dict[str, Any], root: dict[str, Any], depth: int = 0) -> str:
-    """Describe the type of a value. Deeper nested types are written as their schema."""
+    """Describe the type of a value. Deeply nested types are written as their schema."""
     reference = what.get("$ref")
     if isinstance(reference, str):
         defined = root.get("$defs", {}).get(reference.rpartition("/")[2])

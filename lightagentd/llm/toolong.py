@@ -1,8 +1,8 @@
-"""Recognizes a refusal because the request does not fit into the model's window.
+"""Recognizes refusals of requests that do not fit into the model's window.
 
-The API reference has the code `context_length_exceeded` for it; servers that speak the dialect say it in
-words of their own. Those here are what OpenAI, vLLM, llama.cpp, Mistral, Anthropic, Gemini, Groq, DeepSeek,
-xAI, Z.ai, Moonshot, DashScope, GitHub, Ollama and Together say.
+The API reference has the code `context_length_exceeded` for it; servers that speak the dialect use words of
+their own. Those here come from OpenAI, vLLM, llama.cpp, Mistral, Anthropic, Gemini, Groq, DeepSeek, xAI,
+Z.ai, Moonshot, DashScope, GitHub, Ollama and Together.
 """
 
 from __future__ import annotations

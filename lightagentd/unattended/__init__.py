@@ -1,4 +1,4 @@
-"""Programs that systemd units start to ask an agent while nobody watches: `triage` and `prompt_file`.
+"""Programs that systemd units start to ask an agent without a person: `triage` and `prompt_file`.
 
-They are clients like any other: they talk to the daemon's Varlink socket, and the kernel says who they are.
+They are clients like any other: they use the daemon's Varlink socket, and the kernel identifies them.
 """

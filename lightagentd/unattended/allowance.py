@@ -1,7 +1,7 @@
-"""How often something may happen, over all the processes of a boot: a small file below /run keeps count.
+"""Limits how often something may happen, over all the processes of a boot, with a small file below /run.
 
-Times are those of CLOCK_BOOTTIME, which nobody sets and which begins anew when /run does. The file is held
-locked while it is read and written; one that cannot be understood counts as empty.
+Times are those of CLOCK_BOOTTIME, which cannot be set and restarts when /run does. The file is locked while
+it is read and written; an invalid one counts as empty.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ class Allowance:
         self._period_s = period_s
 
     def take(self, name: str, now_s: float | None = None) -> None:
-        """Count one time for a name. Raises LimitExceeded when it is one too many; it does not count then.
-
-        Raises LightagentError when the file cannot be used: what is not counted is not limited.
+        """Count one time for a name. Raises LimitExceeded, without counting, when the limit is reached.
+        Raises LightagentError when the file cannot be used: without a count there would be no limit.
         """
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(fd, "r+b") as file:  # noqa: PTH123 - a descriptor
                 fcntl.flock(file, fcntl.LOCK_EX)
-                if now_s is None:  # only now: who held the lock may have counted in between
+                if now_s is None:  # only now, because the former holder of the lock may have counted
                     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
                 taken = self._recent(file.read(), now_s)
                 self._check(name, taken)

@@ -1,10 +1,10 @@
-"""Writes answers to files that nobody but their owner, who is this process's user, and root can redirect.
+"""Writes answers to files that only their owner, who is this process's user, and root can redirect.
 
-Root names the path, and what a model said goes there with the rights of the owner of the prompt. Whoever can
-write to a folder on the way could put a link there and have the text written into any other file of the
-owner's. So each folder on the way is opened by its descriptor, without following links, and has to belong to
-root or to the owner and to be writable by nobody else (the mode shows ACLs too, acl(5)); and a file that is
-there already has to be the owner's own, regular, and have one name.
+Root names the path, and a model's text is written there with the rights of the owner of the prompt. A user
+who can write to a folder on the way could put a link there and have the text written into any other file of
+the owner. So each folder on the way is opened by its descriptor, without following links. It must belong to
+root or to the owner and be writable by nobody else (the mode shows ACLs too, acl(5)). An existing file must
+be the owner's own, regular, and have one name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODE = 0o600
 
 
 class Unsafe(OSError):
-    """Somebody else could make the answer go elsewhere. `strerror` names the folder or the file, and why."""
+    """Another user could redirect the answer. `strerror` names the folder or the file, and the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EPERM, why)
@@ -50,17 +50,17 @@ def append(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put the text in the place of what is there, whole. Raises Unsafe, OSError."""
+    """Replace the whole content with the text. Raises Unsafe, OSError."""
     with _folder_of(path) as folder:
         old = _existing(path, folder)
-        # Who could read the old one can read the new one.
+        # Readers of the old file may read the new one.
         mode = _MODE if old is None else stat.S_IMODE(old.st_mode) & 0o666
         write_whole(path, text.encode(), mode=mode, folder=folder)
 
 
 @contextlib.contextmanager
 def _folder_of(path: Path) -> Iterator[int]:
-    """A descriptor of the folder that holds the file, reached by way of folders that are safe alone."""
+    """A descriptor of the file's folder, reached through safe folders only."""
     way = TOP
     fd = os.open(way, _FOLDER)
     try:

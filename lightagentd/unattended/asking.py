@@ -1,6 +1,7 @@
-"""Asks an agent while nobody watches: what would need an approval is refused, and the wait has an end.
+"""Asks an agent without a person: calls that need an approval are refused, and the wait is limited.
 
-When the time is over, or the program is told to end, the turn is cancelled: nobody is left to read it.
+When the time is over, or the program is told to end, the turn is cancelled, because nobody is left to read
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CANCEL_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an agent answered. `refused` names the calls that policy did not allow."""
+    """An agent's answer. `refused` names the calls that policy did not allow."""
 
     text: str
     session: str
@@ -36,7 +37,7 @@ class Answer:
 
 
 class Asker:
-    """Asks over one daemon's socket. `session` is the one that the last prompt was in, for error messages."""
+    """Asks over one daemon's socket. `session` is that of the last prompt, for error messages."""
 
     def __init__(self, socket: Path | None = None) -> None:
         self._socket = socket
@@ -47,7 +48,7 @@ class Asker:
     ) -> Answer:
         """Prompt the agent in `session`, its id or `new`, and wait for the answer.
 
-        Raises the error of the turn, TimedOut, and what a client raises.
+        Raises the error of the turn, TimedOut, and the errors of a client.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -63,7 +64,7 @@ class Asker:
             raise
 
     async def session_named(self, agent: str, title: str, *, reuse: bool) -> str:
-        """The id of a session with this title: with `reuse` the caller's newest if there is one, else new."""
+        """The id of a session with this title: with `reuse` the newest of the caller, else a new one."""
         async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
             if reuse:
                 uid = os.geteuid()
@@ -113,7 +114,7 @@ class Asker:
         return f"lactl sessions show {self.session}" if self.session else "journalctl -u lightagentd"
 
     async def _cancel(self) -> None:
-        """Cancel what was asked; best effort, since the reason for that is what matters to the caller."""
+        """Cancel the prompt. Errors are ignored, since the caller needs the reason for the cancellation."""
         if not self.session:
             return
         with contextlib.suppress(LightagentError):

@@ -1,4 +1,4 @@
-"""Brings the answer of a prompt to a file or to sendmail(8), as the user that this process is by then."""
+"""Delivers the answer of a prompt to a file or to sendmail(8), as the user that this process has become."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAIL_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An answer on its way. `name` is that of the prompt's file."""
+    """An answer to be delivered. `name` is that of the prompt's file."""
 
     name: str
     agent: str
@@ -29,7 +29,7 @@ class Delivery:
 
 
 def check_file(name: str, path: Path) -> None:
-    """Whether the answer of the prompt `name` may go to this file: before an agent works for it. Raises
+    """Check, before an agent works, whether the answer of the prompt `name` may go to this file. Raises
     StorageError.
     """
     try:
@@ -39,8 +39,7 @@ def check_file(name: str, path: Path) -> None:
 
 
 def write_file(delivery: Delivery, path: Path, *, append: bool) -> None:
-    """Put the answer into a file: after what is there, below a line with the time, or in its place, whole.
-
+    """Write the answer to a file: appended, below a line with the time, or in place of the old content.
     Raises StorageError.
     """
     text = harmless(delivery.text).rstrip("\n") + "\n"
@@ -70,7 +69,7 @@ def _unwritable(name: str, path: Path, err: OSError) -> StorageError:
 
 
 def check_sendmail() -> str:
-    """Where sendmail(8) is. Raises Unavailable."""
+    """The path of sendmail(8). Raises Unavailable."""
     found = shutil.which("sendmail", path=SENDMAIL_PATH)
     if found is None:
         raise Unavailable(

@@ -1,7 +1,7 @@
-"""What the programs of units write into the journal: one entry for an answer, with fields to find it by.
+"""The journal entries of the programs of units: one entry for an answer, with fields to find it by.
 
-Answers come from models and from what they read, so they are made harmless here: secrets that look like
-such are taken out, and control characters too, for which journalctl(1) would show no text at all.
+Answers come from models and the texts they read, so they are cleaned here: apparent secrets are removed, and
+control characters too, for which journalctl(1) would show no text at all.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def harmless(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, or its first MESSAGE_MAX characters and how many follow."""
+    """The text, or its first MESSAGE_MAX characters and the number of omitted ones."""
     if len(text) <= MESSAGE_MAX:
         return text
     return text[:MESSAGE_MAX] + f"\n… ({len(text) - MESSAGE_MAX} more characters)"
 
 
 def fields_of(agent: str, answer: Answer, correlation_id: str) -> dict[str, str]:
-    """The fields by which the events of the same turn are found."""
+    """The fields that find the events of the same turn."""
     return {
         "LIGHTAGENT_AGENT": agent,
         "LIGHTAGENT_SESSION": answer.session,
@@ -80,9 +80,9 @@ def enter(
     fields: Mapping[str, str] | None = None,
     socket: Path = SOCKET,
 ) -> None:
-    """Write one entry; `kind` makes its MESSAGE_ID.
+    """Write one entry; `kind` determines its MESSAGE_ID.
 
-    Where there is no journald, the message goes to standard output.
+    Without journald, the message goes to standard output.
     """
     topic, _, event_type = kind.rpartition(".")
     entry = {

@@ -71,7 +71,7 @@ class PromptFile(BaseModel):
 
 
 def prompt_files(folder: Path) -> list[Path]:
-    """The files of prompts below a configuration folder."""
+    """The prompt files below a configuration folder."""
     return sorted((folder / FOLDER).glob("*.toml"))
 
 
@@ -91,7 +91,7 @@ def load(folder: Path, name: str) -> PromptFile:
 
 
 def check(path: Path) -> PromptFile:
-    """A file of a prompt, as far as it can be checked without the daemon. Raises ConfigError."""
+    """Check a prompt file, as far as possible without the daemon. Raises ConfigError."""
     if not _NAME.match(path.stem):
         raise ConfigError(
             f"{path} has a name that no unit can have.",
@@ -113,8 +113,7 @@ def account_of(owner: str, path: Path) -> pwd.struct_passwd:
 
 
 def become(account: pwd.struct_passwd) -> None:
-    """Be that user from now on, with their group, their supplementary groups and no right of root's.
-
+    """Become that user for good, with their group, their supplementary groups and none of root's rights.
     Raises PermissionDenied where this process may not.
     """
     if os.getuid() == os.geteuid() == account.pw_uid:
@@ -132,7 +131,7 @@ def become(account: pwd.struct_passwd) -> None:
 
 
 def run(name: str, folder: Path, *, control: Path | None = None, journal_socket: Path = SOCKET) -> None:
-    """Ask, and bring the answer to its place. Raises LightagentError."""
+    """Ask, and deliver the answer. Raises LightagentError."""
     prompt = load(folder, name)
     become(account_of(prompt.owner, folder / FOLDER / f"{name}.toml"))
     if prompt.answer == "mail":
@@ -163,7 +162,7 @@ def run(name: str, folder: Path, *, control: Path | None = None, journal_socket:
 async def _deliver(
     name: str, prompt: PromptFile, answer: Answer, correlation_id: str, journal_socket: Path
 ) -> None:
-    """Bring the answer to its place, and say in the journal that it is there."""
+    """Deliver the answer, and log the delivery in the journal."""
     fields = {**journal.fields_of(prompt.agent, answer, correlation_id), "LIGHTAGENT_PROMPT": name}
     delivery = Delivery(name=name, agent=prompt.agent, text=answer.text, session=answer.session)
     if answer.refused:

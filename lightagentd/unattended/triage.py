@@ -1,9 +1,8 @@
-"""`lightagent-triage@.service`: a unit failed, and an agent says why, in the journal.
+"""`lightagent-triage@.service`: a unit failed, and an agent explains why, in the journal.
 
 An administrator writes `OnFailure=lightagent-triage@%n.service` into any unit. The answer is one entry of
-this unit's journal, and through OBJECT_SYSTEMD_UNIT= of the failed one's too (systemd.journal-fields(7)).
-
-It does nothing, and says so, for units of this program (a drop-in for all services would make it follow
+this unit's journal, and through OBJECT_SYSTEMD_UNIT= also of the failed one's (systemd.journal-fields(7)). It
+only logs that it does nothing for units of this program (a drop-in for all services would make it follow
 itself), for a unit that had its diagnosis a moment ago, when too many units fail at once, and while the
 daemon does not run: none of that is a failure of its own.
 """
@@ -35,9 +34,9 @@ class _Say(Protocol):
 
 
 def unit_name(instance: str) -> str:
-    """The unit that an instance name is about: `%n` as it is, and `%N`, which has no suffix, as a service.
+    """The unit of an instance name: `%n` as it is, and `%N`, which has no suffix, as a service.
 
-    Raises LightagentError for what can be no unit, see systemd.unit(5).
+    Raises LightagentError for an invalid unit name, see systemd.unit(5).
     """
     name = instance if _SUFFIX.search(instance) else f"{instance}.service"
     if not _UNIT.match(name):
@@ -49,7 +48,7 @@ def unit_name(instance: str) -> str:
 
 
 def is_own(unit: str) -> bool:
-    """Whether a unit belongs to this program, whose failures it does not look into."""
+    """Whether a unit belongs to this program, whose failures it does not diagnose."""
     return _OWN.match(unit) is not None
 
 
@@ -62,7 +61,7 @@ def triage(
     control: Path | None = None,
     journal_socket: Path = SOCKET,
 ) -> int:
-    """Have the agent say why a unit failed, and write it into the journal. Gives the exit status."""
+    """Have the agent explain why a unit failed, and write it into the journal. Returns the exit status."""
     about = {"OBJECT_SYSTEMD_UNIT": unit}
 
     def say(kind: journal.Kind, message: str, priority: str, **fields: str) -> None:
@@ -70,7 +69,7 @@ def triage(
         journal.enter(kind, message, priority=priority, fields=entry, socket=journal_socket)
 
     if is_own(unit):
-        about = {}  # it would be a line in the journal of what may be failing in a circle
+        about = {}  # a message could go to the journal of a unit that fails in a loop
         say("triage.skipped", f"No diagnosis of {unit}: it is a unit of lightagentd itself.", journal.INFO)
         return 0
     correlation_id = f"triage:{unit}"[:256]
@@ -84,7 +83,7 @@ def triage(
             )
         )
     except LimitExceeded as err:
-        if asker.session:  # not our own limit, but one of the turn's
+        if asker.session:  # not our own limit, but the turn's
             return _failed(unit, err, say)
         say("triage.skipped", f"No diagnosis of {unit}: {err}", journal.NOTICE)
         return 0

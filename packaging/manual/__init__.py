@@ -1,1 +1,1 @@
-"""What the man pages are made of; see generate.py beside this folder."""
+"""The generators of the man pages; see generate.py beside this folder."""

@@ -1,6 +1,6 @@
-"""The journal's catalog: what `journalctl -x` explains of each entry (https://systemd.io/CATALOG/).
+"""The journal's catalog: the text of `journalctl -x` for each entry (https://systemd.io/CATALOG/).
 
-The texts are declared with the event types, and with the few entries that are no events.
+The texts are declared with the event types, and with the few entries that are not events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def catalog() -> str:
 
 
 def _declared() -> Iterator[tuple[str, str, str]]:
-    """Topic, type and text of everything that the journal gets, except what tools emit as they like."""
+    """Topic, type and text of all journal entries, except for events that tools define themselves."""
     for (topic, event_type), declared in all_types().items():
         if event_type != ANY:
             yield topic, event_type, declared.catalog_of(event_type)

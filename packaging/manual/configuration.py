@@ -230,7 +230,7 @@ def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ty
 
 
 def section_of(info: FieldInfo) -> type[BaseModel] | None:
-    """The model of a key that is a table, or a table of named tables."""
+    """The model behind a key that is a table, or a table of named tables."""
     for one in (info.annotation, *get_args(info.annotation)):
         if isinstance(one, type) and issubclass(one, BaseModel):
             return one
@@ -238,7 +238,7 @@ def section_of(info: FieldInfo) -> type[BaseModel] | None:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The string that stands below each field in the source; a field without one is an error."""
+    """The string below each field in the source; a missing one is an error."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found: dict[str, str] = {}

@@ -158,7 +158,7 @@ def page(stamp: Stamp) -> str:
 
 
 def _only_on_dbus(made: Page) -> None:
-    """What Varlink has no need of: Manager.Prompt, and the objects."""
+    """Parts that only D-Bus has: Manager.Prompt, and the objects."""
     manager = dbus_methods.methods()[dbus_methods.MANAGER, "Prompt"]
     made.subsection("D-Bus alone: org.lightagent1.Manager")
     made.item(f"{bold('Prompt')}, {bold('Subscribe')}, {bold('Unsubscribe')}", manager.doc)
@@ -192,7 +192,7 @@ def _on_dbus(method: dbus_methods.Method) -> str:
 
 
 def interfaces(types: dict[str, list[tuple[str, str]]]) -> Iterator[Interface]:
-    """The interfaces that take calls, as their descriptions have them; fills in the types that they use."""
+    """The interfaces with methods, from their descriptions; also collects the types that they use."""
     for interface in INTERFACES:
         doc: list[str] = []
         head = ""
@@ -222,7 +222,7 @@ def _streams(method: object) -> bool:
 
 
 def _named(text: str, types: dict[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """The parameters; a turn event, which has no name in the description, gets it."""
+    """The parameters; a turn event, which has no name in the description, gets one."""
     pairs = []
     for name, kind in _pairs(text):
         if kind.startswith("(type: string, session: string, trace_id: string"):

@@ -24,13 +24,13 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Stamp:
-    """What is the same in all pages of one build."""
+    """Values shared by all pages of one build."""
 
     date: str
     version: str
 
     def fill(self, text: str) -> str:
-        """A page that was written by hand, with @DATE@ and @VERSION@ in their places."""
+        """A handwritten page, with @DATE@ and @VERSION@ replaced."""
         return text.replace("@DATE@", self.date).replace("@VERSION@", self.version)
 
 
@@ -54,12 +54,12 @@ def _marked(text: str) -> str:
 
 
 def _guarded(line: str) -> str:
-    """A line of text that would be taken for a request, made text."""
+    """A line that would be taken for a request, escaped as text."""
     return r"\&" + line if line.startswith((".", "'")) else line
 
 
 class Page:
-    """Collects a page; `text` gives it."""
+    """Collects a page; `text` returns it."""
 
     def __init__(self, name: str, number: int, title: str, summary: str, stamp: Stamp) -> None:
         self._lines = [
@@ -102,7 +102,7 @@ class Page:
         self._lines += [".RS 4", ".EX", *body, ".EE", ".RE"]
 
     def item(self, term: str, text: str) -> None:
-        """A term, which is roff, and what it means; paragraphs of the text stay with the term."""
+        """A term, in roff, and its explanation; paragraphs of the text stay with the term."""
         self._lines += [".TP", term]
         for number, block in enumerate(blocks(text)):
             if number:
@@ -117,7 +117,7 @@ class Page:
         return "\n".join(self._lines) + "\n"
 
     def _begin(self) -> None:
-        """A new paragraph; below a heading there is one already."""
+        """Begin a paragraph, unless a heading has begun one."""
         if not self._lines[-1].startswith((".SH", ".SS")):
             self._lines.append(".PP")
 

@@ -42,7 +42,7 @@ class Command:
         return self.help.partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
     def options(self, *, common: bool = False) -> list[click.Option]:
-        """The options in the order of the help, those that every command has only with `common`."""
+        """The options in the order of the help; those of every command only with `common`."""
         params = self.context.command.get_params(self.context)
         options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
         return [one for one in options if common or not set(one.opts) & set(COMMON)]
@@ -56,7 +56,7 @@ class Command:
 
 
 def _example(paragraph: str) -> str:
-    """A paragraph that click leaves as it is, indented as an example."""
+    """A paragraph that click does not wrap, indented as an example."""
     return textwrap.indent(textwrap.dedent(paragraph.removeprefix("\b\n")), "    ")
 
 

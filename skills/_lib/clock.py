@@ -1,4 +1,6 @@
-"""Times as the skills take them (`boot`, `today 14:00`, `-2h`, `2025-01-31`) and as the reports show them."""
+"""Converts the times that skills take (`boot`, `today 14:00`, `-2h`, `2025-01-31`), and formats those in
+reports.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _DAY = 86400.0
 
 
 def boot_time() -> float:
-    """Seconds since 1970 at which the kernel started."""
+    """The time of the kernel's start, in seconds since 1970."""
     for line in (read("/proc/stat") or "").splitlines():
         if line.startswith("btime "):
             return float(line.split()[1])
@@ -22,7 +24,7 @@ def boot_time() -> float:
 
 
 def since(value: str) -> float:
-    """Seconds since 1970; a value that is no time ends the script with status 2."""
+    """Seconds since 1970; an invalid value ends the script with status 2."""
     if value == "boot":
         return boot_time()
     back = re.fullmatch(r"-(\d+)(s|min|h|d)", value)

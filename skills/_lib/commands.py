@@ -1,4 +1,4 @@
-"""Runs the system's own commands, with a timeout, and says in a sentence why one gave nothing."""
+"""Runs the system's own commands, with a timeout, and explains in a sentence why one has no output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from report import clean
 
 @dataclass(frozen=True)
 class Output:
-    """What a command printed. `problem` is empty when it ran and ended well, else a sentence."""
+    """A command's output. `problem` is empty when it ran and ended well, else a sentence."""
 
     stdout: str = ""
     stderr: str = ""
@@ -62,7 +62,7 @@ def run(*argv: str, timeout_s: float = 10.0) -> Output:
 
 
 def systemd_problem() -> str:
-    """Empty where systemd runs and answers, else a sentence that says what is the matter."""
+    """Empty where systemd runs and answers, else a sentence about the problem."""
     if not Path("/run/systemd/system").exists():
         return "systemd is not running here, or not visible from here (/run/systemd/system does not exist)."
     answer = run("systemctl", "show", "--property=Version", timeout_s=5)
@@ -70,7 +70,7 @@ def systemd_problem() -> str:
 
 
 def journal(*arguments: str, limit: int = 4000, timeout_s: float = 20.0) -> tuple[list[dict[str, Any]], str]:
-    """Entries of the journal, oldest first, and a sentence when it could not be read, or not all of it."""
+    """Entries of the journal, oldest first, and a sentence when it was unreadable or incomplete."""
     answer = run("journalctl", "-o", "json", "--no-pager", "-n", str(limit), *arguments, timeout_s=timeout_s)
     entries = []
     for line in answer.stdout.splitlines():

@@ -1,4 +1,4 @@
-"""Reads processes and sockets from /proc, where every command of the system gets them from too (proc(5))."""
+"""Reads processes and sockets from /proc, the source of the system's own commands too (proc(5))."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def sockets() -> list[Socket]:
 def processes_are_whole() -> str:
     """Empty, or a sentence when only the processes of a sandbox or container, or only one's own, are visible.
 
-    Where all processes are, pid 2 is the parent of the kernel's threads.
+    If all processes are visible, pid 2 is the parent of the kernel's threads.
     """
     if name(2) == "kthreadd":
         return ""
@@ -113,7 +113,7 @@ def sockets_are_whole() -> str:
 
 
 def socket_owners() -> tuple[dict[int, list[int]], int]:
-    """The pids that hold each socket by inode, and how many processes could not be looked into."""
+    """The pids that hold each socket by inode, and the number of unreadable processes."""
     owners: dict[int, list[int]] = {}
     hidden = 0
     for pid in pids():
@@ -128,7 +128,7 @@ def socket_owners() -> tuple[dict[int, list[int]], int]:
 
 
 def descriptors(pid: int) -> dict[int, str] | None:
-    """What each open descriptor of a process points at, or None where that may not be seen."""
+    """The target of each open descriptor of a process, or None if they are not visible."""
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except PermissionError:

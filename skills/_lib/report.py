@@ -23,7 +23,7 @@ class Report:
     def table(
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[object]], empty: str = ""
     ) -> None:
-        """A section with a table; without rows the sentence `empty`, or nothing at all."""
+        """A section with a table. Without rows it is the sentence `empty`, or nothing at all."""
         lines = [_row(cells) for cells in rows]
         if lines:
             self.text(title, "\n".join([_row(header), _row(["---"] * len(header)), *lines]))
@@ -34,19 +34,19 @@ class Report:
         self._parts.append(f"## {title}\n\n{body}")
 
     def lines(self, title: str, lines: Sequence[str]) -> None:
-        """A section with text as it was found, such as lines of a log."""
+        """A section with literal text, such as lines of a log."""
         if lines:
             body = "\n".join("    " + clean(line) for line in lines)
             self.text(title, body)
 
     def note(self, sentence: str) -> None:
-        """What the report had to leave out, and why; said once, at the end."""
+        """Note an omission of the report, with its reason; printed once, at the end."""
         if sentence and sentence not in self._notes:
             self._notes.append(sentence)
 
     @property
     def has_notes(self) -> bool:
-        """Whether something had to be left out so far."""
+        """Whether anything has been omitted so far."""
         return bool(self._notes)
 
     def print(self) -> None:
@@ -67,7 +67,7 @@ def options(description: str, **arguments: str) -> argparse.Namespace:
 
 
 def run(make: Callable[[Report], None]) -> None:
-    """Make the report and print it; what goes wrong is a sentence in it, never a traceback."""
+    """Make the report and print it; an error becomes a sentence in it, never a traceback."""
     report = Report()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

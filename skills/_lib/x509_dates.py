@@ -22,7 +22,7 @@ _UTC_TIME = 0x17
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a report shows of one certificate; times are seconds since 1970."""
+    """The facts of one certificate for a report; times are seconds since 1970."""
 
     subject: str
     issuer: str
@@ -36,7 +36,7 @@ class Certificate:
 
 
 def certificates(data: bytes) -> list[Certificate]:
-    """All certificates of a file in PEM, or the one in DER; what cannot be decoded is passed over."""
+    """All certificates of a file in PEM, or the one in DER; undecodable ones are skipped."""
     blocks = []
     for block in _PEM.findall(data):
         try:

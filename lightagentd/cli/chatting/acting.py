@@ -96,7 +96,7 @@ async def plan(chat: Conversation, argument: str) -> None:
     elif verb == "off":
         found = await chat.daemon.call("Plans.End", session=session)
     elif verb in _PLAN_CHOICES:
-        # Only what has been on the screen; what was never shown here the daemon takes as it is.
+        # Only the plan that was shown; without a digest the daemon applies the present one.
         read = chat.transcript.plan_shown or None
         found = await chat.daemon.call(
             "Plans.Apply", session=session, choice=_PLAN_CHOICES[verb], digest=read
@@ -150,7 +150,7 @@ async def answer(chat: Conversation, argument: str) -> None:
 def _pick(
     chat: Conversation, open_ones: list[dict[str, Any]], argument: str, prefix: str, none: str
 ) -> tuple[str, str]:
-    """The question that is meant, and the rest of the words: without an id, the only one of this session."""
+    """The selected question, and the other words; without an id, the only question of this session."""
     word, _, rest = argument.partition(" ")
     if word.startswith(prefix):
         ids = [one["id"] for one in open_ones if one["id"].startswith(word)]
@@ -168,7 +168,7 @@ def _pick(
 
 
 async def undo(chat: Conversation, argument: str) -> None:
-    """Take back a change of a file; it is a call of its own, and may be asked about."""
+    """Undo a change of a file. The undo is a call of its own, and may need approval."""
     shown = ("tool_call", "tool_output", "tool_result", "approval_requested", "approval_answered", "notice")
     transcript = chat.transcript
     stream = chat.daemon.stream("Undo.Run", call_id=argument or None, agent=chat.agent)

@@ -1,6 +1,6 @@
-"""Reads the stored part of a session: its last messages, and what happened while nobody watched.
+"""Reads the stored part of a session: its last messages, and the events that were not watched.
 
-`CatchingUp` gives each stored event once: it remembers the number of the newest one.
+`CatchingUp` returns each stored event once: it remembers the number of the newest one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINES = 6
 
 
 class CatchingUp:
-    """Reads what is stored of one session."""
+    """Reads the stored events of one session."""
 
     def __init__(self, daemon: Daemon, session: str) -> None:
         self._daemon = daemon
@@ -29,7 +29,7 @@ class CatchingUp:
         self._last: list[dict[str, Any]] = []
 
     async def begin(self) -> None:
-        """Read the last messages. What comes after them is for `go_on`. Raises as the client."""
+        """Read the last messages. `go_on` reads the later events. Raises the errors of the client."""
         events = await self._daemon.call("History.Query", session=self._session, limit=1)
         messages = await self._daemon.call("Sessions.Messages", session=self._session, limit=_LOOKED_AT)
         self._newest = max((one["seq"] for one in (*events, *messages)), default=0)
@@ -44,7 +44,7 @@ class CatchingUp:
         self._last = []
 
     async def go_on(self, transcript: Transcript) -> None:
-        """Show what was stored since. Raises as the client."""
+        """Show the events stored since. Raises the errors of the client."""
         async with aclosing(
             self._daemon.stream(
                 "Events.Subscribe", from_seq=self._newest + 1, session=self._session, follow=False

@@ -24,7 +24,7 @@ _NAME_COLUMNS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command. `completes` is what its first argument is: session, agent, tool, skill, file, plan,
+    """One command. `completes` is the kind of its first argument: session, agent, tool, skill, file, plan,
     command or nothing.
     """
 
@@ -118,7 +118,7 @@ COMMANDS = tuple(
 
 
 def parse(line: str) -> str | tuple[Command, str]:
-    """A prompt, or a command and its argument. Raises InvalidArgument for a command that there is not."""
+    """A prompt, or a command and its argument. Raises InvalidArgument for an unknown command."""
     text = line.strip()
     if not text.startswith("/"):
         return line

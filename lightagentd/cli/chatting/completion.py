@@ -20,14 +20,14 @@ _PATH_BEGINS = ("/", "./", "../", "~/")
 
 
 class Completions:
-    """The names that the daemon knows, as they were when it was last asked."""
+    """The names that the daemon knew when it was last asked."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._names: dict[str, list[str]] = {}
 
     async def refresh(self) -> None:
-        """Ask again; what cannot be had now stays as it is."""
+        """Ask again; names that cannot be fetched now stay as they are."""
         for kind, method, field in (
             ("agent", "Agents.List", "name"),
             ("session", "Sessions.List", "id"),
@@ -42,7 +42,7 @@ class Completions:
             self._names[kind] = sorted(each[field] for each in found if str(each[field]).isprintable())
 
     def of(self, before: str) -> Iterable[tuple[str, str]]:
-        """What may follow this text: the word that is replaced, and by what."""
+        """The completions of this text: the word to be replaced, and the replacements."""
         line = before.rpartition("\n")[2]
         if before.startswith("/") and not before.startswith("//"):
             name, space, argument = before[1:].partition(" ")

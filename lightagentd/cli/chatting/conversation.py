@@ -1,6 +1,6 @@
-"""One chat: the open session, the typed lines, and what they do.
+"""One chat: the open session, the typed lines, and their effects.
 
-A conversation owns its tasks: the watch of the session, the one that works off the typed lines in order, and
+A conversation owns its tasks: the watch of the session, the task that processes the typed lines in order, and
 a clock for the times on the screen. An answer to a question does not wait for the lines before it.
 """
 
@@ -71,7 +71,7 @@ class Conversation:
         return self.status
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have a task run that ends with the chat at the latest."""
+        """Start a task that ends with the chat at the latest."""
         task = self._tasks.create_task(work)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -110,7 +110,7 @@ class Conversation:
         return self._transcript
 
     async def open(self, opening: Opening) -> None:
-        """Have another session on the screen. Raises as the client; then the one before stays."""
+        """Open another session. Raises the errors of the client; then the former session stays."""
         catching_up = await self._prepared(opening)
         if self._watching is not None:
             self._watching.cancel()
@@ -144,17 +144,17 @@ class Conversation:
         self.refresh_names()
 
     def refresh_names(self) -> None:
-        """Have the names fetched again that Tab offers."""
+        """Have the names for completion fetched again."""
         self.spawn(self._completions.refresh())
 
     def leave(self) -> None:
-        """End the chat; a turn that runs goes on."""
+        """End the chat; a running turn goes on."""
         if self._transcript.running and self.screen.is_terminal:
             self.say(f"The turn goes on. Come back with: lactl chat {self.agent} --session {self.session}")
         self.leaving.set()
 
     async def cancel(self) -> None:
-        """Cancel the turn that runs and the prompts that wait."""
+        """Cancel the running turn and the waiting prompts."""
         await self.daemon.call("Sessions.Cancel", session=self.session)
 
     # The watch

@@ -1,8 +1,8 @@
-"""The daemon, as a chat talks to it: calls on connections of their own, and the watch of a session.
+"""A chat's access to the daemon: calls on connections of their own, and the watch of a session.
 
-A call that polkit wants a password for is made again by the blocking client, which lets polkit ask on the
-terminal; the screen gives the terminal away for as long as that takes. A watch goes on across restarts of the
-daemon and broken connections, until it is cancelled or the session is gone.
+When polkit wants a password for a call, the blocking client repeats it and lets polkit ask on the terminal,
+which the screen gives up meanwhile. A watch survives restarts of the daemon and broken connections, until it
+is cancelled or the session is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class GivesTerminal(Protocol):
-    """What gives the terminal away for the length of a blocking function."""
+    """Gives up the terminal for the length of a blocking function."""
 
     async def suspended(self, function: Callable[[], _T]) -> _T: ...
 
@@ -39,7 +39,7 @@ class Daemon:
         return AsyncClient(self._settings.socket or None, timeout_s=timeout_s)
 
     async def call(self, method: str, /, **parameters: Any) -> Any:
-        """Make a call and return the one parameter of its reply, or None; raises as the client."""
+        """Make a call and return the one parameter of its reply, or None. Raises the errors of the client."""
         try:
             async with self.client() as client:
                 reply = await client.call(method, **parameters)
@@ -50,9 +50,9 @@ class Daemon:
         return next(iter(reply.values()), None)
 
     async def prompt(self, **parameters: Any) -> str:
-        """Prompt, and give the turn's trace id once the prompt is stored. The turn is watched elsewhere.
+        """Prompt, and return the turn's trace id once the prompt is stored. The watch shows the turn.
 
-        Raises what the daemon says of the prompt, which is not taken then.
+        Raises the daemon's error; the prompt was not accepted then.
         """
 
         try:
@@ -98,9 +98,9 @@ class Daemon:
 
 
 class Watch:
-    """A session as it is watched: `opened` is awaited with the session whenever the watch begins, again too;
-    `happened` with each event after that; `lost` is called when it breaks, `gone` is awaited when the session
-    does not exist any more, and then the watch is over.
+    """A watched session. `opened` is awaited with the session whenever the watch begins, also again;
+    `happened` with each event after that. `lost` is called when the watch breaks. `gone` is awaited when the
+    session no longer exists, which ends the watch.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Watch:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     async def _authorize(self) -> LightagentError | None:
-        """Have polkit ask, once; it keeps the answer for a while. Gives what went wrong."""
+        """Have polkit ask once; it keeps the answer for a while. Returns the problem, if any."""
         try:
             await self._daemon.authorized("Sessions.Watch", session=self._session)
         except LightagentError as err:
@@ -150,7 +150,7 @@ class Watch:
         return None
 
     async def _once(self) -> AsyncGenerator[bool, None]:
-        """One connection's events; raises as the client. It ends when the daemon says that it stops."""
+        """The events of one connection, until the daemon stops. Raises the errors of the client."""
         is_open = False
         async with aclosing(self._daemon.stream("Sessions.Watch", session=self._session)) as replies:
             async for reply in replies:

@@ -1,7 +1,7 @@
-"""The screen where nothing can be drawn: a terminal that cannot move its cursor, a pipe or a file.
+"""The screen without drawing: for a terminal that cannot move its cursor, a pipe or a file.
 
-Lines are printed one after the other, without colours, and read one after the other. Only the next line is
-read: what comes after it stays where it is until it is wanted.
+Lines are printed and read one after the other, without colours. Only the next line is read; later ones stay
+in the input until they are wanted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class LineScreen:
-    """As `screen.Screen`."""
+    """Implements `screen.Screen`."""
 
     can_redraw = False
     colours = False
@@ -75,7 +75,7 @@ class LineScreen:
         output.warn(text, suggestion)
 
     def refresh(self) -> None:
-        """There is nothing that changes."""
+        """Nothing on this screen changes."""
 
     def ready(self) -> None:
         if self.can_ask and self._view is not None and not self._at_prompt:
@@ -92,10 +92,10 @@ class LineScreen:
             self.ready()
 
     def put_back(self, text: str) -> None:
-        """The terminal still shows it."""
+        """The terminal still shows the text."""
 
     def clear(self) -> bool:
-        """The terminal forgets a line by itself when it makes Ctrl-C a signal."""
+        """The terminal itself drops a line when it turns Ctrl-C into a signal."""
         self._at_prompt = False
         return False
 
@@ -103,7 +103,7 @@ class LineScreen:
         return await asyncio.to_thread(function)
 
     async def _next(self) -> Line | None:
-        """What is typed next; None at the end. Raises MessageTooLarge."""
+        """The next typed line; None at the end. Raises MessageTooLarge."""
         lines: list[str] = []
         while True:
             line = await self._line()
@@ -154,7 +154,7 @@ class LineScreen:
             return b""
 
     def _forget_what_was_typed(self) -> None:
-        """A line that was typed before the question was shown is no answer to it."""
+        """Drop a line that was typed before the question was shown; it is not an answer to it."""
         import termios
 
         self._buffer.clear()

@@ -1,8 +1,8 @@
 """Markdown for a terminal: rendered by rich, and safe to show whatever a model wrote.
 
-Nothing that rich prints reaches the terminal but text and colours: control characters are taken out of the
-source and, since Markdown can spell them (`&#x202e;`, `%1b` in a link), out of each rendered piece again.
-Links are written out, never hidden behind words (no OSC 8). On a narrow terminal a table becomes a list.
+Only text and colours reach the terminal: control characters are removed from the source and, since Markdown
+can encode them (`&#x202e;`, `%1b` in a link), from each rendered piece again. Links are written out, never
+hidden behind words (no OSC 8). On a narrow terminal a table becomes a list.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class _Markdown(rich_markdown.Markdown):
         self.parsed = [_plain(token) for token in parser().parse(source)]
 
     def fits(self, columns: int) -> bool:
-        """Whether it can be laid out with nothing left out, however deep its lists and quotes are nested."""
+        """Whether nothing has to be left out, however deep the lists and quotes are nested."""
         indents = accumulate(_INDENTS.get(token.type, 0) for token in self.parsed)
         deepest = max((token.level for token in self.parsed), default=0)
         return deepest <= _MAX_LEVEL and max(indents, default=0) <= columns // 2
 
 
 def _plain(token: Token) -> Token:
-    """The token with its links and pictures as text: rich would print what a link hides as it is."""
+    """The token with its links and pictures as text: rich would print a link's target without cleaning."""
     if token.children:
         children: list[Token] = []
         hrefs: list[str] = []
@@ -157,7 +157,7 @@ def _line(row: list[Segment], *, colours: bool) -> str:
 
 
 def _without_padding(row: list[Segment]) -> list[Segment]:
-    """What is to be seen of a line: rich fills it with blanks up to the width."""
+    """A line without the blanks that rich adds up to the width."""
     row = [segment for segment in row if not segment.control and segment.text]
     while row and (row[-1].style is None or row[-1].style.bgcolor is None):
         text, style, control = row.pop()

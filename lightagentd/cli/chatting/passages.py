@@ -1,4 +1,4 @@
-"""Text as it streams in, parted into finished Markdown blocks and the unfinished rest.
+"""Splits streamed text into finished Markdown blocks and the unfinished rest.
 
 A block is finished when another one begins after it, so the last one is unfinished until the text ends.
 Finished blocks are printed once; only the rest changes on the screen.
@@ -20,21 +20,21 @@ class Passage:
         self._cleaner = Cleaner()
 
     def feed(self, text: str) -> str:
-        """Take a piece; gives the blocks that are finished now, which may be none."""
+        """Add a piece; returns the blocks that are finished now, possibly none."""
         text = self._cleaner.feed(text)
         self.text += text
         self.rest += text
         return self._finished() if "\n" in text else ""
 
     def end(self) -> str:
-        """Nothing follows; gives the rest."""
+        """End the text; returns the rest."""
         held = self._cleaner.flush()
         self.text += held
         rest, self.rest = self.rest + held, ""
         return rest
 
     def _finished(self) -> str:
-        if len(self.rest) > LONG_CHARS:  # parsing it again and again would take longer than it takes to come
+        if len(self.rest) > LONG_CHARS:  # parsing it repeatedly would take longer than receiving it
             finished, _, self.rest = self.rest.rpartition("\n")
             return finished
         begins = [token.map[0] for token in parser().parse(self.rest) if token.level == 0 and token.map]

@@ -25,7 +25,7 @@ UNKNOWN = "?"
 
 @dataclass
 class Running:
-    """A call that runs, with the last lines of its output."""
+    """A running call, with the last lines of its output."""
 
     name: str
     started_s: float = field(default_factory=time.monotonic)
@@ -39,12 +39,12 @@ class Running:
         self.lines.extend(line[-_LINE_CHARS:] for line in rest)
 
     def shown(self) -> list[str]:
-        """The last lines that have something in them."""
+        """The last lines that are not empty."""
         return [line for line in self.lines if line.strip()][-_OUTPUT_LINES:]
 
 
 class Progress:
-    """What is not finished; the transcript owns it and tells it what happens."""
+    """The unfinished output. The transcript owns it and updates it."""
 
     def __init__(self) -> None:
         self.trace = ""

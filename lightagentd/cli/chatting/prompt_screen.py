@@ -1,8 +1,9 @@
 """The screen of a terminal that can move its cursor: prompt-toolkit edits the line below a live region.
 
-Finished text goes into the terminal's scrollback, above what prompt-toolkit draws, and is never touched
-again. The application runs from the first line to the end, so what is typed while text comes in is not lost.
-Positions of the cursor are never asked for, because a slow line would answer into what is typed.
+Finished text goes into the terminal's scrollback, above the region that prompt-toolkit draws, and never
+changes again. The application runs from the first line to the end, so text typed while output arrives is not
+lost. The terminal is never asked for cursor positions, because on a slow line its answer would mix with the
+typed text.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _KEPT_ROWS = 6
 
 
 def history_file() -> Path:
-    """Where what was typed is kept, for its owner alone."""
+    """The file of the typed lines, readable by its owner alone."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "lightagent" / "chat_history"
 
 
 def _history() -> History:
-    """The file, or the memory where there can be no file."""
+    """The history in the file, or in memory if there can be no file."""
     path = history_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class _Completer(Completer):
 
 
 class PromptScreen:
-    """As `screen.Screen`. The one who makes it reads `typed` to its end, which ends the application."""
+    """Implements `screen.Screen`. Its maker reads `typed` to the end, which ends the application."""
 
     is_terminal = can_ask = can_redraw = True
     echoes = False

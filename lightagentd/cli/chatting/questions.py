@@ -1,7 +1,7 @@
-"""The questions that the person at the terminal has to answer, and the answers that they may type.
+"""The questions to the person at the terminal, and the answers that they may type.
 
-The oldest open question is the one that is asked. Text typed before it was shown does not answer it: the
-screen puts an unfinished line aside, and says of each finished line which question was on the screen.
+The oldest open question is asked. Text typed before it was shown does not answer it: the screen puts an
+unfinished line aside, and marks each finished line with the question that was on the screen.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Question:
         )
 
     def answer(self, line: str) -> str | None:
-        """What a line means as the answer: `yes` or `no`, or a text; None when it is no answer to this."""
+        """The answer in a line: `yes` or `no`, or a text; None when the line does not answer this."""
         text = line.strip()
         if self.kind != "input":
             return "yes" if text.lower() in YES else "no" if text.lower() in NO else None
@@ -91,7 +91,7 @@ class Questions:
         self._ask()
 
     def close_turn(self, trace_id: str | None = None) -> None:
-        """Nothing of a turn is asked any more; without its trace id, of none."""
+        """Close all questions of a turn; without its trace id, all questions."""
         self._open = {
             key: one
             for key, one in self._open.items()
@@ -100,7 +100,7 @@ class Questions:
         self._ask()
 
     async def confirm(self, words: str) -> bool:
-        """Ask the person who types yes or no."""
+        """Ask the person at the terminal for yes or no."""
         self._confirmed = asyncio.get_running_loop().create_future()
         self.open(Question(id=CONFIRMATION, kind=CONFIRMATION, words=f"{words} [y/N] ", summary=words))
         try:

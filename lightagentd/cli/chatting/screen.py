@@ -1,7 +1,7 @@
-"""What a conversation needs of a screen, and what a screen says to it.
+"""The interface between a conversation and its screen.
 
-A screen shows finished text once and for ever (`print`), and where it can, a region below that changes
-(`live`). It is made by `cli.chat`, which owns it; the conversation runs inside of it.
+A screen prints finished text once (`print`), and, if it can, shows a region below that changes (`live`).
+`cli.chat` makes and owns it; the conversation runs inside of it.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Line:
-    """What was typed, up to Enter. `asked` is the id of the question that it answers; empty for none."""
+    """A typed line, up to Enter. `asked` is the id of the question that it answers; empty for none."""
 
     text: str
     asked: str = ""
 
 
 class View(Protocol):
-    """What a screen shows whenever it draws, and whom it tells of Ctrl-C."""
+    """The content that a screen draws, and the receiver of Ctrl-C."""
 
     def prompt(self) -> str:
-        """The words in front of what is typed, on one line."""
+        """The words before the typed text, on one line."""
 
     def live(self, columns: int, rows: int) -> list[str]:
         """The live region, at most so many lines of at most so many columns."""
 
     def completions(self, before: str) -> Iterable[tuple[str, str]]:
-        """What may follow the text before the cursor: the word that it would replace, and by what."""
+        """The completions of the text before the cursor: the word to be replaced, and the replacements."""
 
     def interrupted(self) -> None:
-        """Ctrl-C, also while nobody takes what is typed."""
+        """Ctrl-C, also while no typed text is accepted."""
 
 
 class Screen(Protocol):
@@ -54,7 +54,7 @@ class Screen(Protocol):
     def columns(self) -> int: ...
 
     def typed(self, view: View) -> AsyncGenerator[Line, None]:
-        """The lines that are typed, until the end of input."""
+        """The typed lines, until the end of input."""
 
     def print(self, text: str = "") -> None:
         """Show text that is safe already, and end its line."""
@@ -66,18 +66,18 @@ class Screen(Protocol):
         """The live region or the prompt may have changed."""
 
     def ready(self) -> None:
-        """Nothing goes on: it is for the person to type."""
+        """Nothing is running: the person may type."""
 
     def ask(self, question: str, words: str) -> None:
-        """From now on what is typed answers the question of this id, with these words as the prompt; empty:
-        it answers none.
+        """From now on a typed line answers the question with this id, with these words as the prompt; an
+        empty id ends that.
         """
 
     def put_back(self, text: str) -> None:
-        """Give text back that was typed and could not be used, to be typed on."""
+        """Return unusable typed text to the input line for editing."""
 
     def clear(self) -> bool:
-        """Forget what was typed and not finished; says whether there was something."""
+        """Drop the unfinished input; returns whether there was any."""
 
     async def suspended(self, function: Callable[[], _T]) -> _T:
         """Call a function that uses the terminal itself, in a thread."""

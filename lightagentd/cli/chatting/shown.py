@@ -1,8 +1,8 @@
-"""Remembers what the screen shows already, so that everything is shown exactly once.
+"""Remembers what the screen has shown, so that everything is shown exactly once.
 
-The same thing may come twice: as an event of the watch, and out of the history after the watch was broken.
-A call and its result have a `call_id`, a prompt and the end of a turn the turn's `trace_id`. A text has
-nothing but itself: of a turn that goes on, what was shown is kept, and what is stored of it begins with that.
+The same thing may come twice: as an event of the watch, and from the history after the watch was broken. A
+call and its result have a `call_id`, a prompt and the end of a turn the turn's `trace_id`. A text has no id:
+for a running turn, the shown text is kept, and the stored text begins with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightagentd.cli.terminal import clean
 
 @dataclass
 class Shown:
-    """Grows with the conversation as long as it is open: some bytes for each turn and call."""
+    """Grows while the conversation is open: some bytes for each turn and call."""
 
     prompts: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Shown:
             self._texts.setdefault(trace_id, []).append(text)
 
     def rest_of(self, trace_id: str, stored: str) -> str:
-        """What is to be shown of a text that is stored: all, what was missed of it, or nothing."""
+        """The part of a stored text that was not shown: all of it, the missed part, or nothing."""
         stored = clean(stored)
         texts = self._texts.get(trace_id, [])
         begin = texts.pop(0) if texts else ""

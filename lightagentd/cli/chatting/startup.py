@@ -1,7 +1,6 @@
 """Picks the session that a chat begins with.
 
-Without a session it makes one; with exactly one it opens that; else it keeps the current one and lists the
-rest.
+Without any session it makes one. It opens the only one, or else the current one, and lists the rest.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ LISTED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """A session that is to be opened, and what is said of it first."""
+    """A session to be opened, and the lines to show first."""
 
     session: dict[str, Any]
     lines: tuple[str, ...] = ()
 
 
 async def open_first(daemon: Daemon, agent: str, session: str, *, new: bool) -> Opening:
-    """What the command line asks for. Raises as the client, and InvalidArgument."""
+    """The session that the command line asks for. Raises the errors of the client, and InvalidArgument."""
     if new:
         return await open_new(daemon, agent)
     if not session:
@@ -67,13 +66,15 @@ async def open_latest(daemon: Daemon, agent: str) -> Opening:
 
 
 async def own_sessions(daemon: Daemon, agent: str) -> list[dict[str, Any]]:
-    """The caller's own sessions with an agent, newest first; an administrator is told of others', too."""
+    """The caller's own sessions with an agent, newest first; the daemon lists others' too for an
+    administrator.
+    """
     found = await daemon.call("Sessions.List", agent=agent)
     return [each for each in found if each["owner"] == os.geteuid()]
 
 
 def opening(session: dict[str, Any]) -> Opening:
-    """A session that was there before."""
+    """Open an existing session."""
     title = f": {cell(session['title'])}" if session["title"] else ""
     lines = [f"The session {session['id']}{title}"]
     if session["paused"]:

@@ -1,8 +1,8 @@
-"""What happens in a session, on the screen: each thing once, in its order.
+"""Shows the events of a session: each once, in order.
 
-Events come from the watch of the session (`show`) and, for what happened while nobody watched, out of the
-history (`stored`). For a person, texts are rendered Markdown and each call is a line at its beginning and
-another at its end; unfinished text is in the live region. A program gets the answers alone.
+Events come from the watch of the session (`show`) and, for the time without a watch, from the history
+(`stored`). For a person, texts are rendered Markdown and each call has a line at its beginning and another at
+its end; unfinished text is in the live region. A program gets the answers alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GOES_ON = AgentNotRunning.code
 
 
 class Transcript:
-    """One session on the screen. `ended` is told of the end of each turn: its trace id, and the error."""
+    """One session on the screen. `ended` is called at each turn's end, with its trace id and the error."""
 
     def __init__(
         self, screen: Screen, questions: Questions, ended: Callable[[str, LightagentError | None], None]
@@ -87,23 +87,23 @@ class Transcript:
         self.joined = True
 
     def interrupted(self, what: str) -> None:
-        """Say, once, what is known of a turn that the daemon stopped in the middle of."""
+        """Show, once, the known facts about a turn that the daemon interrupted."""
         if self.shown.first(what, self.shown.notes):
             self.note(cell(what), YELLOW)
 
     def lost(self) -> None:
-        """The watch is broken: what was streamed so far is left as it is."""
+        """The watch is broken: the text streamed so far stays on the screen."""
         self.end_passage()
         self.progress.idle()
         self.questions.close_turn()
         self.screen.refresh()
 
     def needs_history(self, event: dict[str, Any]) -> bool:
-        """Whether what is stored has to be shown before this event."""
+        """Whether stored events have to be shown before this event."""
         return self.joined and event["type"] in _AT_BOUNDARY
 
     def caught_up(self) -> None:
-        """All that is stored is shown."""
+        """All stored events are shown."""
         self.joined = False
 
     def show(self, event: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Transcript:
         self._before = "line"
 
     def live(self, columns: int, rows: int) -> list[str]:
-        """What is not finished yet, at most so many lines of at most so many columns."""
+        """The unfinished output, at most so many lines of at most so many columns."""
         rest = self.passage.rest if self.passage else ""
         return self.progress.lines(rest, columns, rows, colours=self.screen.colours)
 
@@ -200,7 +200,7 @@ class Transcript:
             self.note(result_line(event) + told, DIM if good else RED)
 
     def told_of_plan(self, plan: dict[str, Any]) -> bool:
-        """Whether a plan has been on the screen just as it is; from now on it has."""
+        """Whether this exact plan has been shown; from now on it has."""
         told = tuple(str(plan.get(name) or "") for name in ("phase", "digest", "note"))
         before, self.plan_told = self.plan_told, told
         return before == told

@@ -1,4 +1,4 @@
-"""What is typed in a chat: prompts and commands, worked off in order, and answers, which do not wait."""
+"""Processes the input of a chat: prompts and commands in order, and answers, which do not wait."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Typed:
             self._chat.screen.ready()
 
     async def read(self) -> None:
-        """Take what is typed, to its end."""
+        """Read the input to its end."""
         try:
             async with aclosing(self._chat.screen.typed(self._chat)) as typed:
                 async for line in typed:
@@ -64,7 +64,7 @@ class Typed:
             await self._lines.put(None)
 
     async def work(self) -> None:
-        """Work the lines off, to the last one."""
+        """Process the lines, to the last one."""
         while (line := await self._lines.get()) is not None:
             self._doing = self._chat.spawn(self._do(line.text))
             await asyncio.wait([self._doing])
@@ -73,7 +73,7 @@ class Typed:
         self._chat.leaving.set()
 
     async def _do(self, text: str) -> None:
-        """Work off one line; what is wrong with it is told."""
+        """Process one line, and report its errors."""
         try:
             meant = parse(text)
             if isinstance(meant, str):
@@ -94,8 +94,8 @@ class Typed:
         self._chat.refresh_names()
 
     async def _prompt(self, text: str) -> None:
-        """Prompt; where lines come from a program, one turn after the other. While one waits for a person,
-        the next line may be a command that answers.
+        """Prompt. A program's lines wait for the end of each turn. While a turn waits for a person, the next
+        line may be a command that answers.
         """
         await self._until_over()
         attached, self._chat.attached = self._chat.attached, []

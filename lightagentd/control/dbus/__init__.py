@@ -1,7 +1,7 @@
 """The D-Bus plane `org.lightagent1`, from the outside in.
 
-`plane` owns the work on a connection and answers calls; `methods` makes them from the interfaces that Varlink
-has, with `types` for values; `streams` and `peers` are for answers of many parts and who gets them. `objects`
-are agents, sessions, approvals and turns with properties; `watchers` are told of their `changes`.
-`introspection` and `replies` are what every object says.
+`plane` works on a connection and answers calls. `methods` derives the methods from the Varlink interfaces,
+with `types` for values. `streams` and `peers` deliver answers of many parts. `objects` are agents, sessions,
+approvals and turns with properties; `watchers` receive their `changes`. `introspection` and `replies` hold
+what all objects have in common.
 """

@@ -1,11 +1,11 @@
-"""Finds out what changes of the objects on D-Bus, while somebody wants to know.
+"""Detects changes of the objects on D-Bus while at least one peer watches them.
 
-`Changes` subscribes to the events. An event says which objects may look different now; some milliseconds
-later, together with what else was marked meanwhile, they are looked at and compared with how they were; and
-when events came too fast, all objects are. What follows an event without one of its own (a session is at
-rest only after the event that ends its turn; a question runs out of time) is found by looking again, at
-growing intervals, at what changed lately and at all that is not at rest. So the last change is never missed,
-and nothing is looked at where nothing happens.
+`Changes` subscribes to the events. An event marks the objects that it may have changed. Some milliseconds
+later all marked objects are compared with their last views; after lost events all objects are compared. Some
+changes follow an event without having one of their own: a session is at rest only after the event that ends
+its turn, and a question runs out of time. These are found by checking, at growing intervals, the objects that
+changed lately and those that are not at rest. So the last change is never missed, and idle objects cost
+nothing.
 
 `Objects` (objects.py) owns the `Changes`, which holds one view of each object while it runs.
 """
@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of one object. `owner` is the uid that alone hears of it, None when all do; `agent` is the
-    one that a peer must be allowed to look at for it. `names` are the fields that changed, and `existed` and
-    `exists` say whether it is new or gone.
+    """One object's change. `owner` is the only uid that hears of it, None for all uids. A peer must be
+    allowed to inspect `agent` to hear of it. `names` are the changed fields; `existed` and `exists` tell new
+    and removed objects.
     """
 
     key: Key
@@ -61,7 +61,7 @@ class Change:
 
 
 class Changes:
-    """Start with `start()` and end with `stop()`, as often as wanted. `tell` gets each change."""
+    """Start with `start()` and end with `stop()`, any number of times. `tell` receives each change."""
 
     def __init__(self, views: Views, subscriptions: Subscriptions, tell: Callable[[Change], None]) -> None:
         self._views, self._subscriptions, self._tell = views, subscriptions, tell
@@ -81,7 +81,7 @@ class Changes:
             self._running = asyncio.create_task(self._run(), name="dbus-changes")
 
     async def ready(self) -> None:
-        """Wait until no change is missed from then on."""
+        """Wait until no further change can be missed."""
         await self._ready.wait()
 
     async def stop(self) -> None:
@@ -94,7 +94,7 @@ class Changes:
         self.looks = 0
 
     async def _run(self) -> None:
-        """Goes on whatever fails: then everything is compared anew."""
+        """Runs on after any failure: then it compares all objects."""
         while True:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -115,7 +115,7 @@ class Changes:
                 events.resume()
                 await self._compare_all()
                 self._ready.set()
-                async for event in events:  # until one is lost: then everything is compared again
+                async for event in events:  # until an event is lost: then all objects are compared
                     self._mark(self._touched(event))
 
     async def _compare_all(self) -> None:
@@ -148,7 +148,7 @@ class Changes:
             found.add(Key(SESSION, event.session))
             if event.trace_id:
                 found.add(Key(TURN, event.trace_id))
-            if event.topic.startswith(_CHOOSING):  # another one may not be the current one any more
+            if event.topic.startswith(_CHOOSING):  # another session may now be the current one
                 found |= {key for key, view in self.known.items() if _is_current(view, event)}
         if event.topic.startswith("approval.") and event.data:
             found.add(Key(APPROVAL, str(event.data.get("approval", ""))))
@@ -167,7 +167,7 @@ class Changes:
                 await self._look_at(key, now_s)
 
     async def _look_at(self, key: Key, now_s: float) -> None:
-        """Compare one object with how it was, and say when to look at it again."""
+        """Compare one object with its last view, and schedule the next look at it."""
         self.looks += 1
         _, pause_s = self._due[key]
         self._due[key] = (now_s + pause_s, min(4 * pause_s, LOOK_AGAIN_MAX_S))

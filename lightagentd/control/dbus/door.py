@@ -1,12 +1,13 @@
-"""Who is let in to the D-Bus plane, decided by the header of each call: before its body is read or decoded.
+"""Admits calls to the D-Bus plane by their headers, before a body is read or decoded.
 
-What a peer costs before it is known who it is, is small: so many calls, so many bytes. Afterwards each user
-has a share. A body is read only where its signature is the one that the method takes.
+A peer that is not yet identified may cost little: a limited number of calls and bytes. After that each user
+has a share. A body is read only if its signature is the one that the method takes.
 
 - Calls above a limit get LimitExceeded; those that want no reply are dropped.
-- Of each user a few calls work at a time (`turns`), the others wait; a call that takes longer than `WORKS_S`
-  does not work, it waits for something. `GetManagedObjects`, which costs most, is answered one by one.
-- Administrators are held to the limits of the connection alone, and wait for nobody.
+- Only a few calls of each user run at a time (`turns`); the others wait. A call that takes longer than
+  `WORKS_S` is taken to be waiting, and frees its turn. `GetManagedObjects`, the most expensive call, is
+  answered one by one.
+- Administrators have only the limits of the connection, and do not wait for others.
 
 A `PlaneDoor` belongs to one connection to the bus.
 """
@@ -43,7 +44,7 @@ _UNKNOWN = -1
 
 
 class PlaneDoor(Door):
-    """The calls that were let in are counted until they are answered."""
+    """Counts admitted calls until they are answered."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
@@ -73,7 +74,7 @@ class PlaneDoor(Door):
         return PlaneEntrance(self, call, peer, held, wants_body=wants_body)
 
     def check_user(self, uid: int, held: int) -> None:
-        """Raises LimitExceeded when this user may have no further call."""
+        """Raises LimitExceeded when this user may make no further call."""
         self._check(uid, held, CALLS_PER_UID, HELD_PER_UID_BYTES)
         if self.calls.total() - self.calls[_UNKNOWN] >= CALLS_IN_ALL:
             raise _too_many_calls()
@@ -96,7 +97,7 @@ class PlaneDoor(Door):
 
 
 class PlaneEntrance(Entrance):
-    """One call, counted for the uid of its peer as soon as that is known."""
+    """One call. It counts for the uid of its peer as soon as that is known."""
 
     def __init__(
         self, door: PlaneDoor, call: Call, peer: Peer | None, held: int, *, wants_body: bool
@@ -149,7 +150,7 @@ class PlaneEntrance(Entrance):
         self._forget()
 
     def _forget(self) -> None:
-        """Count the call no more."""
+        """Stop counting the call."""
         if self._uid == _UNKNOWN:
             self._door.unknown[self._call.sender] -= 1
             if not self._door.unknown[self._call.sender]:
@@ -174,7 +175,7 @@ _ONE_BY_ONE = {(OBJECT_MANAGER, "GetManagedObjects"), ("", "GetManagedObjects")}
 
 
 def takes(call: Call) -> bool:
-    """Whether there is a method that may be called like this; otherwise the answer is in the header."""
+    """Whether a method takes a call with this header; if not, the header alone determines the reply."""
     if call.path != ROOT and not call.path.startswith(ROOT + "/"):
         return False
     return call.signature in _signatures().get((call.interface, call.member), ())
@@ -182,7 +183,7 @@ def takes(call: Call) -> bool:
 
 @functools.cache
 def _signatures() -> Mapping[tuple[str, str], frozenset[str]]:
-    """What each method takes, by interface and name, and by the name alone."""
+    """The signatures that each method takes, by interface and name, and by name alone."""
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     listed = [(PROPERTIES, "Get", "ss"), (PROPERTIES, "GetAll", "s"), (PROPERTIES, "Set", "ssv")]
     listed += [(interface, name, method.in_signature) for (interface, name), method in methods().items()]

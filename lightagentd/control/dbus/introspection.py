@@ -1,4 +1,4 @@
-"""What introspection says: the interfaces and their documentation as XML, from the declarations.
+"""Introspection: the interfaces and their documentation as XML, from the declarations.
 
 Documentation is in annotations `org.gtk.GDBus.DocString`, which gdbus-codegen(1) reads and `gdbus introspect`
 shows. Format: https://dbus.freedesktop.org/doc/dbus-specification.html#introspection-format
@@ -23,7 +23,7 @@ _DOC = "org.gtk.GDBus.DocString"
 
 
 def documented(element: Element, doc: str) -> Element:
-    """The element, with documentation where there is some."""
+    """The element, with its documentation if it has any."""
     if doc:
         SubElement(element, "annotation", name=_DOC, value=" ".join(doc.split()))
     return element
@@ -78,7 +78,7 @@ def stream_interface() -> Element:
 
 @functools.cache
 def standard_interfaces() -> tuple[Element, ...]:
-    """What every object has."""
+    """The interfaces that every object has."""
     peer = Element("interface", name="org.freedesktop.DBus.Peer")
     SubElement(peer, "method", name="Ping")
     machine = SubElement(peer, "method", name="GetMachineId")
@@ -90,7 +90,7 @@ def standard_interfaces() -> tuple[Element, ...]:
 
 
 def render(interfaces: Iterable[Element], children: Iterable[str]) -> str:
-    """A node with these interfaces, those of one name joined, and its children."""
+    """A node with these interfaces and its children. Interfaces of the same name are merged."""
     node, by_name = Element("node"), dict[str, Element]()
     for interface in interfaces:
         name = interface.get("name", "")

@@ -1,8 +1,8 @@
-"""The methods of the D-Bus plane, made from the interfaces that Varlink has: the two can never differ.
+"""The methods of the D-Bus plane, derived from the Varlink interfaces so that the two never differ.
 
-A method's D-Bus name is that of the interface and the method, on the object `/org/lightagent1`. Parameters
-that must be given stand in their order; where there are others, one `a{sv}` at the end takes them by name.
-A method that streams gives the path of a stream (`streams`). `_BY_HAND` has the exceptions.
+A method has the same interface and name as in Varlink, on the object `/org/lightagent1`. Required parameters
+keep their order; optional ones are passed by name in one `a{sv}` at the end. A method that streams returns
+the path of a stream (`streams`). `_BY_HAND` lists the exceptions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Method:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """What is passed, in order, with the signatures."""
+        """The arguments in order, with their signatures."""
         return {**self.required, **({OPTIONS: "a{sv}"} if self.optional else {})}
 
     @property
@@ -70,7 +70,7 @@ class Method:
 
     @property
     def usage(self) -> str:
-        """The method with the names and signatures of what it takes and gives, on one line."""
+        """The method with its parameters, results and their signatures, on one line."""
         given = ", ".join(f"{signature} {name}" for name, signature in self.arguments.items())
         gives = ", ".join(f"{signature} {name}" for name, signature in self.results.items())
         return f"{self.name}({given})" + (f" -> {gives}" if gives else "")
@@ -104,7 +104,7 @@ class Method:
 
 @functools.cache
 def methods() -> Mapping[tuple[str, str], Method]:
-    """Every method of `/org/lightagent1` that the interfaces have, by interface and name."""
+    """Every method of `/org/lightagent1`, by interface and name."""
     found = [_method(one) for interface in INTERFACES for one in interface.methods]
     by_name = {(method.interface, method.name): method for method in found}
     for change in _BY_HAND:

@@ -1,4 +1,4 @@
-"""Owning a bus name, or waiting for it in the bus's queue while another process has it."""
+"""Owns a bus name, or waits in the bus's queue while another process owns it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class BusName:
-    """One name on one connection. `changed` must be called when the bus says that its owner changed."""
+    """One name on one connection. Call `changed` when the bus reports another owner."""
 
     def __init__(self, bus: Bus, name: str) -> None:
         self.problem = ""
@@ -28,7 +28,7 @@ class BusName:
         self._retrying: asyncio.Task[None] | None = None
 
     async def acquire(self) -> None:
-        """Own the name, or stand in its queue. What the bus refuses is a problem, and is tried again."""
+        """Own the name, or wait in its queue. A refusal by the bus becomes `problem`, and is retried."""
         try:
             [answer] = await self._bus.call(BUS, _PATH, BUS, "RequestName", "su", [self._name, 0])
             self._note("" if answer in _OURS else await self._whose())
@@ -38,7 +38,7 @@ class BusName:
                 self._retrying = asyncio.create_task(self._retry(), name="bus name")
 
     async def changed(self, owner: str) -> None:
-        """The owner is another one now, or nobody. Once it is free it comes to the first in the queue."""
+        """The owner changed, or is gone. A free name goes to the first in the queue."""
         if owner == self._bus.unique_name:
             self._note("")
         elif owner:
@@ -62,7 +62,7 @@ class BusName:
         await self.acquire()
 
     async def _whose(self) -> str:
-        """Who has the name, as a sentence."""
+        """A sentence that says who owns the name."""
         try:
             [owner] = await self._bus.call(BUS, _PATH, BUS, "GetNameOwner", "s", [self._name])
             [said] = await self._bus.call(BUS, _PATH, BUS, "GetConnectionCredentials", "s", [owner])

@@ -1,7 +1,7 @@
-"""The methods of the objects on D-Bus: those of the interfaces, for this object.
+"""The methods of the objects on D-Bus: those of the interfaces, bound to one object.
 
-`Agent.Start` is `Agents.Start` without the argument that names the agent, and so on; what is checked and what
-is answered is the same. `Prompt` is that of `Manager`, with the agent or the session given by the object.
+`Agent.Start` is `Agents.Start` without the argument for the agent, and so on, with the same checks and the
+same answers. `Prompt` is that of `Manager`, with the agent or the session given by the object.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def methods_of(kind: Kind) -> Mapping[str, Method]:
 
 
 def argument_of(kind: Kind, method: Method) -> str:
-    """The argument that the object's name is passed as."""
+    """The name of the argument that receives the object's name."""
     if method.name != PROMPT:
         return _BOUND[kind.folder][1]
     return "agent" if kind is AGENT else "session"

@@ -1,6 +1,6 @@
-"""What introspection says of the objects on D-Bus: agents, sessions, approvals, turns, and the root's own.
+"""Introspection of the objects on D-Bus: agents, sessions, approvals, turns and the root.
 
-The documentation is that of the classes and methods that they are made of.
+The documentation comes from the classes and methods behind the objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EMITS = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What introspection says of one path. The elements `<interface>` are shared: copy what is changed."""
+    """The introspection of one path. The elements `<interface>` are shared: copy one before changing it."""
 
     interfaces: tuple[Element, ...] = ()
     children: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Node:
 
 @functools.cache
 def interfaces_of(kind: Kind) -> tuple[Element, ...]:
-    """The interfaces that objects of a kind have."""
+    """The interfaces of the objects of a kind."""
     made = documented(Element("interface", name=kind.interface), _doc(kind))
     made.extend(method_element(method) for method in methods_of(kind).values())
     for one in properties(kind).values():
@@ -71,7 +71,7 @@ def root_node() -> Node:
 
 
 def _doc(kind: Kind) -> str:
-    """What the class says of its fields, which have other names here."""
+    """The class's text about its fields, with the field names that D-Bus uses."""
     names = {one.field: one.name for one in properties(kind).values()}
     said = inspect.getdoc(kind.view) or ""
     return re.sub("`([a-z_]+)`", lambda found: names.get(found[1], found[1]), said)

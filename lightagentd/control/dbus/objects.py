@@ -1,21 +1,21 @@
 """The objects of the D-Bus plane: agents, sessions, approvals and turns, with properties and change signals.
 
-What the plane (`plane.py`) asks of `Objects`:
+The plane (`plane.py`) uses `Objects` like this:
 
-- `call` answers `Properties`, `ObjectManager` and `Manager.Subscribe/Unsubscribe` on /org/lightagent1 (None
-  for every other call there: the plane's own methods), and everything on paths below agents, sessions,
-  approvals and turns, errors too. It raises LightagentError.
-- `introspect` gives the node of a path. On /org/lightagent1 it is to be joined with the plane's own: its
-  element of the interface Manager holds the properties and the two methods. None: there is no such object for
-  this caller. Raises PermissionDenied.
-- `peer_left` is called with each unique name that left the bus, `bus_lost` when the connection ended, since
-  names begin anew with the next, and `close` at the end.
-- `emit` sends one signal to one peer; `prompt` begins a turn for `Agent.Prompt` and `Session.Prompt` with the
-  arguments of `Sessions.Prompt` by name, and gives the reply `oo` of `Manager.Prompt`.
+- `call` answers `Properties`, `ObjectManager` and `Manager.Subscribe/Unsubscribe` on /org/lightagent1, and
+  returns None for other calls there, which are the plane's own methods. It answers every call on paths below
+  agents, sessions, approvals and turns, also with errors. It raises LightagentError.
+- `introspect` returns the node of a path, None for an object that does not exist for this caller. The node of
+  /org/lightagent1 is merged with the plane's own: its interface Manager holds the properties and the two
+  methods. Raises PermissionDenied.
+- `peer_left` is called with each unique name that left the bus, `bus_lost` when the connection ended (names
+  start anew with the next connection), and `close` at the end.
+- `emit` sends one signal to one peer. `prompt` begins a turn for `Agent.Prompt` and `Session.Prompt` with the
+  arguments of `Sessions.Prompt` by name, and returns the reply `oo` of `Manager.Prompt`.
 
-What a caller may not know of is not there: it gets the words that a path gets which never was. Whoever asks
-for properties or for the list of all objects is told from then on what changes (watchers.py), by signals
-to it alone; while nobody is, nothing is computed (changes.py).
+An object that a caller may not see gives the same error as a path that never existed. A peer that asks for
+properties or for the list of all objects receives changes from then on (watchers.py), by signals to it alone.
+While no peer watches, nothing is computed (changes.py).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _STANDARD = "org.freedesktop.DBus."
 
 
 class Telling:
-    """An answer on how things are, and who is told from then on what changes: nobody without a `watcher`."""
+    """An answer about the present state, and the watcher that receives changes from then on, if any."""
 
     def __init__(self, watcher: Watcher | None = None) -> None:
         self.watcher = watcher
         self.replied = False
 
     def reply(self, signature: str, *args: Any) -> Reply:
-        """The answer, before which no signal goes out."""
+        """The answer. No signal is sent before it."""
         if self.watcher is None:
             return Reply(signature=signature, args=args)
         self.replied = True
@@ -127,7 +127,7 @@ class Objects:
         return await self._for_object(key, self._nothing_such(caller, key, call))
 
     async def _for_object(self, key: Key, answering: Awaitable[Reply]) -> Reply:
-        """An object that is not there for the caller, for whatever reason, gets the one answer."""
+        """All calls on an object that does not exist for the caller get the same error."""
         try:
             return await answering
         except NotFound:
@@ -195,7 +195,7 @@ class Objects:
             return None
         return replies.unknown_interface(replace(call, interface=interface))
 
-    # Being told
+    # Watching
 
     async def _managed_objects(self, caller: Caller, key: Key, call: Call) -> Reply:
         del key, call
@@ -205,7 +205,7 @@ class Objects:
             assert self.changes is not None
             await self.changes.ready()
             found = await self._views.everything(caller)
-            with suppress(PermissionDenied):  # a person was asked, for this call alone
+            with suppress(PermissionDenied):  # a person was asked, but only for this call
                 await watcher.check_rights()
             known = self.changes.known if self.changes is not None else {}
             watcher.left_out = {one for one in known if one.kind is SESSION and one not in found}
@@ -230,8 +230,8 @@ class Objects:
 
     @contextmanager
     def _telling(self, caller: Caller, *, must: bool) -> Iterator[Telling]:
-        """A block in which an answer is made, and from which on the caller is told what changes; not when the
-        block fails. Without room for one more there is no watcher; or LimitExceeded, if they `must` be told.
+        """A block that makes an answer. After it the caller receives changes, unless the block fails. When
+        there is no room for another watcher there is none, or with `must` LimitExceeded is raised.
         """
         watcher, is_new = self.watchers.get(caller.bus_name), False
         try:

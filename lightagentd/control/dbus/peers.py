@@ -1,13 +1,12 @@
-"""The programs on the bus that call us: who they are, and how much of what we sent they have taken.
+"""The programs on the bus that call us: their identity, and how much they have read of what we sent.
 
-A `Peer` lives from its first call until its unique name leaves the bus, or the connection ends; `Peers`
-belongs to one connection, and `DBusPlane` (plane.py) to which that belongs says who left.
+A `Peer` lives from its first call until its unique name leaves the bus or the connection ends. `Peers`
+belongs to one connection; the `DBusPlane` (plane.py) that owns it reports the names that leave.
 
-**Slow readers.** The bus queues what is sent to a peer that does not read, up to 127 MB each, and then drops
-it. So no more than `WINDOW_BYTES` of signals are on their way to one peer: when half of that is sent we call
-its `org.freedesktop.DBus.Peer.Ping`, which any program on the bus answers after it took what came before.
-Until then whoever sends to this peer waits, which delays no other peer, and after `PATIENCE_S` gets
-LimitExceeded.
+**Slow readers.** The bus queues up to 127 MB for a peer that does not read, and then drops it. So at most
+`WINDOW_BYTES` of signals to one peer are unread. When half of that is sent we call the peer's
+`org.freedesktop.DBus.Peer.Ping`. Any program on the bus answers it after it has read what came before. Until
+then senders to this peer wait, without delaying other peers. After `PATIENCE_S` they get LimitExceeded.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 
 
 class Peer:
-    """One unique name on the bus, and who is behind it."""
+    """One unique name on the bus, and the caller behind it."""
 
     def __init__(self, bus: Bus, caller: Caller) -> None:
         self.caller = caller
@@ -61,8 +60,7 @@ class Peer:
         *,
         now: bool = False,
     ) -> None:
-        """Send a signal to this peer alone, as soon as it has room; with `now` without waiting for that.
-
+        """Send a signal to this peer alone, as soon as it has room; with `now` without waiting for room.
         Raises LimitExceeded when the peer does not read, Unavailable, TimedOut, MessageTooLarge.
         """
         if not now:
@@ -82,13 +80,13 @@ class Peer:
             self._pinging = asyncio.create_task(self._ping(), name=f"bus ping {self.name}")
 
     async def _ping(self) -> None:
-        """Find out that the peer took what was sent so far; an error is an answer, too."""
+        """Find out that the peer has read everything sent so far. An error reply proves that too."""
         before = self._on_its_way_bytes
         while True:
             try:
                 await self._bus.call(self.name, "/", _PEER, "Ping", timeout_s=10 * PATIENCE_S)
             except (errors.TimedOut, LimitExceeded, PermissionDenied):
-                await asyncio.sleep(1.0)  # the bus did not pass it on; so nobody has read anything
+                await asyncio.sleep(1.0)  # the bus did not pass it on, so nothing has been read
                 continue
             except LightagentError:
                 pass
@@ -114,7 +112,7 @@ class Peer:
             self._waiting.discard(task)
 
     async def close(self) -> None:
-        """End its streams and what else runs for it; nothing more is sent."""
+        """End the peer's streams and other tasks. Nothing more is sent to it."""
         self._gone = True
         tasks = [task for task in (*self._waiting, self._pinging) if task is not None]
         for task in tasks:
@@ -174,7 +172,7 @@ class Peers:
 
 
 async def _identify(bus: Bus, name: str) -> Caller:
-    """Who a unique name is, as the bus knows it from the kernel. Raises PermissionDenied."""
+    """The caller behind a unique name, as the bus has it from the kernel. Raises PermissionDenied."""
     try:
         [said] = await bus.call(*_BUS, "GetConnectionCredentials", "s", [name])
         uid, pid = said["UnixUserID"], said.get("ProcessID", 0)
@@ -187,7 +185,8 @@ async def _identify(bus: Bus, name: str) -> Caller:
 
 
 def _groups(uid: int, said: list[int] | None) -> tuple[int, list[int]]:
-    """The primary group of a user, and all: of the process where the bus `said` them, else by the database.
+    """The user's primary group, and all groups: of the process if the bus `said` them, else from the
+    database.
 
     A process that gave up its primary group does not get it back here.
     """

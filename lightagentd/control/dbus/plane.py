@@ -1,12 +1,11 @@
 """The D-Bus plane: the bus name `org.lightagent1` and the objects below `/org/lightagent1`.
 
-A `DBusPlane` belongs to the daemon; the connection is that of its `BusLink`, which has each new one prepared
-here. With the connection end the peers, their streams and who subscribed to changes; the daemon's work goes
-on. Calls that the `door` lets in are given to the methods of the interfaces (`methods`), to streams
-(`streams`) or to the objects (`objects`). Each reply and each signal goes to one peer; nothing is ever
-broadcast.
+A `DBusPlane` belongs to the daemon. The connection belongs to the daemon's `BusLink`, which has the plane
+prepare each new one. Peers, their streams and subscriptions end with the connection; the daemon's work goes
+on. Calls that the `door` admits go to the methods of the interfaces (`methods`), to streams (`streams`) or to
+the objects (`objects`). Each reply and each signal goes to one peer; nothing is broadcast.
 
-While another process owns the name, this one waits for it in the bus's queue, and `problem` says who has it.
+While another process owns the name, this one waits in the bus's queue, and `problem` names the owner.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class DBusPlane:
 
     @property
     def problem(self) -> str:
-        """Why nobody reaches the daemon by its name although it is on the bus, as a sentence; or empty."""
+        """Why the daemon cannot be reached by its name although it is on the bus, as a sentence; or empty."""
         return self._name.problem if self._name is not None else ""
 
     async def close(self) -> None:
-        """End every stream, and tell its reader why. The connection is not ours to close."""
+        """End every stream, and tell its reader why. The connection stays open."""
         if self._peers is not None:
             why = ShuttingDown("The daemon is stopping.", suggestion="Ask again when it runs.")
             with contextlib.suppress(TimeoutError):
@@ -71,7 +70,7 @@ class DBusPlane:
         await self._end_connection()
 
     async def prepare(self, bus: Bus) -> None:
-        """Serve on a new connection. Raises LightagentError when it cannot be used at all."""
+        """Serve on a new connection. Raises LightagentError when it is unusable."""
         await self._end_connection()
         self._objects.bus_lost()
         peers, name, ready = Peers(bus), BusName(bus, NAME), asyncio.Event()
@@ -92,10 +91,10 @@ class DBusPlane:
             await asyncio.wait([self._attending])
         self._attending = self._peers = self._name = self._door = None
 
-    # Who is there
+    # Peers
 
     async def _attend(self, bus: Bus, peers: Peers, name: BusName, ready: asyncio.Event) -> None:
-        """Hear who leaves and who owns our name, until the connection ends."""
+        """Handle peers that leave and changes of our name's owner, until the connection ends."""
         try:
             async with bus.signals(sender=BUS, interface=BUS, member="NameOwnerChanged") as changes:
                 ready.set()
@@ -208,12 +207,12 @@ class DBusPlane:
             children += node.children
         return Reply(signature="s", args=[introspection.render(interfaces, children)])
 
-    # What the objects use
+    # Used by the objects
 
     async def _emit(
         self, destination: str, path: str, interface: str, member: str, signature: str, args: list[Any]
     ) -> None:
-        """Send a signal to one peer. Raises LightagentError, also when the peer is gone."""
+        """Send a signal to one peer. Raises LightagentError, also when the peer has left."""
         peer = self._peers.by_name.get(destination) if self._peers is not None else None
         if peer is None:
             raise Unavailable(f"The program {destination} is not on the bus any more.")
@@ -227,7 +226,7 @@ class DBusPlane:
 
 
 def _method_of(call: Call) -> Method | None:
-    """The method that a call names; without an interface, the only one of that name."""
+    """The method that a call names. Without an interface, the name must be unique."""
     if call.interface:
         return methods().get((call.interface, call.member))
     found = [method for (_, name), method in methods().items() if name == call.member]
@@ -243,7 +242,7 @@ def _stream_of(peer: Peer, path: str) -> Stream | None:
 
 
 async def _call_stream(peer: Peer, call: Call) -> Reply:
-    """A method on a stream's object; to all but its owner there is none."""
+    """A call on a stream's object, which exists only for its owner."""
     stream = _stream_of(peer, call.path)
     if stream is None:
         return replies.unknown_object(call.path)

@@ -1,6 +1,6 @@
-"""The properties of the objects on D-Bus: one for each field of the class that a kind of object is made of.
+"""The properties of the objects on D-Bus: one for each field of the class behind the objects.
 
-A property has no null: an absent number is -1, an absent structure an empty dictionary. All of them are
+D-Bus has no null: an absent number is -1, an absent structure an empty dictionary. All properties are
 read-only.
 """
 
@@ -32,7 +32,7 @@ class Property:
     silent: bool
 
     def of(self, view: View) -> Variant:
-        """Its value, as it stands in a message."""
+        """Its value in D-Bus form."""
         value = getattr(view, self.field)
         return variant(_NOTHING[self.signature] if value is None else value, self.signature)
 
@@ -54,12 +54,12 @@ def properties(kind: Kind) -> Mapping[str, Property]:
 
 
 def camel_case(name: str) -> str:
-    """What a field is called on D-Bus: `created_us` is `CreatedUs`."""
+    """The D-Bus name of a field: `created_us` is `CreatedUs`."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def values(key: Key, view: View, names: Collection[str] | None = None) -> dict[str, Variant]:
-    """The properties of an object by name; with `names`, which are those of fields, these alone."""
+    """The properties of an object by name; only the fields in `names`, if given."""
     return {
         one.name: one.of(view) for one in properties(key.kind).values() if names is None or one.field in names
     }

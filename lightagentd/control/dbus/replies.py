@@ -1,4 +1,4 @@
-"""The standard error replies of D-Bus, in one wording for every object, real or made up.
+"""The standard error replies of D-Bus, with the same wording for existing and unknown objects.
 
 Specification: https://dbus.freedesktop.org/doc/dbus-specification.html#standard-interfaces
 """
@@ -11,7 +11,7 @@ _STANDARD = "org.freedesktop.DBus.Error."
 
 
 def unknown_object(path: str) -> Reply:
-    """Also for objects that the caller may not know of: the words are those for a path that never was."""
+    """The same error for objects that the caller may not see and for paths that never existed."""
     return Reply(error=_STANDARD + "UnknownObject", args=[f"There is no object {path}."])
 
 
@@ -27,7 +27,9 @@ def unknown_method(call: Call) -> Reply:
 
 
 def invalid_args(call: Call, expected: str, usage: str) -> Reply:
-    """For a call whose signature is not the `expected` one; `usage` shows the arguments with their names."""
+    """The error for a call with another signature than `expected`. `usage` shows the arguments with their
+    names.
+    """
     text = (
         f"{call.member} takes the signature '{expected}', and the call has '{call.signature}'. "
         f"Call it as {usage}."

@@ -1,9 +1,9 @@
 """Answers of many parts on D-Bus: signals to the one peer that asked, until the last part or until it leaves.
 
-A method that streams gives the path of an object with the interface `org.lightagent1.Stream`, which is there
-for its owner alone: `Item` for each part, then `Ended`, whose error is empty when all went well.
-`Manager.Prompt` sends `org.lightagent1.Turn.Event` from the turn's path instead. What is streamed is pulled
-from its source only when the peer has room for it (`peers`).
+A method that streams returns the path of an object with the interface `org.lightagent1.Stream`. The object
+exists for its owner alone. It sends `Item` for each part, then `Ended` with an empty error on success.
+`Manager.Prompt` sends `org.lightagent1.Turn.Event` from the turn's path instead. An item is pulled from its
+source only when the peer has room for it (`peers`).
 
 A `Stream` owns the task that sends; its `Peer` owns the stream.
 """
@@ -33,10 +33,10 @@ _INTERNAL = LightagentError("The stream broke off inside the daemon.", suggestio
 
 
 class Stream:
-    """One stream. `begin` lets it send, once its path has gone out."""
+    """One stream. Call `begin` after its path has been sent."""
 
     def __init__(self, peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool) -> None:
-        """With `begins_at_once` the first item, or the error instead of it, can be waited for: `first`."""
+        """With `begins_at_once`, `first` waits for the first item or for the error instead of it."""
         self.peer = peer
         self.path = ""
         self.first: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ class Stream:
         self._begun.set()
 
     async def close(self, why: LightagentError | None = None) -> None:
-        """End it, with `why` as its end or without a word, and wait until its source is closed."""
+        """End it, with `why` as the error or without a message, and wait until its source is closed."""
         self._sending.cancel()
         await asyncio.wait([self._sending])
         if self.first.done() and not self.first.cancelled():
@@ -60,7 +60,7 @@ class Stream:
                 await self._end(why)
 
     async def _run(self) -> None:
-        # All in one task: a generator may hold what belongs to the task that it was begun in.
+        # All in one task: a generator may hold something bound to the task that started it.
         failure: LightagentError | None = None
         try:
             async with aclosing(self._items) as items:
@@ -110,7 +110,7 @@ class TurnStream(Stream):
 
 
 def check_room(peer: Peer, of_its_uid: int, in_all: int) -> None:
-    """Raises LimitExceeded when this peer may have no more streams."""
+    """Raises LimitExceeded when this peer may open no more streams."""
     if len(peer.streams) >= PER_PEER:
         raise LimitExceeded(
             f"This program reads {len(peer.streams)} streams already.", suggestion="Close some of them first."
@@ -122,8 +122,9 @@ def check_room(peer: Peer, of_its_uid: int, in_all: int) -> None:
 
 
 async def open_stream(peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool) -> Reply:
-    """A stream for the peer, and the reply with its path. Raises what the source raises instead of its first
-    item, where that comes at once.
+    """Open a stream for the peer, and return the reply with its path.
+
+    With `begins_at_once`, an error of the source before its first item is raised here.
     """
     stream = Stream(peer, items, begins_at_once=begins_at_once)
     if begins_at_once:
@@ -134,7 +135,7 @@ async def open_stream(peer: Peer, items: AsyncGenerator[Any, None], *, begins_at
 
 
 async def open_turn(peer: Peer, items: AsyncGenerator[api.TurnEvent, None]) -> Reply:
-    """The events of a turn for the peer, and the reply with the paths of session and turn."""
+    """Open the stream of a turn's events, and return the reply with the paths of session and turn."""
     stream = TurnStream(peer, items, begins_at_once=True)
     first = await _first_of(stream)
     stream.path = object_path("turns", first["trace_id"])
@@ -143,7 +144,7 @@ async def open_turn(peer: Peer, items: AsyncGenerator[api.TurnEvent, None]) -> R
 
 
 async def _first_of(stream: Stream) -> Any:
-    """The first item of a stream; who is cancelled meanwhile ends the stream."""
+    """The first item of a stream. A cancellation while waiting ends the stream."""
     try:
         await asyncio.wait([stream.first])
         return stream.first.result()

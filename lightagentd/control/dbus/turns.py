@@ -1,4 +1,4 @@
-"""Whose call is answered next: a few of each user at a time, the users in turn. Administrators need no turn.
+"""Chooses the next call to answer: a few of each user at a time, users in turn. Administrators need no turn.
 
 `Turns` belongs to the door of one connection to the bus.
 """
@@ -13,7 +13,7 @@ AT_ONCE_OF_UID, AT_ONCE_IN_ALL = 4, 16
 
 
 class Turns:
-    """Each `take` that returned is to be followed by one `give_back`."""
+    """Each `take` that returned must be followed by one `give_back`."""
 
     def __init__(self) -> None:
         self._working: Counter[int] = Counter()
@@ -29,7 +29,7 @@ class Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came in the same moment
+            if turn.done() and not turn.cancelled():  # the turn came in the same moment
                 self.give_back(uid)
             raise
 
@@ -46,7 +46,7 @@ class Turns:
         return self._working[uid] < AT_ONCE_OF_UID and self._working.total() < AT_ONCE_IN_ALL
 
     def _call_next(self, uid: int) -> bool:
-        """Wake the first that waits of this user, who is then the last in turn; False if that one is gone."""
+        """Wake the user's first waiting call, and move the user to the end; False if that call is gone."""
         waiting = self._waiting.pop(uid)
         turn = waiting.popleft()
         if waiting:

@@ -1,14 +1,16 @@
-"""Values of the public types on D-Bus, both ways, and object paths.
+"""Values of the public types on D-Bus, in both directions, and object paths.
 
-What the annotations of `api` and of the interfaces become: str `s`, int `x`, float `d`, bool `b`, list[str]
-`as`, a dataclass or TypedDict `a{sv}` (None is left out), a list of those `aa{sv}`, `Any` (JSON) `v`.
+The annotations of `api` and of the interfaces map as follows: str `s`, int `x`, float `d`, bool `b`,
+list[str] `as`, a dataclass or TypedDict `a{sv}` (None is left out), a list of those `aa{sv}`, `Any` (JSON)
+`v`.
 
-What D-Bus cannot hold has one answer each. Text: NUL and lone surrogates become U+FFFD. JSON: an object is
-`a{sv}` without the members that are null; an array is `av`, null in it the empty signature (`g`); an integer
-beyond 64 bits is its digits as a string; what is nested deeper than `MAX_JSON_DEPTH` is a string of JSON.
-Nothing here keeps state but tables of the types.
+Values that D-Bus cannot hold are converted. Text: NUL and lone surrogates become U+FFFD. JSON: an object
+becomes `a{sv}` without its null members; an array becomes `av`, with null in it as the empty signature (`g`);
+an integer beyond 64 bits becomes a string of its digits; a value deeper than `MAX_JSON_DEPTH` becomes a
+string of JSON.
 
-Specification: https://dbus.freedesktop.org/doc/dbus-specification.html
+The module's only state is its tables of the types. Specification:
+https://dbus.freedesktop.org/doc/dbus-specification.html
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _NAMES = {
 
 
 def without_none(annotation: Any) -> Any:
-    """`X` of `X | None`; anything else as it is."""
+    """`X` for `X | None`; any other annotation unchanged."""
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return annotation
     rest = [one for one in typing.get_args(annotation) if one is not type(None)]
@@ -63,7 +65,9 @@ def without_none(annotation: Any) -> Any:
 
 
 def signature_of(annotation: Any) -> str:
-    """The D-Bus signature of an annotation; that of None is empty. Raises TypeError for no public type."""
+    """The D-Bus signature of an annotation; empty for None. Raises TypeError for an annotation that is not
+    public.
+    """
     annotation = without_none(annotation)
     if annotation in (None, type(None)):
         return ""
@@ -87,7 +91,7 @@ def _fields(cls: Any) -> dict[str, str]:
 
 
 def to_bus(value: Any, signature: str) -> Any:
-    """A value as the body of a message with this signature takes it (`Variant` where it has `v`)."""
+    """A value in the form that a body with this signature takes (`Variant` for `v`)."""
     if signature == "s":
         return clean(value)
     if signature == "a{sv}":
@@ -149,9 +153,8 @@ def _json(value: Any, depth: int) -> Variant:
 
 
 def from_bus(value: Any, signature: str, name: str) -> Any:
-    """A plain value, as `lightagentd.bus.connection` decodes it, for a parameter of this signature.
-
-    Raises InvalidArgument, which names the parameter.
+    """Convert a plain value, as `lightagentd.bus.connection` decodes it, to a parameter of this signature.
+    Raises InvalidArgument with the name of the parameter.
     """
     fits = False
     match signature:
@@ -182,7 +185,7 @@ def from_bus(value: Any, signature: str, name: str) -> Any:
 
 
 def members_of(annotation: Any) -> dict[str, str]:
-    """Name and signature of the members of each object, where the annotation is a list of a TypedDict."""
+    """Name and signature of the members of each object, if the annotation is a list of a TypedDict."""
     items = typing.get_args(without_none(annotation))
     if len(items) != 1 or not typing.is_typeddict(items[0]):
         return {}
@@ -190,7 +193,7 @@ def members_of(annotation: Any) -> dict[str, str]:
 
 
 def check_members(value: list[dict[str, Any]], members: Mapping[str, str], name: str) -> None:
-    """Raises InvalidArgument where an object in the list has not just these members, of these types."""
+    """Raises InvalidArgument when an object in the list has other members, or other types."""
     for one in value:
         if set(one) != set(members):
             raise InvalidArgument(
@@ -203,7 +206,7 @@ def check_members(value: list[dict[str, Any]], members: Mapping[str, str], name:
 
 
 def check_json(value: Any, name: str) -> None:
-    """Raises InvalidArgument where a plain value is none of JSON's: bytes, NaN, keys that are no strings."""
+    """Raises InvalidArgument for a value that JSON does not have: bytes, NaN, keys that are not strings."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -220,7 +223,7 @@ def check_json(value: Any, name: str) -> None:
 
 
 def options_of(signatures: Mapping[str, str], given: Mapping[Any, Any]) -> dict[str, Any]:
-    """The optional parameters that an `a{sv}` holds. Raises InvalidArgument, which names the option."""
+    """The optional parameters in an `a{sv}`. Raises InvalidArgument with the name of the option."""
     unknown = sorted(str(name) for name in given if name not in signatures)
     if unknown:
         known = ", ".join(signatures) or "none"
@@ -241,7 +244,7 @@ def object_path(kind: str, name: str) -> str:
 
 
 def object_name(path: str) -> tuple[str, str] | None:
-    """Kind and name of an object's path; None where `object_path` does not make such a path."""
+    """Kind and name from an object's path; None for a path that `object_path` does not make."""
     kind, slash, element = path.removeprefix(ROOT + "/").partition("/")
     if not path.startswith(ROOT + "/") or not slash or "/" in element:
         return None

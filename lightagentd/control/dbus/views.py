@@ -1,8 +1,8 @@
-"""What objects there are on D-Bus, and each of them as one caller may see it.
+"""The objects on D-Bus, each as one caller may see it.
 
-Every kind of object is a class of `api`, or `Turn` here; its fields become properties. Views are made by the
-operations of the `Service`, which check what the caller may do and see; here is nothing of that. A view is a
-value: it says how something was when it was made.
+Every kind of object is a class of `api`, or `Turn` here; its fields become properties. The operations of the
+`Service` make the views, and check what the caller may do and see; this module checks nothing. A view is a
+value: it shows the state at the time it was made.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _BY_FOLDER = {kind.folder: kind for kind in KINDS}
 
 
 def key_of(path: str) -> Key | None:
-    """The object that a path names; None for a path that can name none."""
+    """The object that a path names; None for a path that can name no object."""
     if path == ROOT:
         return MANAGER
     found = object_name(path)
@@ -103,19 +103,19 @@ def kind_of_folder(path: str) -> Kind | None:
 
 
 def owner_of(view: View) -> int | None:
-    """The uid whose object this is; None for one that is nobody's alone."""
+    """The uid that owns the object; None for an object that belongs to nobody."""
     return view.owner if isinstance(view, api.Session | api.Approval | Turn) else None
 
 
 def agent_of(key: Key, view: View) -> str:
-    """The agent whose object this is; empty for the daemon as a whole."""
+    """The agent that the object belongs to; empty for the daemon as a whole."""
     if key.kind is AGENT:
         return key.name
     return view.agent if isinstance(view, api.Session | api.Approval | Turn) else ""
 
 
 def is_at_rest(view: View | None) -> bool:
-    """Whether nothing changes it but what is stored as an event."""
+    """Whether only stored events can change it."""
     match view:
         case api.Session():
             return view.state == "idle" and not view.queued
@@ -138,16 +138,15 @@ class Views:
         return Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
 
     async def everything(self, caller: Caller, *, limit: int | None = LISTED_SESSIONS) -> dict[Key, View]:
-        """All that the caller sees below the root; of the sessions at rest only the newest, up to a limit.
-
-        Raises PermissionDenied.
+        """All objects that the caller sees below the root; of the sessions at rest only the newest, up to a
+        limit. Raises PermissionDenied.
         """
         found = await self.of_kind(caller, AGENT) | await self.of_kind(caller, APPROVAL)
         sessions = await self._service.sessions.listed(caller)
         return found | _newest(sessions, limit) | self._turns(sessions)
 
     async def of_kind(self, caller: Caller, kind: Kind) -> dict[Key, View]:
-        """As `everything`, for one kind."""
+        """Like `everything`, for one kind."""
         service = self._service
         if kind is AGENT:
             return {Key(kind, one.name): one for one in await service.agents.listed(caller)}
@@ -158,7 +157,7 @@ class Views:
         return self._turns(sessions) if kind is TURN else _newest(sessions, LISTED_SESSIONS)
 
     async def get(self, caller: Caller, key: Key) -> View:
-        """One object. Raises PermissionDenied; NotFound where there is none that the caller may see."""
+        """One object. Raises PermissionDenied; NotFound when the caller can see no such object."""
         service = self._service
         if key.kind is AGENT:
             return await service.agents.get(caller, key.name)
@@ -178,7 +177,7 @@ class Views:
         raise NotFound(f"There is no object {key.path}.")
 
     async def find(self, key: Key) -> View | None:
-        """As the daemon itself sees it; None where there is none."""
+        """One object as the daemon itself sees it; None if it does not exist."""
         try:
             return await self.get(self.of_all(), key)
         except (NotFound, AgentBroken):
@@ -186,7 +185,7 @@ class Views:
 
     @property
     def agent_names(self) -> list[str]:
-        """All agents that are defined."""
+        """All defined agents."""
         return list(self._registry.definitions.paths)
 
     def _turns(self, sessions: list[api.Session]) -> dict[Key, View]:
@@ -211,7 +210,7 @@ class Views:
 
 
 def _newest(sessions: list[api.Session], limit: int | None) -> dict[Key, View]:
-    """Those of the sessions, the newest first, that go into a list."""
+    """The newest sessions, which go into a list."""
     if limit is not None and len(sessions) > limit:
         sessions = sessions[:limit] + [one for one in sessions[limit:] if not is_at_rest(one)]
     return {Key(SESSION, one.id): one for one in sessions}

@@ -1,9 +1,9 @@
-"""The peers that are told what changes of the objects on D-Bus, each with signals to it alone.
+"""The peers that receive changes of the objects on D-Bus, each by signals to it alone.
 
-A peer is told of what it may see, from the call with which it began to look until it leaves the bus or says
-that it has enough. Its rights are looked at again before signals go out. `Objects` (objects.py) owns the
-`Watchers`; each `Watcher` has a task that sends, so that one who is slow, or whose rights take long to be
-decided, holds up nobody. What waits for it is one record for each object that changed, however often it did.
+A peer receives the changes of the objects that it may see, from its first question until it leaves the bus or
+unsubscribes. Its rights are checked again before signals are sent. `Objects` (objects.py) owns the
+`Watchers`. Each `Watcher` has a task of its own that sends, so a slow peer, or a slow check of its rights,
+delays no other. A waiting watcher holds one record for each changed object, however often the object changed.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Watchers:
     """End with `close()`."""
 
     def __init__(self, views: Views, authority: Authority, emit: Emit, emptied: Callable[[], None]) -> None:
-        """`emptied` is called when nobody is left."""
+        """`emptied` is called when no watcher is left."""
         self._views, self._authority, self._emit, self._emptied = views, authority, emit, emptied
         self._watchers: dict[str, Watcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def names(self) -> list[str]:
-        """The unique names of the peers that are told."""
+        """The unique names of the watching peers."""
         return list(self._watchers)
 
     def get(self, name: str) -> Watcher | None:
         return self._watchers.get(name)
 
     def check_room(self, caller: Caller) -> None:
-        """Raises LimitExceeded when there is no room for one more peer of this user."""
+        """Raises LimitExceeded when there is no room for another peer of this user."""
         others = [one.caller for one in self._watchers.values()]
         of_uid = sum(one.uid == caller.uid for one in others)
         in_all = sum(not one.is_administrator for one in others)
@@ -65,7 +65,9 @@ class Watchers:
             )
 
     def add(self, caller: Caller, known: Mapping[Key, View]) -> Watcher:
-        """Begin to tell a peer that is not told yet; `known` is how things are, kept up to date."""
+        """Begin to watch for a new peer. `known` holds the present state of the objects, and is kept up to
+        date.
+        """
         made = Watcher(caller, known, self._views, self._authority, self._emit)
         self._watchers[caller.bus_name] = made
         made.task = asyncio.create_task(self._serve(made), name=f"dbus-watcher {caller.bus_name}")
@@ -74,7 +76,7 @@ class Watchers:
         return made
 
     def remove(self, name: str) -> None:
-        """Tell this peer nothing more."""
+        """Send this peer nothing more."""
         watcher = self._watchers.pop(name, None)
         if watcher is not None and watcher.task is not None:
             watcher.task.cancel()
@@ -95,7 +97,7 @@ class Watchers:
             await asyncio.wait(self._tasks)
 
     async def _serve(self, watcher: Watcher) -> None:
-        """Until the peer is removed, or lost its rights, or the bus is gone."""
+        """Runs until the peer is removed, loses its rights, or the bus is gone."""
         try:
             await watcher.run()
         except LightagentError as err:
@@ -108,7 +110,7 @@ class Watchers:
 
 
 class Watcher:
-    """One peer that is told. `Watchers` makes it and runs it."""
+    """One watching peer. `Watchers` makes it and runs it."""
 
     def __init__(
         self, caller: Caller, known: Mapping[Key, View], views: Views, authority: Authority, emit: Emit
@@ -126,7 +128,7 @@ class Watcher:
         """Which agents it may look at, of those that there was something to tell of."""
 
     def note(self, change: Change) -> None:
-        """Tell this later, together with what else becomes of the object until then."""
+        """Send this change later, together with further changes of the object until then."""
         if not self._may_see(change):
             return
         before = self._pending.get(change.key)
@@ -139,16 +141,16 @@ class Watcher:
         self._wake.set()
 
     def asks(self) -> None:
-        """It asked how things are: until `answered`, no signal may overtake the answer."""
+        """The peer asked for the present state: no signal may overtake the answer before `answered`."""
         self._asking += 1
 
     def answered(self) -> None:
-        """The answer is on its way, or there is none."""
+        """The answer has been sent, or there is none."""
         self._asking -= 1
         self._wake.set()
 
     async def check_rights(self) -> None:
-        """Raises PermissionDenied when it may be told nothing any more."""
+        """Raises PermissionDenied when the peer may no longer receive anything."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._rights_until_s:
             return
@@ -166,7 +168,7 @@ class Watcher:
         """Raises PermissionDenied when its rights are gone, Unavailable when it or the bus is, LimitExceeded
         when it does not read.
         """
-        INTERACTION.set(False)  # of this task: the call that began it may have allowed to ask somebody
+        INTERACTION.set(False)  # in this task: the call that began it may have allowed a question
         await self.check_rights()
         while True:
             await self._wake.wait()
@@ -177,13 +179,15 @@ class Watcher:
             pending, self._pending = self._pending, {}
             await self._look_at({change.agent for change in pending.values()})
             for change in pending.values():
-                if self._is_asking():  # the answer may be older than this: tell it afterwards
+                if self._is_asking():  # the answer may be older than this change: send it afterwards
                     self.note(change)
                 else:
                     await self._tell(change)
 
     async def _look_at(self, agents: set[str]) -> None:
-        """Find out whether it may look at these agents, which holds until its rights are looked at again."""
+        """Find out whether the peer may inspect these agents. The result holds until the next check of its
+        rights.
+        """
         new = agents - self._agents.keys() - {""}
         seen = await self._authority.may_each(self.caller, Operation.INSPECT, new)
         self._agents |= {agent: agent in seen for agent in new}

@@ -1,4 +1,4 @@
-"""What every operation begins with: who asks, whether they may, and what of it they may see.
+"""The common start of every operation: the caller, their permission, and what they may see.
 
 The `Service` owns one `Access`, which all classes of operations share; it lives as long as the daemon.
 """
@@ -31,13 +31,13 @@ LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
 
 
 class Access:
-    """Asks the authority, and finds what a caller names only where they may see it."""
+    """Asks the authority, and looks up named objects among those that the caller may see."""
 
     def __init__(self, authority: Authority, registry: Registry, history: History, now: Now) -> None:
         self._authority, self._registry, self._history, self._now = authority, registry, history, now
 
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller with what they may see: what the running task does from here on is on their word.
+        """The caller, with `sees_all` set. The running task acts on their behalf from here on.
 
         Raises PermissionDenied.
         """
@@ -48,35 +48,36 @@ class Access:
     async def admit_to(
         self, caller: Caller, operation: Operation, session: str
     ) -> tuple[Caller, Agent, Session]:
-        """As `admit`, for a session that the caller may see. Raises SessionNotFound.
+        """Like `admit`, for a session that the caller may see. Raises SessionNotFound.
 
-        Whoever may not do this at all learns no more than that: only then the session is looked for.
+        The session is looked up after the permission, so a caller without it learns nothing about the
+        session.
         """
         caller = await self.admit(caller, operation)
         agent, found = self.session(caller, session)
         return await self.admit(caller, operation, agent=found.record.agent), agent, found
 
     def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
-        """For a caller who was admitted. Raises SessionNotFound."""
+        """The session, for an admitted caller. Raises SessionNotFound."""
         agent, found = self._registry.session(session)
         if not sees(caller, found.record.owner):
             raise session_not_found(session)
         return agent, found
 
     async def inspectable(self, caller: Caller, agents: Iterable[str]) -> frozenset[str]:
-        """Those of the agents that may be in an answer to a caller who was admitted."""
+        """The agents that an answer to an admitted caller may contain."""
         return await self._authority.inspectable(caller, agents)
 
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:
-        """The agents whose events may be in an answer: for `Filter`. None where nothing is to be left out:
-        root sees all, and who asks about one agent was admitted to look at that.
+        """The agents whose events an answer may contain, for `Filter`. None when nothing has to be left out:
+        root sees everything, and a caller who asks about one agent was admitted to inspect it.
         """
         if caller.is_administrator or agent:
             return None
         return await self.inspectable(caller, await asyncio.to_thread(self._history.agents))
 
     async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
-        """For which of the agents the caller may do this without anybody being asked."""
+        """The agents for which the caller may do this. Nobody is asked for a password."""
         return await self._authority.may_each(caller, operation, agents)
 
     async def may_approve(self, caller: Caller, agent: str) -> bool:
@@ -84,13 +85,13 @@ class Access:
         return await self._authority.may(caller, Operation.APPROVE, agent=agent)
 
     async def for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
-        """A turn event as this caller gets it: a question says whether they may answer it."""
+        """A turn event for this caller: a question says whether they may answer it."""
         if event["type"] != ApprovalRequested.type:
             return event
         return {**event, "may_answer": await self.may_approve(caller, agent)}
 
     def sight(self, caller: Caller, agent: str) -> Sight:
-        """What the caller may see while a stream goes on, of one agent or of all."""
+        """The caller's permissions during a stream, about one agent or all."""
         return Sight(self._authority, caller, agent)
 
     def visible(self, caller: Caller, agent: Agent) -> list[Session]:
@@ -98,13 +99,13 @@ class Access:
         return [one for one in agent.sessions.values() if not one.deleted and sees(caller, one.record.owner)]
 
     def check_open(self) -> None:
-        """Raises ShuttingDown when the daemon takes no new work."""
+        """Raises ShuttingDown when the daemon accepts no new work."""
         if self._now.draining:
             raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
 
 
 def sees(caller: Caller, owner: int) -> bool:
-    """Whether a caller who was admitted may see what belongs to a uid."""
+    """Whether an admitted caller may see what belongs to a uid."""
     return caller.viewer in (None, owner)
 
 
@@ -120,9 +121,9 @@ def is_last_event(event: api.TurnEvent) -> bool:
 
 
 def leave_out_long(sizes: list[int]) -> list[int]:
-    """The places in a list of questions whose long texts are left out, so that none keeps others from view.
+    """The places in a list of questions whose long texts are left out, so that the list holds every question.
 
-    `sizes` are the characters of each; short ones and as many others as there is room for stay whole.
+    `sizes` are the numbers of characters. Short texts stay whole, and so do others as far as there is room.
     """
     room, left_out = LISTED_CHARS, []
     for at, size in enumerate(sizes):

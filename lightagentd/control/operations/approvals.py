@@ -1,7 +1,7 @@
 """The operations on approvals.
 
-Whoever may see a session may see what is asked in it. Approving needs `Operation.APPROVE`, whoever's session
-it is: that a call comes from one's own session is no reason to allow it. Denying is for the owner too.
+A caller who may see a session may see its approvals. Approving needs `Operation.APPROVE` in any session: a
+call from one's own session is not approved for that reason. The owner may deny without it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         return _info(answered, may_approve=False)
 
     async def _admit_to(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
-        """For an approval that the caller may look at. Raises ApprovalNotFound, PermissionDenied."""
+        """The approval, if the caller may see it. Raises ApprovalNotFound, PermissionDenied."""
         caller = await self._access.admit(caller, Operation.INSPECT)
         found = self._kept.get(approval)
         if not sees(caller, found.owner):

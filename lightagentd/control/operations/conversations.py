@@ -1,4 +1,4 @@
-"""The operations on what is said in sessions: prompts, answers, messages, and watching it happen."""
+"""The operations on conversations in sessions: prompts, answers, messages, and watching a session."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
     async def _session_for(
         self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
     ) -> tuple[Agent, Session]:
-        """Where a prompt goes. A session that is made for it becomes the current one, if that is wanted."""
+        """The session for a prompt. A newly made session becomes the current one, if that is wanted."""
         if session:
             running, found = self._access.session(caller, session)
             if agent and running.name != agent:
@@ -215,7 +215,7 @@ def check_timeout(timeout_s: float | None) -> None:
 
 
 def _waits_for(session: Session) -> api.TurnEvent | None:
-    """The request that the running turn waits with, for somebody who comes only now."""
+    """The request that the running turn waits for, for a client that attaches late."""
     turn = session.running
     latest = turn.stream.latest if turn is not None and turn.is_waiting else None
     return latest if latest is not None and latest["type"] in REQUESTS else None

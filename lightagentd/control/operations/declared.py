@@ -1,11 +1,11 @@
-"""How an operation is declared: once, for every control plane.
+"""Declares an operation once, for every control plane.
 
 A class of operations names its interface and marks its methods with `method` or `stream`. The docstrings of
 the class and of the methods are the documentation on the wire. The parameters after the caller are those on
-the wire, where a name has no underscore at its end; one with a default may be left out or null. A `Filter`
-stands for one parameter for each of its fields.
+the wire; a trailing underscore is dropped from the name. A parameter with a default may be left out or null.
+A `Filter` stands for one parameter for each of its fields.
 
-The planes are made from `methods_of` when they are imported. Nothing here keeps state.
+The planes use `methods_of` when they are imported. This module keeps no state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Operations:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What a decorator says of an operation: its name on the wire, and that of its result."""
+    """What a decorator says about an operation: its name on the wire, and the name of its result."""
 
     name: str
     returns: str = ""
@@ -53,7 +53,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One parameter on the wire. `field`: it is that field of the operation's `Filter`."""
+    """One parameter on the wire. `field` is the field of the operation's `Filter` that it sets."""
 
     name: str
     annotation: Any
@@ -153,7 +153,7 @@ def _method(operations: type[Operations], name: str, mark: Mark) -> Method:
 
 
 def _parameters(given: inspect.Parameter, annotation: Any) -> list[Parameter]:
-    """The parameters on the wire that one parameter of an operation stands for."""
+    """The parameters on the wire for one parameter of an operation."""
     if annotation is not Filter:
         required = given.default is given.empty
         name = given.name.removesuffix("_")

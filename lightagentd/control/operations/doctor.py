@@ -1,6 +1,6 @@
-"""`lactl doctor`'s half inside the daemon: it tries each worker's sandbox, and looks at what only it knows.
+"""The daemon's half of `lactl doctor`: tests each worker's sandbox, and reports what only the daemon knows.
 
-Each worker that is tried is an event `daemon.doctor`, before and after.
+Each tested worker is an event `daemon.doctor`, before and after the test.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         return found + [note("daemon", f"problem {number}", text, remedy) for number, text in problems]
 
     def _descriptors(self) -> api.Finding:
-        """How many descriptors the daemon may open, beside how many clients it is to serve."""
+        """The limit on the daemon's open descriptors, compared with the number of clients it is to serve."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         wanted = self._runtime.now.config.daemon.max_connections
         detail = f"{limit} open files for at most {wanted} connections"
@@ -157,7 +157,7 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         return ok("daemon", "open files", detail)
 
     def _agent_check(self, agent: Agent) -> api.Finding:
-        """Which models an agent has; none is asked, because that costs something."""
+        """The models of an agent. None is called, because that costs money."""
         name = f"agent {agent.name}"
         if agent.state != "running":
             detail = f"is {agent.state}{f': {agent.problem}' if agent.problem else ''}"
@@ -168,7 +168,7 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
 
 
 def _with_remedy(finding: api.Finding, agent: str, effect: Effect) -> api.Finding:
-    """What a sandbox did not hold, with what to do about it."""
+    """A failure of a sandbox, with a remedy."""
     unit = f"lightagent-{effect}@{agent}.service"
     remedy = {
         "not_held": f"systemctl cat {unit} shows what is in force, and systemctl revert {unit} undoes"
@@ -181,7 +181,7 @@ def _with_remedy(finding: api.Finding, agent: str, effect: Effect) -> api.Findin
 
 
 def _leftovers() -> api.Finding:
-    """Worker processes that no daemon holds any more."""
+    """Worker processes that no daemon owns any more."""
     parents: dict[int, int] = {}
     words: dict[int, list[str]] = {}
     for entry in Path("/proc").iterdir():
@@ -209,7 +209,7 @@ def _leftovers() -> api.Finding:
 
 
 def _of_a_unit(pid: int) -> bool:
-    """Whether systemd holds it."""
+    """Whether the process belongs to a systemd unit."""
     try:
         return "/lightagent-" in Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
     except OSError:

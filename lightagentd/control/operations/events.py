@@ -1,4 +1,4 @@
-"""The event stream: what was stored, and each event as it comes."""
+"""The event stream: stored events, then new ones."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ class Events(Operations, interface="org.lightagent1.Events"):
 
 
 def stored(event: Event) -> api.StoredEvent:
-    """An event as callers get it."""
+    """A stored event in the form that callers get."""
     return api.StoredEvent(**event.to_dict())

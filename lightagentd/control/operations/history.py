@@ -1,4 +1,4 @@
-"""The operations on what was stored: queries, verification, and the limits of the history."""
+"""The operations on the history: queries, verification and limits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class History(Operations, interface="org.lightagent1.History"):
         return api.EventPage(events=events if oldest_first else events[::-1], next_seq=next_seq)
 
     async def _what_may_be_seen(self, caller: Caller, wanted: Filter, limit: int) -> Filter:
-        """The filter, narrowed to that. Raises PermissionDenied, InvalidArgument."""
+        """The filter, narrowed to what the caller may see. Raises PermissionDenied, InvalidArgument."""
         caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent)
         check_limit(limit)
         agents = await self._access.readable(caller, wanted.agent)
@@ -106,10 +106,12 @@ class History(Operations, interface="org.lightagent1.History"):
         backwards: bool,
         most_bytes: int = 0,
     ) -> tuple[list[Event], int]:
-        """Up to `limit` events that fit, in the order of the search, and where to go on, 0 for the end.
+        """Up to `limit` matching events, in the order of the search, and the position to continue from, 0 for
+        the end.
 
-        Each slice runs in a thread of its own, so that who hangs up ends the search. Ends early when the time
-        is over, and once `most_bytes` are found; without that, raises MessageTooLarge for too much.
+        Each slice runs in a thread of its own, so that the search ends when the caller hangs up. Ends early
+        when the time is over, and once it has `most_bytes`; without that limit, raises MessageTooLarge for
+        too much.
         """
         until_s = asyncio.get_running_loop().time() + within_s
         found: list[Event] = []

@@ -1,7 +1,7 @@
-"""The operations on what agents ask people.
+"""The operations on the questions that agents ask people.
 
-Whoever may see a session may see what is asked in it, and answer if they may prompt its agent: the owner, and
-administrators. To others the question does not exist.
+A caller who may see a session may see its questions, and answer them if they may prompt its agent: the owner,
+and administrators. For others the question does not exist.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Inputs(Operations, interface="org.lightagent1.Inputs"):
         return shown(api.Input, await self._kept.answer(input_, text, uid=caller.uid))
 
     async def _admit_to(self, caller: Caller, input_id: str) -> tuple[Caller, store.Input]:
-        """For a question that the caller may look at. Raises InputNotFound, PermissionDenied."""
+        """The question, if the caller may see it. Raises InputNotFound, PermissionDenied."""
         caller = await self._access.admit(caller, Operation.INSPECT)
         found = self._kept.get(input_id)
         if not sees(caller, found.owner):

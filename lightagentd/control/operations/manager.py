@@ -1,4 +1,4 @@
-"""The operations on the daemon as a whole: its status, and reading its files again."""
+"""The operations on the daemon as a whole: its status, and reloading its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
     @method("GetStatus", returns="status")
     async def status(self, caller: Caller) -> api.Status:
         """The state of the daemon, its workers and its history, and what is wrong."""
-        # Agents that the caller may not look at are in the numbers, and not named.
+        # Agents that the caller may not inspect are counted but not named.
         caller = await self._access.admit(caller, Operation.INSPECT)
         runtime, now, registry = self._runtime, self._runtime.now, self._runtime.registry
         if runtime.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
@@ -87,7 +87,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
 
 
 def _without(problems: list[str], agents: set[str]) -> list[str]:
-    """The problems but those of certain agents."""
+    """The problems, without those of certain agents."""
     about = tuple(
         start for one in agents for start in (f"The agent {one} ", f"The watches of the agent {one} ")
     )

@@ -1,7 +1,7 @@
 """The operations on memories and profiles.
 
-Everybody has their own alone, administrators too: the uid is that of the caller, and there is no way to name
-another. Somebody else's memory is one that does not exist.
+Everybody, administrators included, has access only to their own: the uid is always that of the caller.
+Somebody else's memory is reported as not found.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Memory(Operations, interface="org.lightagent1.Memory"):
         await self._profiles.set(caller.uid, text)
 
     async def _admit_to(self, caller: Caller, memory: str) -> Caller:
-        """For a change of one of the caller's own. Raises MemoryNotFound, PermissionDenied."""
+        """Admit a change of one of the caller's own memories. Raises MemoryNotFound, PermissionDenied."""
         caller = await self._access.admit(caller, Operation.PROMPT)
         found = await self._memories.get(caller.uid, memory)
         if not found.agent:

@@ -1,7 +1,7 @@
-"""The operations on models: which there are, what is known of them, and whether they work.
+"""The operations on models: the list, the facts, and tests.
 
-Whoever may look at an agent sees which models it may ask. A test spends the money of whoever owns the key: of
-the models that an agent has, whoever may prompt that agent may test the first; others are for administrators.
+A caller who may inspect an agent sees its models. A test costs the owner of the key money. A caller who may
+prompt an agent may test its first model; other models are for administrators.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
     # What there is
 
     async def _in_use(self, caller: Caller) -> dict[str, list[str]]:
-        """The models in use, with those of their agents that the caller may look at."""
+        """The models in use, each with its agents that the caller may inspect."""
         found = self._registry.models_in_use()
         seen = await self._access.inspectable(
             caller, {agent for agents in found.values() for agent in agents}
@@ -230,7 +230,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         )
 
     def _state(self, model: str, agents: Sequence[str] = ()) -> _State:
-        """Whether a model can be used, by one of the agents, as far as that shows without asking it."""
+        """Whether a model can be used, by one of the agents, without calling it."""
         if model == RUNBOOK:
             return _State(kind=RUNBOOK)
         failure: ConfigError | None = None
@@ -279,7 +279,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         return found
 
     def _recipe(self, model: str, agent: str) -> Recipe:
-        """How a model is reached, by an agent or, without one, by the configuration. Raises ConfigError."""
+        """The settings to reach a model, from an agent or else from the configuration. Raises ConfigError."""
         definition = self._registry.definitions.agents.get(agent)
         metadata = self._registry.metadata
         if definition is None or model.partition("/")[0] != self._first_of(definition).partition("/")[0]:
@@ -303,7 +303,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
     # Tests
 
     async def _agent_with(self, caller: Caller, model: str) -> str:
-        """An agent whose first model this is, and which the caller may prompt without being asked."""
+        """An agent with this model first that the caller may prompt without authenticating."""
         agents = [
             name
             for name, definition in self._registry.definitions.agents.items()
@@ -313,7 +313,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         return next((agent for agent in agents if agent in allowed), "")
 
     def _recipe_to_test(self, model: str, agent: str) -> Recipe:
-        """What the client of one call is made of, which is not made again.
+        """The settings for a client that serves one test call.
 
         Raises ConfigError, AgentNotFound, and InvalidArgument for the runbook.
         """
@@ -354,7 +354,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         )
 
     def _known(self, client: ModelClient) -> Sequence[api.ModelCheck]:
-        """What is known of the model without asking it."""
+        """The known facts about the model, without calling it."""
         facts = self._registry.metadata.facts(client.name) or Facts(model=client.name)
         if client.window_known and client.context_tokens:
             origin = facts.origins.get("context_tokens", "")
@@ -387,7 +387,7 @@ def _price(facts: Facts) -> api.ModelPrice | None:
 
 
 def _changes(model: str, old: Facts | None, new: Facts | None) -> list[str]:
-    """What is known otherwise than before, as sentences."""
+    """The differences from what was known before, as sentences."""
     found: list[str] = []
     windows = [facts.context_tokens if facts is not None else None for facts in (old, new)]
     if windows[0] != windows[1]:
@@ -407,7 +407,7 @@ def _money(price: Price | None) -> str:
 
 
 def _shown_url(url: str) -> str:
-    """A URL without what may be secret in it."""
+    """A URL without its parts that may be secret."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

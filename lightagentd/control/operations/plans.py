@@ -1,4 +1,4 @@
-"""The operations on plans: whoever may prompt a session may plan in it."""
+"""The operations on plans. A caller who may prompt a session may plan in it."""
 
 from __future__ import annotations
 

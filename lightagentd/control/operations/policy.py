@@ -1,7 +1,7 @@
-"""The operations on policy: which rules are in force, why, and what others would do.
+"""The operations on policy: the rules in force, their decisions, and the effect of other rules.
 
-No operation changes a rule, and none opens a file that a caller names: rules come from policy.d alone, and
-those to be tried come as text.
+No operation changes a rule or opens a file that a caller names: rules come from policy.d alone, and callers
+pass rules to be tried as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The emergency stop.
 
-Its order matters: refuse in memory, mark on disk, kill, and only then whatever takes time or may fail, such
-as storing how the turns ended.
+Its order matters: refuse in memory, mark on disk, kill, and only then the steps that take time or may fail,
+such as storing how the turns ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
         return await self.stop_everything(caller.uid, reason)
 
     async def stop_everything(self, by: int | None, reason: str) -> api.Stopped:
-        """What `panic` does, and SIGUSR1, which names nobody. What goes wrong is in the answer."""
+        """The work of `panic` and of SIGUSR1, which names no caller. Failures are in the answer."""
         stop = self._panic.begin(by, reason)
         _log.critical("emergency stop by %s: %s", "a signal" if by is None else f"uid {by}", stop.reason)
         await self._panic.store(MARK_PATIENCE_S)
@@ -101,7 +101,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
             await asyncio.wait(self._stopping)
 
     async def _store_stop(self, stop: Stop, turns: int, workers: int) -> list[str]:
-        """Store that everything was stopped and how each turn ended; gives what could not be stored."""
+        """Store the stop and the end of each turn; returns the parts that could not be stored."""
         problems: list[str] = []
         try:
             panicked = Panicked(by=stop.by, message=stop.reason, turns=turns, workers=workers)

@@ -1,7 +1,7 @@
-"""Every operation of the daemon, once. The control planes translate names, types and errors, no more.
+"""Every operation of the daemon, once. The control planes only translate names, types and errors.
 
-Each operation takes the caller first and checks what they may do before anything else. Operations raise
-LightagentError only. `INTERFACES` is what the planes are made from.
+Each operation takes the caller first and checks their permission before anything else. Operations raise
+LightagentError only. The planes are made from `INTERFACES`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """The operations, one object for each noun. The daemon makes it, and owns everything that it works on."""
+    """The operations, one object for each noun. The daemon makes it, and owns all parts that it works on."""
 
     def __init__(self, runtime: Runtime) -> None:
         registry, history, panic = runtime.registry, runtime.history, runtime.panic

@@ -1,7 +1,7 @@
 """The operations on sessions as a whole: make, list, switch, rename, pause, fork, delete, export and import.
 
-A session belongs to the uid that made it. To others it does not exist, but to whoever sees all. Those who
-watch a session are told of each change of it. `conversations` has what is said in it.
+A session belongs to the uid that made it. For others it does not exist, except for callers who see all
+sessions. Watchers of a session receive each change of it. `conversations` has the operations on its content.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
     async def begin(
         self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
     ) -> Session:
-        """A new session of a caller who was admitted."""
+        """A new session for an admitted caller."""
         self._access.check_open()
         record = new_record(agent.name, caller.uid, title_from(self._history.redactor.text(title)))
         session = Session(record, self._history)
@@ -229,14 +229,14 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         )
 
     def _changed(self, session: Session) -> api.Session:
-        """The session as it is now, which those who watch it are told, too."""
+        """The session's present state, which is also sent to its watchers."""
         session.check_there()
         tell_of(session)
         return session_info(session)
 
 
 def adopt(agent: Agent, session: Session, *, becomes_current: bool) -> Session:
-    """Take a session that was just stored into memory."""
+    """Load a session that was just stored into memory."""
     before = agent.current_of(session.record.owner)
     agent.adopt(session)
     if becomes_current:
@@ -246,23 +246,23 @@ def adopt(agent: Agent, session: Session, *, becomes_current: bool) -> Session:
 
 
 async def adopted(agent: Agent, making: Coroutine[Any, Any, Session]) -> Session:
-    """A copied session that becomes the current one."""
+    """The copied session, now the current one."""
     return adopt(agent, await making, becomes_current=True)
 
 
 def tell_of(session: Session) -> None:
-    """Tell those who watch a session how it is now."""
+    """Send a session's present state to its watchers."""
     session.stream.emit(turn_events.SessionChanged(session_info=asdict(session_info(session))))
 
 
 def tell_of_former(before: Session | None) -> None:
-    """Tell those who watch the session that was the current one, if it is not that any more."""
+    """Notify the watchers of the former current session, if another one is current now."""
     if before is not None and not before.is_current:
         tell_of(before)
 
 
 def session_info(session: Session) -> api.Session:
-    """A session as callers get it."""
+    """A session in the form that callers get."""
     return shown(
         api.Session,
         session.record,
@@ -275,7 +275,7 @@ def session_info(session: Session) -> api.Session:
 
 
 def _of_bounded_size(text: str) -> str:
-    """Raises MessageTooLarge for what no answer can hold."""
+    """Raises MessageTooLarge for content too large for an answer."""
     room = MAX_MESSAGE_BYTES - _ROOM_BYTES
     if len(text) > room or len(json.dumps(text)) > room:
         raise MessageTooLarge(

@@ -1,9 +1,8 @@
-"""The operations that only read what is stored, answered from the store itself: no daemon takes part.
+"""The read-only operations on stored data, answered from the store itself without a daemon.
 
 They run in a child process with the rights of the store's owner (`events.backup.stored.run_as_owner`), who
-sees all. The methods, their parameters and their replies are those of the Varlink interfaces. What only a
-running daemon knows is not in the answers: a session is `idle` here, however many turns are stored as
-`queued`.
+sees everything. The methods, their parameters and their replies are those of the Varlink interfaces. The
+answers lack what only a running daemon knows: a session is `idle` here, even with turns stored as `queued`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _NEEDS_DAEMON = "Leave --stored out: only the running daemon knows that."
 
 
 class _StoredAccess(Access):
-    """Of a caller who may see all of a history."""
+    """The access of a caller who may see the whole history."""
 
     def __init__(self, history: WritingHistory) -> None:
         self._history = history
@@ -117,7 +116,7 @@ class _StoredSessions(Sessions):
         return replace(session_info(found), queued=self._waiting().count(session))
 
     def _waiting(self) -> list[str]:
-        """The session of each turn that is stored and not over."""
+        """The session of each stored turn that has not ended."""
         return [str(turn["session"]) for turn in self._history.state("turns").values()]
 
 
@@ -134,7 +133,9 @@ _ANSWERED = (
 
 
 def answer(state: str, method: str, parameters: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The replies to a call, for `run_as_owner`. Raises what the daemon's method does, and MethodNotFound."""
+    """The replies to a call, for `run_as_owner`. Raises the errors of the daemon's method, and
+    MethodNotFound.
+    """
     reading = open_stored(Path(state) / "history")
     try:
         if method not in _ANSWERED:
@@ -148,12 +149,12 @@ def answer(state: str, method: str, parameters: dict[str, Any]) -> Iterator[dict
 def _replies(
     reading: StoredHistory, method: str, caller: Caller, parameters: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    history = cast(WritingHistory, reading)  # what these operations use of it is what both have
+    history = cast(WritingHistory, reading)  # these operations use only what both classes have
     history.redactor = Redactor()  # nothing is stored here, so there is nothing to be found
     access = _StoredAccess(history)
     of: dict[type[Operations], Operations] = {
         Events: _StoredEvents(history),
-        History: History(access, history, cast("Upkeep", None), cast("Now", None)),  # which no query needs
+        History: History(access, history, cast("Upkeep", None), cast("Now", None)),  # no query needs it
         Sessions: _StoredSessions(access, history),
     }
     [declared] = [

@@ -1,4 +1,4 @@
-"""The operations on tools: what there is, which functions a model is offered, and a call without a model."""
+"""The operations on tools: the list, the functions offered to a model, and a call without a model."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
 
 
 def _choices(toolbox: Toolbox, chosen: Choice, ranked: list[Hit], *, whole: bool) -> list[api.ToolChoice]:
-    """What fits, the best first, then what is always there."""
+    """The tools that match, best first, then those that are always offered."""
     always, kept = frozenset(chosen.always), frozenset(chosen.chosen)
     told = [
         _info(

@@ -1,8 +1,8 @@
-"""Taking back what a call changed: which calls that can be, and what to do about the others.
+"""Undoes the changes that a call made: lists calls that can be undone, and explains why others cannot.
 
-Only changes of files can be taken back, by the action `undo` of the tool file, in the worker that made them.
-It is a `change` like any other: through policy, with the caller's own approval, and itself taken back in the
-same way. What was called is read from the history's index of topics, so nothing is stored for it.
+Only changes of files can be undone, by the action `undo` of the tool file, in the worker that made them. An
+undo is a `change` like any other: it goes through policy, with the caller's own approval, and can itself be
+undone. The calls are read from the history's index of topics, so nothing extra is stored.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
                 yield await self._access.for_caller(event, caller, wanted.agent)
 
     async def _readable_by(self, caller: Caller, agent: str) -> Filter:
-        """The events that may be looked through for a caller, of one agent or of all."""
+        """The events that may be searched for a caller, of one agent or of all."""
         return Filter(agent=agent, viewer=caller.viewer, agents=await self._access.readable(caller))
 
     def _find(self, caller: Caller, readable: Filter, call_id: str) -> api.Change:
-        """In a thread."""
+        """Find the call. Runs in a thread."""
         agent = readable.agent
         changes = self._changes(readable)
         if call_id:
@@ -105,11 +105,11 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
         return found
 
     def _changes(self, readable: Filter) -> list[api.Change]:
-        """The newest changes of files first, with what took each back."""
+        """The newest changes of files first, each with the call that undid it."""
         events = self._history.of_topic("tool.file", readable, LISTED)
         undone: dict[str, str] = {}
         found: list[api.Change] = []
-        for event in events:  # newest first: an undo is seen before what it took back
+        for event in events:  # newest first: an undo comes before the change it undid
             change = _change(event, undone)
             if change is not None:
                 found.append(change)
@@ -118,7 +118,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
         return found
 
     def _why_not(self, readable: Filter, call_id: str) -> NotFound | Conflict:
-        """What became of a call that cannot be taken back, and what to do about it."""
+        """Why a call cannot be undone, and what to do instead."""
         intent = self._event_of(_DISPATCH, readable, call_id)
         data: dict[str, Any] = (intent.data or {}) if intent is not None else {}
         if not data.get("tool"):
@@ -150,7 +150,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
         )
 
     def _event_of(self, topic: str, readable: Filter, call_id: str) -> Event | None:
-        # A call is named by its id, whichever agent made it.
+        # The id alone names a call, whichever agent made it.
         wanted = replace(readable, agent="")
         return self._history.find_in_topic(
             topic, lambda event: wanted.wants(event) and (event.data or {}).get("call_id") == call_id

@@ -1,7 +1,7 @@
 """The operations on usage and budgets.
 
-Users may see what their own sessions and turns took, and what they took in all. What an agent took goes to
-whoever may look at that agent; what others took, and everybody together, to whoever sees all sessions.
+Users may see the usage of their own sessions and turns, and their own total. An agent's usage is for callers
+who may inspect the agent. The usage of others, and the overall total, are for callers who see all sessions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
         ]
 
     async def _visible_rows(self, caller: Caller, scope: str, rows: list[Row]) -> list[Row]:
-        """Those that the caller may see; sessions and agents that are gone are left out."""
+        """The rows that the caller may see; deleted sessions and removed agents are left out."""
         viewer = caller.viewer
         if scope in ("session", "agent", "turn"):
             seen = await self._access.inspectable(caller, self._registry.agents)
@@ -110,7 +110,7 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
 
 
 def _fits(row: Row, scope: str, name: str) -> bool:
-    """Whether a row is one that was asked for: by its name, or of turns by that of their session."""
+    """Whether a row was asked for: by its name, or for turns by the name of their session."""
     return not name or row.name == name or (scope == "turn" and row.whose.get("session") == name)
 
 

@@ -1,7 +1,7 @@
 """The Varlink interfaces, made from the declarations of the operations.
 
-One instance of each interface is made for each connection, because it holds the caller, whom the kernel
-named (`SO_PEERCRED`). Errors of the operations pass through as they are. The files in `packaging/varlink/`
+Each connection has its own instance of each interface, because the instance holds the caller that the kernel
+identified (`SO_PEERCRED`). Errors of the operations pass through unchanged. The files in `packaging/varlink/`
 are generated from this module: `python -m lightagentd.control.varlink.interfaces packaging/varlink`.
 """
 
@@ -57,7 +57,7 @@ class Errors(VarlinkInterface, name="org.lightagent1"):
 
 
 class Bound:
-    """An interface of one connection."""
+    """An interface bound to one connection."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self.service = service

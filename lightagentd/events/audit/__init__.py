@@ -1,1 +1,1 @@
-"""What shows tampering: signed checkpoints, verification, the comparison with the journal."""
+"""Reveals tampering: signed checkpoints, verification, and the comparison with the journal."""

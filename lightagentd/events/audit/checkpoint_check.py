@@ -1,8 +1,8 @@
-"""Whether the checkpoints of a walk are the daemon's, and fit the events that they cover.
+"""Checks that the checkpoints of a walk are the daemon's, and fit the events that they cover.
 
 Each start of the daemon first stores its key and a checkpoint of the history that it found (`checkpoints`).
-So a chain that was rewritten without the key shows: old checkpoints do not fit it, and a start without a
-checkpoint is not the daemon's.
+So a chain that was rewritten without the key is detected: old checkpoints do not fit it, and a start without
+a checkpoint is not the daemon's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LOOKED_AT = 64
 
 
 class CheckpointCheck:
-    """Hears of each checkpoint and start. `keys` are trusted public keys by fingerprint; None for those that
-    the history names.
+    """Receives each checkpoint and start. `keys` are trusted public keys by fingerprint; None trusts the keys
+    that the history names.
     """
 
     def __init__(self, environment: Environment, keys: Mapping[str, bytes] | None) -> None:
@@ -47,7 +47,7 @@ class CheckpointCheck:
         self._key_of_start = False
 
     def learn(self, first: int) -> None:
-        """Know the keys that are named before the first event: retention keeps the newest one's."""
+        """Learn the keys named before the first event; retention keeps the event of the newest key."""
         for event in self._checkpoints_before(first):
             if (public := _public_in(event)) is not None:
                 self._known.setdefault(fingerprint(public), public)
@@ -74,7 +74,7 @@ class CheckpointCheck:
         self._key_of_start = False
 
     def finish(self) -> None:
-        """The walk is over. Raises BadRecord."""
+        """End the walk. Raises BadRecord."""
         self._check_owed()
         if self._trusted is not None and self._foreign[0]:
             seq, key = self._foreign
@@ -109,7 +109,7 @@ class CheckpointCheck:
         if key not in self._known:
             self._note_foreign(event.seq, key)
             if not self._key_seq:
-                return  # retention has removed what named it; a later checkpoint covers this one
+                return  # retention removed its key's event; a later checkpoint covers this one
             raise BadRecord(event.seq, f"{at} was forged: no event names its key {short(key)}")
         if not signed_by(self._known[key], covered, wanted, text_in(data, "signature")):
             raise BadRecord(event.seq, f"{at} was forged: its signature is wrong")
@@ -136,8 +136,8 @@ class CheckpointCheck:
             )
 
     def signed_before(self, seq: int) -> tuple[int, str] | None:
-        """Number and hash that the newest good checkpoint before an event covers, where the stored record has
-        that hash, too; None when there is none nearby. What it needs to know of keys is heard by this.
+        """Number and hash covered by the newest good checkpoint before an event, if the stored record has the
+        same hash; None when there is none nearby. Learns the keys that it needs.
         """
         events = self._checkpoints_before(seq)
         named = {fingerprint(public): public for event in events if (public := _public_in(event)) is not None}
@@ -155,7 +155,7 @@ class CheckpointCheck:
         return None
 
     def _checkpoints_before(self, seq: int) -> list[Event]:
-        """Those next before an event, newest first."""
+        """The closest checkpoints before an event, newest first."""
         db = self._environment.db
         with self._environment.reading() as txn:
             keys = islice(descending(txn, db["by_topic"], index_prefix(TOPIC), seq_key(seq)), _LOOKED_AT)

@@ -1,15 +1,14 @@
-"""Signs the history's head now and then, so that nobody without the key can write it anew unnoticed.
+"""Signs the head of the history regularly, so that a rewrite without the key is detected.
 
-`Checkpoints` belongs to the daemon. A checkpoint is an event `daemon.checkpoint`, and so in the journal,
-too; it covers everything up to the event that was the newest. One is made when `checkpoint_events` events
-are not covered, `checkpoint_s` seconds after the first of them, at each start and at the stop; its own
-event alone is no reason for another, so a daemon that does nothing makes none. What could not be stored is
-tried again later.
+`Checkpoints` belongs to the daemon. A checkpoint is an event `daemon.checkpoint`, so it is in the journal
+too; it covers all events up to the newest one at that time. One is made when `checkpoint_events` events are
+not covered, `checkpoint_s` seconds after the first of them, at each start and at the stop. Its own event
+alone is no reason for another one, so an idle daemon makes none. A failed store is retried later.
 
-A start stores two events before all others: the key (`CheckpointKey`), and a checkpoint of what it found.
-So a stretch of history with a start and without a checkpoint was not written by the daemon. Number and
-hash of the newest checkpoint's own event, signed, are kept in `<state>/audit/head.json`: with them the
-next start and `lactl audit verify` see that the file of the history was cut or exchanged.
+A start stores two events before all others: the key (`CheckpointKey`), and a checkpoint of the history it
+found. So a part of the history with a start but without a checkpoint was not written by the daemon. The
+signed number and hash of the newest checkpoint's own event are kept in `<state>/audit/head.json`. With them
+the next start and `lactl audit verify` detect that the history's file was cut or exchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class KeptHead:
-    """What was signed last, as it is kept beside the history."""
+    """The newest signature, as it is kept beside the history."""
 
     seq: int
     hash: str
@@ -54,7 +53,7 @@ class KeptHead:
 
     @staticmethod
     def read(path: Path) -> KeptHead | None:
-        """None when there is none. Raises ValueError for a file that holds something else, OSError."""
+        """None when there is no file. Raises ValueError for invalid content, OSError."""
         try:
             with path.open("rb") as file:
                 content = file.read(_MOST_BYTES)
@@ -91,11 +90,11 @@ class Checkpoints:
         self._broken = ""
 
     def problem(self) -> str:
-        """What is wrong, as a sentence; empty when all is well."""
+        """The present problem as a sentence; empty when there is none."""
         return self._broken
 
     async def start(self) -> None:
-        """Store the key and a checkpoint of what is there, before anything else is. Raises StorageError."""
+        """Store the key, then a checkpoint of the present history. Raises StorageError."""
         self._loop = asyncio.get_running_loop()
         events = [self._key_event()]
         if (broken := await asyncio.to_thread(self._compared)) is not None:
@@ -110,24 +109,24 @@ class Checkpoints:
         self._task = own_task(self._run(), name="checkpoints")
 
     async def close(self) -> None:
-        """Make a last checkpoint, if there are events that none covers; the history is open still."""
+        """Make a last checkpoint, if any event is not covered. The history is still open."""
         if self._task is None:
             return
         task, self._task = self._task, None
         task.cancel()
         await asyncio.wait([task])
         if self._uncovered:
-            with contextlib.suppress(LightagentError):  # the next start signs what it finds
+            with contextlib.suppress(LightagentError):  # the next start signs these events
                 await self.sign()
 
     def committed(self, events: Sequence[Event]) -> None:
-        """In the history's thread: events are on disk. It wakes the loop twice for a checkpoint, at most."""
+        """In the history's thread: events are on disk. Wakes the loop at most twice for each checkpoint."""
         count = sum(event.topic != TOPIC for event in events)
         if not count or self._loop is None:
             return
         with self._lock:
             before, self._uncovered = self._uncovered, self._uncovered + count
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the next start signs what it finds
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the next start signs these events
             if not before:
                 self._loop.call_soon_threadsafe(self._wake.set)
             if before < self._every_events <= self._uncovered:
@@ -135,7 +134,7 @@ class Checkpoints:
 
     async def sign(self) -> None:
         """Make a checkpoint now. Raises StorageError."""
-        with self._lock:  # what is committed from here on is for the next one, even where this one covers it
+        with self._lock:  # later commits count for the next checkpoint, even if this one covers them
             self._uncovered = 0
             self._wake.clear()
             self._full.clear()
@@ -174,7 +173,7 @@ class Checkpoints:
         ).event()
 
     async def _keep(self, newest: Event) -> None:
-        """Sign the event of the checkpoint, too, which nothing in the history covers yet, and keep that."""
+        """Sign the event of the checkpoint, which no later event covers yet, and keep the signature."""
         head = KeptHead(
             seq=newest.seq,
             hash=newest.hash,
@@ -188,7 +187,7 @@ class Checkpoints:
             _log.warning("the newest checkpoint could not be kept in %s: %s", self._head_file, err)
 
     def _compared(self) -> CheckpointBroken | None:
-        """What is wrong with the history, by the head that was kept. It reads the store: for a thread."""
+        """The difference between history and kept head. Reads the store: run it in a thread."""
         try:
             kept = KeptHead.read(self._head_file)
         except (OSError, ValueError) as err:
@@ -208,7 +207,7 @@ class Checkpoints:
         )
 
     def _without_head(self) -> CheckpointBroken | None:
-        """Where nothing is kept there may be no checkpoint with this key, either."""
+        """Without a kept head, the history may not have a checkpoint with this key either."""
         try:
             signed = self._history.find_in_topic(
                 TOPIC, lambda event: (event.data or {}).get("fingerprint") == self.key.fingerprint
@@ -226,7 +225,7 @@ class Checkpoints:
         head_seq = self._history.head_seq
         for seq in range(max(1, head_seq - _LOOKED_BACK + 1), head_seq + 1):
             record = record_of(self._history.environment, seq)
-            with contextlib.suppress(ValueError):  # damaged: it explains nothing, and the start must go on
+            with contextlib.suppress(ValueError):  # damaged, so no explanation; the start must go on
                 event = decode(record or b"")
                 if (event.topic, event.type) in EXPLAINS:
                     return True

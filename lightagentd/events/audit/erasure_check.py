@@ -1,7 +1,7 @@
 """Checks that each event without data has a reason: a later deletion of its session that removed the data.
 
-The deletion (`session.deleted`) says of how many events it took the data. Where all of them are still there,
-the numbers must agree. For each session that was deleted a few numbers are held.
+The deletion (`session.deleted`) gives the number of events whose data it removed. If all of them are still
+there, the numbers must agree. The check holds a few numbers for each deleted session.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ class _Session:
 
 
 class ErasureCheck:
-    """Hears of each event without data and of each deletion, and says at the end whether they fit."""
+    """Receives each event without data and each deletion, and compares them at the end."""
 
     def __init__(self, newest: int) -> None:
-        """`newest` is the newest event now: what is deleted after it may have been read before."""
+        """`newest` is the newest event now; later deletions may affect events that were read before."""
         self._newest = newest
         self._sessions: dict[str, _Session] = {}
         self.erased = 0
         """How many events have no data for a good reason."""
 
     def without_data(self, seq: int, session: str) -> None:
-        """An event of the chain has no data. Raises BadRecord when nothing can explain that."""
+        """An event of the chain has no data. Raises BadRecord when no deletion can explain it."""
         found = self._of(seq, session)
         found.first_open = found.first_open or seq
         found.first = found.first or seq
         found.open += 1
 
     def kept_without_data(self, seq: int, session: str) -> None:
-        """As `without_data`, of an event before the anchor; these come after those of the chain."""
+        """Like `without_data`, for an event before the anchor. Call it after the events of the chain."""
         self._of(seq, session).kept.append(seq)
 
     def forget_kept(self) -> None:
-        """The events before the anchor are looked at anew."""
+        """The events before the anchor are read again."""
         for found in self._sessions.values():
             found.kept.clear()
 
     def deletion(self, event: Event) -> None:
-        """A session was deleted; when the deletion's own data is missing, too, that was heard before."""
+        """A session was deleted. If the deletion's own data is missing too, it was reported first."""
         found = self._of(event.seq, event.session)
         own = 1 if event.data is None else 0
         found.explained += found.open - own
@@ -68,12 +68,12 @@ class ErasureCheck:
         self._said(found, event)
 
     def kept_deletion(self, event: Event) -> None:
-        """As `deletion`, of an event before the anchor."""
+        """Like `deletion`, for an event before the anchor."""
         found = self._of(event.seq, event.session)
         if event.seq > found.tombstone or not found.tombstone:
             self._said(found, event)
         else:
-            found.known = False  # it may have been counted in an earlier look
+            found.known = False  # an earlier read may have counted it
 
     def settle(self, *, whole: bool) -> None:
         """Whether a deletion explains each event without data; in a `whole` history the numbers must agree.

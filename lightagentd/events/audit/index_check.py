@@ -14,7 +14,7 @@ from lightagentd.events.store.layout import BATCH, EVENTS, INDEXES, Environment,
 
 
 class IndexCheck:
-    """Looks for the entries of the records of a walk, and at its end for those that no record has."""
+    """Looks up the index entries of the records of a walk, and at its end finds entries without a record."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -22,7 +22,7 @@ class IndexCheck:
 
     @property
     def entries(self) -> int:
-        """How many entries were found."""
+        """The number of entries found."""
         return sum(self._found.values())
 
     def look_for(self, txn: Any, rows: list[tuple[bytes, bytes]]) -> None:
@@ -32,7 +32,7 @@ class IndexCheck:
             try:
                 event = decode(record)
             except ValueError:
-                return  # the walk comes there, and says what is wrong
+                return  # the walk reads this record later, and reports it
             topic = event.topic.encode()
             for name, key in index_keys(event):
                 if name not in db:
@@ -44,7 +44,7 @@ class IndexCheck:
                 self._found[name] += 1
 
     def find_first(self) -> None:
-        """Raises BadRecord for the first event that an index lacks, else as `finish`."""
+        """Raises BadRecord for the first event that an index lacks; otherwise like `finish`."""
         key = b"\0"
         while True:
             with (
@@ -59,13 +59,13 @@ class IndexCheck:
         self.finish()
 
     def finish(self) -> None:
-        """Raises BadRecord for an entry of an index that is not that of an event."""
+        """Raises BadRecord for an index entry without an event."""
         db = self._environment.db
         with self._environment.reading() as txn:
             beside = [
                 name for name in INDEXES if name in db and txn.stat(db[name])["entries"] != self._found[name]
             ]
-        for name in beside:  # or events were looked at in part, or went meanwhile: that is not worth a word
+        for name in beside:  # or the walk was partial, or events were removed meanwhile: not worth a report
             self._walk(name)
 
     def _walk(self, name: str) -> None:

@@ -5,9 +5,9 @@ begin with an underscore are set by journald (systemd.journal-fields(7)). An ent
 `_SYSTEMD_UNIT` is its unit and `_UID` its user. Any other entry with the fields of an event is listed as
 forged.
 
-Entries come from journalctl(1) as lines of JSON, some at a time; of the history one bit for each event is
-held. What the journal lacks is told apart: what was rotated away, what the daemon said that it could not send
-(`journald`), what is on its way, and the rest.
+Entries come from journalctl(1) as lines of JSON, in batches. The comparison holds one bit for each event of
+the history. Events that the journal lacks are classified: rotated away, reported by the daemon as not sent
+(`journald`), on their way, and unexplained.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NOT_FULL = re.compile(rb"[^\xff]")
 
 @dataclass(kw_only=True)
 class Run:
-    """Events next to each other that are not in the journal, or are other ones there."""
+    """Consecutive events that differ between history and journal, or that one of the two lacks."""
 
     first_seq: int
     last_seq: int
@@ -63,7 +63,9 @@ class Run:
 
 @dataclass(kw_only=True)
 class JournalAudit:
-    """What the comparison found. `runs` is what the history lacks or has otherwise: none when all is well."""
+    """The result of the comparison. `runs` are events that the journal has and the history lacks or has with
+    other content; empty when all is well.
+    """
 
     entries: int = 0
     """Entries of the daemon about events."""
@@ -92,8 +94,8 @@ def compare(
     since_us: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> JournalAudit:
-    """Compare the journal's entries with the history, but those about events before `since_seq`, and those
-    from before `since_us`. `uid` is that of the daemon's user. Raises StorageError, HistoryDamaged.
+    """Compare the journal's entries with the history, except entries about events before `since_seq`, and
+    entries from before `since_us`. `uid` is the daemon's user. Raises StorageError, HistoryDamaged.
     """
     comparison = _Comparison(environment, uid, since_seq, since_us)
     found = _entries(lines)
@@ -105,7 +107,7 @@ def compare(
 
 
 def _entries(lines: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Those of the entries that have a field of ours."""
+    """The entries with a field of ours."""
     while line := lines.readline(_LINE_BYTES):
         if not line.endswith(b"\n"):
             while (rest := lines.readline(_LINE_BYTES)) and not rest.endswith(b"\n"):
@@ -120,7 +122,7 @@ def _entries(lines: BinaryIO) -> Iterator[dict[str, Any]]:
 
 
 class _Comparison:
-    """One comparison; `found` grows with it."""
+    """One comparison. `found` collects the results."""
 
     def __init__(self, environment: Environment, uid: int, since_seq: int, since_us: int) -> None:
         self.found = JournalAudit()
@@ -159,7 +161,7 @@ class _Comparison:
                     self._gaps.append((first, last))
 
     def _look_up(self, seq: int, wanted: object, record: bytes | None, time_us: int, *, own: bool) -> None:
-        """`own` when the entry is that of the event, and not one about it."""
+        """`own` when the entry is the event itself, and not one about it."""
         found = self.found
         if own:
             found.entries += 1
@@ -196,7 +198,7 @@ class _Comparison:
             runs.append(Run(first_seq=seq, last_seq=seq, time_us=time_us, why=why))
 
     def _explain(self, entry: dict[str, Any], record: bytes) -> None:
-        """An event that says that another history was put in place explains what the journal had before."""
+        """An event that reports a replaced history explains older entries in the journal."""
         if entry.get("LIGHTAGENT_TOPIC") != "daemon.history":
             return
         if entry.get("LIGHTAGENT_TYPE") not in ("installed", "set_aside"):
@@ -237,7 +239,7 @@ class _Comparison:
             )
 
     def finish(self) -> JournalAudit:
-        """What was found, with what the journal lacks."""
+        """The results, with the events that the journal lacks."""
         found = self.found
         found.runs.sort(key=lambda run: run.first_seq)
         if not found.matched:
@@ -257,7 +259,7 @@ class _Comparison:
         return self._head + 1
 
     def _unseen(self, first: int) -> Iterator[tuple[int, int]]:
-        """First and last of each row of events that the journal does not have, from an event on."""
+        """First and last of each run of events that the journal lacks, from an event on."""
         end = self._head - self._base + 1
         if end > 0:
             self._seen.extend(bytes(max(0, end // 8 + 1 - len(self._seen))))
@@ -283,7 +285,7 @@ class _Comparison:
             yield self._base + begun, self._head
 
     def _told_apart(self, first: int, last: int) -> Iterator[Run]:
-        """The rows in one that the journal lacks, each with its reason."""
+        """The runs within one that the journal lacks, each with its reason."""
         for low, high in sorted(self._gaps):
             if low <= last and high >= first:
                 if low > first:
@@ -294,7 +296,7 @@ class _Comparison:
             yield Run(first_seq=first, last_seq=last, time_us=0, why=self._why(last))
 
     def _why(self, last: int) -> str:
-        """Why the journal lacks a row of events that ends with this one."""
+        """Why the journal lacks the run of events that ends with this one."""
         record, after = record_of(self._environment, last), record_of(self._environment, last + 1)
         if last == self._head and record is not None:
             age_us = time.time_ns() // 1000 - decode(record).time_us
@@ -312,5 +314,5 @@ def _number(entry: dict[str, Any], name: str) -> int:
 
 
 def _shown(value: object) -> str:
-    """A field of an entry that is not trusted, as text of bounded length."""
+    """A field of an untrusted entry as text of bounded length."""
     return "" if value is None else str(value)[:200]

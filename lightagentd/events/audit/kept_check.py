@@ -1,8 +1,8 @@
 """Checks the events that retention kept before the anchor: all are there, unchanged, and no others.
 
-Each event `pruned` lists what stays of its part of the chain; a later one about the same part replaces it.
-Some of them are before the anchor themselves and then listed by later ones, so the newest are read first.
-One bit for each event before the anchor is held.
+Each event `pruned` lists the kept events of its part of the chain; a later one about the same part replaces
+it. Some of these events are before the anchor themselves and listed by later ones, so the newest are read
+first. The check holds one bit for each event before the anchor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lightagentd.events.store.layout import BATCH, EVENTS, Environment
 
 
 class KeptCheck:
-    """Hears of each `pruned` of the chain, and compares what they list at the end."""
+    """Receives each `pruned` of the chain, and compares the listed events at the end."""
 
     def __init__(self, environment: Environment, erasures: ErasureCheck) -> None:
         self._environment = environment
@@ -34,13 +34,13 @@ class KeptCheck:
         self.kept = 0
 
     def pruned(self, event: Event) -> None:
-        """Retention has removed something."""
+        """Retention removed events."""
         self.heard.append(event.seq)
         data = event.data or {}
         self.began_behind(data.get("last_seq"), data.get("last_hash"))
 
     def began_behind(self, seq: object, event_hash: object) -> None:
-        """An event says that the chain begins behind that one."""
+        """An event says that the chain begins after that one."""
         if isinstance(seq, int) and isinstance(event_hash, str) and event_hash:
             self._anchors.add((seq, event_hash))
 
@@ -57,7 +57,7 @@ class KeptCheck:
             self._check_unlisted()
 
     def check_listed(self) -> None:
-        """Compare all that is listed. Raises BadRecord for the first event that is not what it was."""
+        """Compare all listed events. Raises BadRecord for the first event that changed."""
         self.kept = 0
         self._marks = bytearray(self.anchor[0] // 8 + 1)
         self._erasures.forget_kept()
@@ -69,11 +69,11 @@ class KeptCheck:
             said = -heapq.heappop(waiting)
             record = record_of(self._environment, said)
             if record is None and said <= self.anchor[0]:
-                continue  # removed since it was heard: a later one replaces it, or nothing is left of it
+                continue  # removed meanwhile: a later list replaces this one, or nothing of the part is left
             data = decoded(said, record or b"").data or {}
             part = data.get("first_seq")
             if type(part) is not int or part in parts:
-                continue  # a later one says what of this part is there now
+                continue  # a later one lists this part
             parts.add(part)
             for seq, wanted in _pairs(data.get("kept")):
                 if not 0 < seq <= self.anchor[0]:
@@ -110,7 +110,7 @@ class KeptCheck:
         return event
 
     def _check_unlisted(self) -> None:
-        """Raises BadRecord for the first event before the anchor that is not to be there."""
+        """Raises BadRecord for the first event before the anchor that no list has."""
         key = b"\0"
         while True:
             with (

@@ -1,4 +1,4 @@
-"""A record that is not what it was: the error of all checks, and the close look at one record."""
+"""Changed records: the error of all checks, and the close examination of one record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightagentd.events.store.layout import EVENTS, Environment, seq_key
 
 
 class BadRecord(Exception):
-    """The number of the event at which it shows, and a sentence about it without a full stop."""
+    """The number of the bad event, and a sentence about it without a full stop."""
 
     def __init__(self, seq: int, reason: str) -> None:
         super().__init__(reason)
@@ -20,7 +20,7 @@ class BadRecord(Exception):
 
 
 def decoded(seq: int, record: bytes) -> Event:
-    """The event in a record whose bytes are not trusted. Raises BadRecord."""
+    """The event in a record with untrusted bytes. Raises BadRecord."""
     try:
         return decode(record)
     except ValueError as err:
@@ -35,12 +35,12 @@ def record_of(environment: Environment, seq: int) -> bytes | None:
 
 
 def hash_of(record: bytes) -> str:
-    """The hash of an event, from its record: that of the header's bytes."""
+    """The hash of an event, computed from the header's bytes in its record."""
     return hashlib.sha256(record.partition(b"\n")[0]).hexdigest()
 
 
 def hash_at(environment: Environment, seq: int) -> str:
-    """The hash of an event by its number; that of the anchor, too, and empty for one that is not there."""
+    """The hash of an event by its number, also of the anchor; empty for an event that is not there."""
     anchor_seq, anchor_hash = environment.anchor()
     if seq == anchor_seq:
         return anchor_hash
@@ -49,7 +49,7 @@ def hash_at(environment: Environment, seq: int) -> str:
 
 
 def text_in(data: dict[str, Any], name: str) -> str:
-    """A field that is to be text; empty when it is something else."""
+    """A field that must be text; empty when it has another type."""
     value = data.get(name)
     return value if isinstance(value, str) else ""
 
@@ -63,9 +63,8 @@ def checked(
     links: tuple[str, str],
     first: int,
 ) -> dict[str, Any]:
-    """The header of the record that must be number `seq`, where `links` are the hashes of the two before it.
-
-    Raises BadRecord.
+    """The header of the record with number `seq`. `links` are the hashes of the two records before it. Raises
+    BadRecord.
     """
     if key != seq_key(seq):
         if len(key) != 8 or key < seq_key(seq):
@@ -103,7 +102,7 @@ def header_of(line: bytes, seq: int) -> dict[str, Any]:
 
 
 def _next_names(environment: Environment, seq: int) -> str | None:
-    """The hash that the record after number `seq` names as the one before it, if there is such a record."""
+    """The previous hash that the record after number `seq` names, if there is such a record."""
     record = record_of(environment, seq + 1)
     if record is None:
         return None

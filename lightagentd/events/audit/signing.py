@@ -52,7 +52,7 @@ _HOW = (
 
 
 def checkpoint_text(seq: int, event_hash: str) -> bytes:
-    """What is signed: everything up to an event, as its hash stands for it."""
+    """The signed text, which covers all events up to this one through its hash."""
     return f"lightagentd checkpoint 1\n{seq}\n{event_hash}\n".encode()
 
 
@@ -62,13 +62,13 @@ def fingerprint(public: bytes) -> str:
 
 
 def short(key: str) -> str:
-    """A fingerprint as sentences have it."""
+    """A fingerprint, shortened for sentences."""
     return key[:SHOWN_DIGITS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SigningKey:
-    """A private key that was loaded. `made` when this start made it, `source` says where it lies."""
+    """A loaded private key. `made` when this start made it; `source` is its place."""
 
     public: bytes
     source: str
@@ -104,9 +104,9 @@ def signed_by(public: bytes, seq: int, event_hash: str, signature: str) -> bool:
 
 
 def signing_key(folder: Path) -> SigningKey:
-    """The daemon's key: the credential's, else the one in a folder, which is made where there is none.
+    """The daemon's key: from the credential, else from a folder, where it is made if it is missing.
 
-    Leaves the public key in the folder. Raises ConfigError for a key that cannot be used, StorageError.
+    Writes the public key to the folder. Raises ConfigError for an unusable key, StorageError.
     """
     given = _credential()
     try:
@@ -122,7 +122,7 @@ def signing_key(folder: Path) -> SigningKey:
 
 
 def public_keys(files: Iterable[Path]) -> dict[str, bytes]:
-    """Public keys by their fingerprints: of PEM, Base64 or 32 raw bytes. Raises InvalidArgument, OSError."""
+    """Public keys by fingerprint, from PEM, Base64 or 32 raw bytes. Raises InvalidArgument, OSError."""
     found = {}
     for path in files:
         with path.open("rb") as file:
@@ -186,7 +186,7 @@ def _loaded(content: bytes, source: str, *, made: bool = False) -> SigningKey:
         else:
             private = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        private = None  # the library's words may hold what was in the file
+        private = None  # the library's message may quote the file
     if not isinstance(private, Ed25519PrivateKey):
         raise ConfigError(f"{source} holds no Ed25519 key to sign the history with.", suggestion=_HOW)
     return SigningKey(

@@ -1,9 +1,8 @@
 """The work of `lactl audit verify`, with the rights of the store's owner (`stored.run_as_owner`).
 
-It walks the chain, and compares it with the kept head and with the journal, which comes through a descriptor.
-
+It walks the chain, and compares it with the kept head and with the journal, which it reads from a descriptor.
 It trusts the given public keys, else the daemon's own in `<state>/audit`, and the signed hash of the newest
-event, which the daemon keeps there, too.
+event, which the daemon keeps there too.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _chain(state: Path, terms: Terms) -> Verification:
     history = state / "history"
     while True:
         place = history.stat().st_ino
-        kept = _kept_head(state / "audit" / HEAD_FILE)  # before the store: that only grows
+        kept = _kept_head(state / "audit" / HEAD_FILE)  # read before the store, which only grows
         environment = Environment(history, read_only=True)
         try:
             found = _verified(environment, state, terms, kept)
@@ -93,7 +92,7 @@ def _chain(state: Path, terms: Terms) -> Verification:
             environment.close()
         if found.ok or place == history.stat().st_ino:
             return found
-        # The daemon has exchanged the file to compact it; what was walked is an old one.
+        # The daemon has exchanged the file to compact it; the walk read the old one.
 
 
 def _verified(
@@ -129,7 +128,7 @@ def _is_signed(kept: KeptHead, public: bytes) -> bool:
 
 
 def _kept_head(path: Path) -> KeptHead | str | None:
-    """What was signed last, or why that is not known."""
+    """The newest kept signature, or the reason why it is not known."""
     try:
         return KeptHead.read(path)
     except (OSError, ValueError) as err:
@@ -144,7 +143,7 @@ def _own_keys(path: Path) -> dict[str, bytes] | None:
 
 
 def _with_journal(chain: Verification, journal: JournalAudit) -> Verification:
-    """What the chain's verification comes to, with what the journal says of it."""
+    """The result of the chain's verification, combined with that of the journal."""
     if not journal.runs:
         return chain
     run = journal.runs[0]

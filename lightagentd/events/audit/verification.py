@@ -1,13 +1,13 @@
-"""Verifies the chain: finds the first stored record that is not what it was.
+"""Verifies the chain: finds the first stored record that changed.
 
 Each record's header names the hash of the header before it and of its own data (see `model`). The hashes are
-those of the bytes on disk. The walk begins behind the anchor, or at a later checkpoint if the caller wants
-that; events that retention kept before the anchor are compared, too (`kept_check`). Records in the daemon's
+those of the bytes on disk. The walk begins after the anchor, or at a later checkpoint if the caller wants
+that; events that retention kept before the anchor are compared too (`kept_check`). Records in the daemon's
 own format are compared as bytes, without parsing JSON. Any other record is examined, to say what is wrong.
 
-A missing end, and a chain that was rewritten up to its end, show by the signed checkpoints, by the `expected`
-hashes that a caller kept elsewhere, and in the journal (`journal_audit`). Changes of events after the newest
-signature and the newest kept hash cannot be seen.
+A missing end, and a chain rewritten up to its end, are detected by the signed checkpoints, by the `expected`
+hashes that a caller kept elsewhere, and by the journal (`journal_audit`). Changes of events after the newest
+signature and the newest kept hash cannot be detected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KNOWN = re.compile("([0-9]{1,18}):([0-9a-f]{64})")
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What `verify` found: `ok`, or the first record that is not what it was."""
+    """The result of `verify`: `ok`, or the first bad record."""
 
     ok: bool
     events: int
@@ -78,7 +78,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a caller of `verify` wants, beyond the chain itself."""
+    """Options of `verify`."""
 
     keys: Mapping[str, bytes] | None = None
     """Public keys that are trusted, by fingerprint; None for whichever the history names."""
@@ -94,7 +94,7 @@ class Terms:
 
 
 def known_event(text: str) -> tuple[int, str]:
-    """Number and hash of an event that somebody kept, from `SEQ:HASH`. Raises InvalidArgument."""
+    """Number and hash of an event, from `SEQ:HASH`. Raises InvalidArgument."""
     found = _KNOWN.fullmatch(text)
     if found is None:
         raise InvalidArgument(
@@ -123,9 +123,8 @@ def verify(environment: Environment, terms: Terms | None = None) -> Verification
 
 
 def verify_tail(environment: Environment, count: int) -> Verification:
-    """As `verify`, but of the newest `count` events alone; the record before them is taken at its word.
-
-    Raises StorageError.
+    """Like `verify`, for the newest `count` events alone; the record before them is trusted. Raises
+    StorageError.
     """
     newest = environment.newest_seq()
     walk = _Walk(environment, Terms(), tail=max(1, newest - count + 1))
@@ -138,10 +137,10 @@ def verify_tail(environment: Environment, count: int) -> Verification:
 
 
 class _Walk:
-    """One way through the records. `seq` and `prev` are number and hash of the last good one."""
+    """One pass over the records. `seq` and `prev` are number and hash of the last good one."""
 
     def __init__(self, environment: Environment, terms: Terms, *, tail: int = 0) -> None:
-        """With `tail` it begins there, whatever is before."""
+        """With `tail` the walk begins there, and ignores older records."""
         self.environment = environment
         self.terms = terms
         self.checkpoints = CheckpointCheck(environment, terms.keys)
@@ -159,7 +158,7 @@ class _Walk:
         self._indexes = IndexCheck(environment) if terms.indexes else None
 
     def _beginning(self, tail: int) -> tuple[int, bytes, str]:
-        """The first event to be walked, the hash that it must name, and how that is known."""
+        """The first event of the walk, the previous hash that it must name, and the source of that hash."""
         anchor_seq, anchor_hash = self.environment.anchor()
         since = tail or max(self.terms.since_seq, _first_since(self.environment, self.terms.since_us))
         if since <= anchor_seq + 1:
@@ -198,20 +197,20 @@ class _Walk:
                 anchor_seq, anchor_hash = self.environment.anchor()
                 if anchor_seq <= self.seq:
                     raise
-                # Retention removed what was to be read next: the chain goes on behind the new anchor.
+                # Retention removed the next records: the chain continues after the new anchor.
                 self.seq, self.prev, self._before = anchor_seq, anchor_hash.encode(), b""
             else:
                 return
 
     def finish(self) -> None:
-        """What can be said only at the end. Raises BadRecord."""
+        """The checks that are possible only at the end. Raises BadRecord."""
         before: BadRecord | None = None
         while True:
             try:
                 self._finish()
                 break
             except BadRecord as bad:
-                # What was removed meanwhile is explained by an event that was stored with it: hear that, too.
+                # An event stored with the removal explains it: read that too.
                 self.run()
                 if before is not None and (before.seq, before.reason) == (bad.seq, bad.reason):
                     raise
@@ -230,8 +229,8 @@ class _Walk:
             self._indexes.finish()
 
     def kept_bad(self) -> BadRecord | None:
-        """The first bad one of the events before the anchor, where the chain itself is broken. As the walk
-        cannot hear what explains it, something is bad only when it is so twice.
+        """The first bad event before the anchor, when the chain itself is broken. The walk cannot read the
+        explanation of a removal then, so an event counts as bad only when two reads agree.
         """
         before = 0
         for _ in range(_TRIES):
@@ -293,20 +292,20 @@ class _Walk:
         self.seq, self.prev, self._before = seq, prev, before
 
     def _look_closely(self, key: bytes, line: bytes, data: bytes) -> None:
-        """Raises BadRecord, unless the record is good although not as the daemon writes it, or erased."""
+        """Raises BadRecord, unless the record is erased, or good but in another format than the daemon's."""
         seq, links = self.seq + 1, (self.prev.decode(), self._before.decode())
         header = checked(self.environment, key, line, data, seq, links, self.first)
         if not data:
             self.erasures.without_data(seq, str(header.get("session", "")))
 
     def _hear(self, event: Event) -> None:
-        """Take what the history says about itself. Raises BadRecord."""
+        """Process an event that describes the history itself. Raises BadRecord."""
         if event.source == FROM_TOOL:
             return
         if event.topic == DELETED:
             self.erasures.deletion(event)
         elif event.data is None:
-            return  # no deletion explains that, and it was heard
+            return  # no deletion read so far explains it
         elif event.topic == CHECKPOINT:
             self.checkpoints.hear(event, self._before.decode())
         elif (event.topic, event.type) == ("daemon.state", "starting"):
@@ -333,12 +332,12 @@ class _Walk:
     def _compare_expected(self, found: bytes) -> None:
         seq, wanted = self._expected.pop()
         if found.decode() != wanted and self.unexpected is None:
-            # What the history itself shows to be wrong says more, and may be before it.
+            # An error within the history itself is more precise, and may be earlier.
             why = f"event {seq} is not the one that was there: its hash was {wanted}"
             self.unexpected = BadRecord(seq, why)
 
     def _check_expected_before(self) -> None:
-        """Compare what is expected of events before the next one, as far as they are there."""
+        """Compare the expected hashes of events before the next one, as far as these events exist."""
         while self._expected and self._expected[-1][0] <= self.seq:
             seq = self._expected[-1][0]
             found = hash_at(self.environment, seq)
@@ -349,7 +348,7 @@ class _Walk:
                 self.notes.append(f"event {seq} was removed by retention and cannot be compared")
 
     def _times_differ(self, txn: Any) -> bool:
-        """Each event has one entry in `by_time`: too few or too many show without a look at each."""
+        """Each event has one entry in `by_time`: comparing the counts finds missing and extra entries."""
         db = self.environment.db
         if "by_time" not in db:
             return False
@@ -357,7 +356,7 @@ class _Walk:
 
 
 def _first_since(environment: Environment, since_us: int) -> int:
-    """The number of the first event that is not older, by the clock of that time; 0 for no such wish."""
+    """The number of the first event that is not older, by its recorded time; 0 without a limit."""
     if not since_us or "by_time" not in environment.db:
         return 0
     with environment.reading() as txn, txn.cursor(environment.db["by_time"]) as cursor:

@@ -1,8 +1,8 @@
-"""A consistent copy of the store, made while the daemon goes on, or while none runs.
+"""A consistent copy of the store, made while the daemon runs or is stopped.
 
-LMDB copies one snapshot: what one read transaction sees, without free pages. As long as that takes, no page
-of the snapshot is used again, so that the store of a busy daemon grows meanwhile. What reads the store is
-for `stored.run_as_owner`.
+LMDB copies one snapshot, as one read transaction sees it, without free pages. Pages of the snapshot are not
+reused during the copy, so the store of a busy daemon grows meanwhile. Functions that read the store run in
+`stored.run_as_owner`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ PIECE_BYTES = 1 << 20
 
 
 def open_stored(history: Path) -> StoredHistory:
-    """A store to read from. Raises NotFound, StorageError, HistoryDamaged."""
+    """Open a store for reading. Raises NotFound, StorageError, HistoryDamaged."""
     if not (history / "data.mdb").exists():
         raise NotFound(f"There is no history in {history}.", suggestion="It begins when the daemon starts.")
     return StoredHistory(history)
 
 
 def copy_store(history: str) -> Iterator[bytes | dict[str, Any]]:
-    """A snapshot piece by piece; then says what the store had just before. The snapshot has at least that.
+    """Yield a snapshot piece by piece, then the facts of the store just before; the snapshot has at least
+    that.
 
     The caller writes the pieces to a file. The child that reads the store never has that file, since a forged
     store might take the child over. Raises NotFound, StorageError, HistoryDamaged.
@@ -47,7 +48,7 @@ def copy_store(history: str) -> Iterator[bytes | dict[str, Any]]:
 
 
 def head_of(stored: Queries) -> tuple[int, str]:
-    """Number and hash of the newest event of the chain; those of the anchor when it has none."""
+    """Number and hash of the newest event of the chain, or of the anchor when the chain is empty."""
     last, anchor = stored.last(), stored.environment.anchor()
     return max((last.seq, last.hash), anchor) if last is not None else anchor
 
@@ -64,7 +65,7 @@ def _pieces(environment: Environment) -> Iterator[bytes]:
         finally:
             os.close(writing)
 
-    copying = threading.Thread(target=copy, name="backup", daemon=True)  # LMDB writes to a descriptor only
+    copying = threading.Thread(target=copy, name="backup", daemon=True)  # LMDB writes only to a descriptor
     with os.fdopen(reading, "rb") as pipe:
         copying.start()
         while piece := pipe.read(PIECE_BYTES):
@@ -88,7 +89,7 @@ def _copy(environment: Environment, fd: int) -> None:
 
 
 def copy_error(err: Exception) -> LightagentError:
-    """What to tell of a copy that failed."""
+    """The error for a failed copy."""
     text = str(err)
     full = getattr(err, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(
         os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,7 +1,7 @@
-"""The lines of an export, read strictly: JSON as it was written, of bounded length and depth.
+"""Reads the lines of an export strictly: JSON as it was written, of bounded length and depth.
 
-The file is input from outside. Of JSON that programs read in different ways nothing is taken: names that an
-object has twice, NaN, numbers that are too large. The first line that is wrong is named, and why.
+The file is input from outside. JSON that programs read in different ways is refused: duplicate names in an
+object, NaN, numbers that are too large. The error names the first bad line and the reason.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class ExportLines:
-    """The objects in the lines of a file, one by one. The file is the caller's."""
+    """The objects in the lines of a file, one by one. The caller owns the file."""
 
     def __init__(self, file: BinaryIO, name: str, *, cut_allowed: bool) -> None:
-        """`name` is what messages call the file; with `cut_allowed` its last line may be half a line."""
+        """`name` is the file's name in messages. With `cut_allowed` the last line may be incomplete."""
         self._file = file
         self._name = name
         self._cut_allowed = cut_allowed
@@ -55,7 +55,7 @@ class ExportLines:
         )
 
     def check_keys(self, fields: dict[str, Any], needed: Set[str], possible: Set[str] = frozenset()) -> None:
-        """Raises ImportInvalid for a key that is missing, and for one that is unknown."""
+        """Raises ImportInvalid for a missing or unknown key."""
         if missing := sorted(needed - fields.keys()):
             self.wrong(f"lacks {missing[0]!r}")
         if unknown := sorted(fields.keys() - needed - possible):

@@ -1,9 +1,9 @@
-"""A store made anew from a whole export (see `portable`), which is input from outside.
+"""Makes a new store from a whole export (see `portable`), which is input from outside.
 
-Header and data of each event are put together again as `model.encode` does it, and must have the hashes that
-stand in its line; each event must follow the one before. The first line that is wrong is named, and why.
-Lines are read one by one and stored by the thousand, so that memory does not grow with the file. At last the
-new store is verified as a whole, which also compares the events below the anchor with what retention kept.
+Header and data of each event are encoded as by `model.encode`, and must match the hashes in its line. Each
+event must follow the one before. The error names the first bad line and the reason. Lines are read one by one
+and stored by the thousand, so memory does not grow with the file. At the end the whole new store is verified,
+including the events before the anchor that retention kept.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _EVENT_KEYS = frozenset((*HEADER, "data", "hash"))
 
 
 def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iterator[dict[str, Any]]:
-    """Put the store that an export makes in place, as `installing.install_backup` does with a backup.
+    """Put the store from an export in place, as `installing.install_backup` does with a backup.
 
-    With `force` also one that was cut off at its end, as far as it goes, and one that does not verify as a
-    whole, such as the readable part of a damaged store. Raises ImportInvalid, Conflict,
-    StorageError, HistoryDamaged; then the present store is as it was.
+    `force` also allows an export that was cut off at its end, as far as it goes, and one that does not
+    verify, such as the readable part of a damaged store. Raises ImportInvalid, Conflict, StorageError,
+    HistoryDamaged; the present store is unchanged then.
     """
 
     def make(folder: Path) -> None:
@@ -60,7 +60,7 @@ def install_export(state: str, fd: int, name: str, by: int, force: bool) -> Iter
 
 
 class _Import:
-    """One run of an import; it knows the line that it is at."""
+    """One run of an import. It knows the current line."""
 
     def __init__(self, file: BinaryIO, name: str, *, cut_allowed: bool) -> None:
         self._lines = ExportLines(file, name, cut_allowed=cut_allowed)
@@ -184,7 +184,7 @@ class _Import:
         return line + b"\n" + data, event
 
     def _data(self, fields: dict[str, Any]) -> bytes:
-        """The stored bytes of an event's data; none of one that was erased."""
+        """The stored bytes of an event's data; none for an erased one."""
         body = fields["data"]
         if body is None:
             return b""
@@ -204,7 +204,9 @@ class _Import:
         return data
 
     def _check_place(self, fields: dict[str, Any]) -> None:
-        """An event of the chain follows the one before, one that retention kept comes after other such."""
+        """Check the order: an event of the chain follows the one before; events that retention kept come
+        first.
+        """
         seq, (head, head_hash) = fields["seq"], self._head
         anchor = self._first["anchor"][0]
         if seq <= anchor and head == anchor:
@@ -223,7 +225,7 @@ class _Import:
     def _check_types(self, fields: dict[str, Any]) -> None:
         for names, what, fits in _VALUES:
             for name in names:
-                if not fits(fields.get(name, "")):  # `data_text` alone may be absent
+                if not fits(fields.get(name, "")):  # only `data_text` is optional
                     self._lines.wrong(f"has no {what} as {name}")
         if not is_topic(fields["topic"]):
             self._lines.wrong(f"has no topic: {fields['topic'][:60]!r}")
@@ -237,7 +239,7 @@ class _Import:
 
 
 class _Waiting:
-    """What was read and is not stored yet."""
+    """Items that were read and are not stored yet."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -1,12 +1,11 @@
-"""Putting another store in the place of the present one, while no daemon runs: a backup, or an import.
+"""Replaces the present store by a backup or an import, while no daemon runs.
 
-The new store is made whole in the folder `history.installing` beside the present one. There it is checked,
-told which event it owes (`Environment.owe`: HistoryInstalled), and marked with the file INSTALLING, which
-says where the present one shall lie. Then the two folders are exchanged in one step, and the old one gets its
-name, `history.before-restore-TIME`. It is never overwritten or removed. Whatever kills this leaves the old
-store or the new one in place, whole, and `settle` finishes or clears the rest at the next start or restore.
-
-All of it runs as the owner of the state folder (`stored.run_as_owner`), who holds its lock.
+The new store is written to the folder `history.installing` beside the present one. There it is checked, gets
+the event it owes (`Environment.owe`: HistoryInstalled), and is marked with the file INSTALLING, which names
+the future place of the present store. Then the two folders are exchanged in one step, and the old store gets
+that name, `history.before-restore-TIME`. It is never overwritten or removed. After a kill at any point either
+the old store or the new one is in place, whole, and `settle` finishes or clears the rest at the next start or
+restore. All of it runs as the owner of the state folder (`stored.run_as_owner`), who holds its lock.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def held(state: Path) -> Iterator[None]:
 
 
 def install_backup(state: str, fd: int, name: str, by: int, force: bool) -> Iterator[dict[str, Any]]:
-    """Put the backup that a descriptor holds in place. Says what it was, as `install` does; `name` is what
-    messages call it, `by` the uid that wants it.
+    """Put the backup behind a descriptor in place. Yields the facts as `install` does. `name` is its name in
+    messages, `by` the uid of the caller.
 
-    With `force` also one whose chain does not verify. Raises Conflict, InvalidArgument, StorageError,
-    HistoryDamaged; then the present store is as it was.
+    `force` also allows a chain that does not verify. Raises Conflict, InvalidArgument, StorageError,
+    HistoryDamaged; the present store is unchanged then.
     """
 
     def make(folder: Path) -> None:
@@ -72,8 +71,8 @@ def install(
 ) -> Iterator[dict[str, Any]]:
     """Have `make` write a store's data.mdb into an empty folder, and put that in place if it verifies.
 
-    Yields sentences about what an earlier command left (`said`), then the facts with `set_aside`, the path of
-    the store that was there before, empty when there was none. Raises what `make` does, and Conflict,
+    Yields sentences about the remains of an earlier command (`said`), then the facts with `set_aside`: the
+    path of the former store, empty when there was none. Raises the errors of `make`, and Conflict,
     StorageError.
     """
     with held(state):
@@ -108,13 +107,13 @@ def install(
 
 
 def settle(state: Path) -> str:
-    """Finish what was killed while it put a store in place; gives a sentence about it, or nothing.
+    """Finish an interrupted installation of a store; returns a sentence about it, or nothing.
 
     Runs under the lock of the state folder, before the history is opened. Raises StorageError.
     """
     history, staging = state / HISTORY, state / STAGING
     try:
-        if (history / MARK).exists():  # exchanged: what lies beside it is the store that was there before
+        if (history / MARK).exists():  # exchanged: the store beside it is the former one
             aside = _finish(state)
             former = f"; the former history is {aside}" if aside else ""
             return f"A restore or import was interrupted and is finished{former}."
@@ -146,7 +145,7 @@ def _name_aside(state: Path, how: str) -> Path:
 
 
 def _owe(staging: Path, how: str, by: int, found: StoreFacts, aside: Path | None) -> None:
-    """Have the first start with the new store say what was done."""
+    """Make the first start with the new store record the installation."""
     done = HistoryInstalled(
         how=how,
         by=by,
@@ -184,14 +183,14 @@ def _place(state: Path, aside: Path | None) -> None:
     if aside is None:
         rename_new(staging, history)
     elif not exchange(staging, history):
-        rename_new(history, aside)  # killed here, no history is in place: `settle` goes on
+        rename_new(history, aside)  # after a kill here no history is in place: `settle` goes on
         rename_new(staging, history)
     sync_folder(state)
     _finish(state)
 
 
 def _finish(state: Path) -> Path | None:
-    """The new store is in place: give the former one its name, and then take the mark away."""
+    """The new store is in place: name the former one, then remove the mark."""
     history, staging = state / HISTORY, state / STAGING
     aside: Path | None = None
     name = ""

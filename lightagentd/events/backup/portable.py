@@ -33,7 +33,7 @@ _PAGE = 256
 
 
 def line(value: Any) -> bytes:
-    """A value as one line; control characters are escaped, as lactl's own output has them."""
+    """A value as one line; control characters are escaped, as in lactl's own output."""
     text = json.dumps(value, ensure_ascii=False)
     return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode() + b"\n"
 
@@ -44,7 +44,7 @@ def event_line(record: bytes) -> bytes:
 
 
 def event_fields(event: Event, data: bytes) -> dict[str, Any]:
-    """What stands in the line of an event whose stored data are these bytes."""
+    """The fields in the line of an event with these stored bytes of data."""
     found = event.to_dict()
     if event.data is not None and dump_json(event.data) != data:
         found["data_text"] = data.decode("utf-8", "replace")
@@ -54,7 +54,7 @@ def event_fields(event: Event, data: bytes) -> dict[str, Any]:
 def first_line(
     version: int, anchor: tuple[int, str], *, whole: bool, events: int | None, time_us: int
 ) -> bytes:
-    """The line that says what an export is; `events` is None when that is not known yet."""
+    """The first line of an export; `events` is None when the number is not known yet."""
     return line(
         {
             FIRST: FORMAT,
@@ -76,10 +76,10 @@ def last_line(events: int, states: int, head: tuple[int, str]) -> bytes:
 
 
 def export(history: str, wanted: dict[str, Any], state: bool | None) -> Iterator[bytes | dict[str, Any]]:
-    """A stored history as lines, some at a time; for `run_as_owner`.
+    """A stored history as lines, in batches; for `run_as_owner`.
 
-    `wanted` are the fields of a `Filter`; without any the export is one snapshot of every event. `state` has
-    the entries of state follow, which are part of a whole export unless it is False. At last come `events`,
+    `wanted` are the fields of a `Filter`; without any, the export is one snapshot of every event. `state`
+    adds the entries of state, which a whole export has unless it is False. At the end come `events`,
     `states`, `whole`, and `seq` and `hash` of the last event. Raises NotFound, StorageError, HistoryDamaged.
     """
     stored = open_stored(Path(history))
@@ -101,7 +101,7 @@ def export(history: str, wanted: dict[str, Any], state: bool | None) -> Iterator
 def _all(stored: StoredHistory, done: dict[str, Any], state: bool | None) -> Iterator[bytes]:
     environment, with_state = stored.environment, state is not False
     db, states = environment.db, 0
-    with environment.reading() as txn:  # one snapshot of all, which retention cannot change meanwhile
+    with environment.reading() as txn:  # one snapshot of everything, which retention cannot change meanwhile
         anchor = head = environment.anchor_in(txn)
         count, time_us = int(txn.stat(db[EVENTS])["entries"]), 0
         with txn.cursor(db[EVENTS]) as cursor:
@@ -141,7 +141,7 @@ def _part(stored: StoredHistory, done: dict[str, Any], wanted: Filter, state: bo
 
 
 def _records(stored: StoredHistory, wanted: Filter, last_seq: int) -> Iterator[bytes]:
-    """The stored bytes of the events up to a number that fit, oldest first."""
+    """The stored bytes of the matching events up to a number, oldest first."""
     from_seq = 1
     while found := stored.select(wanted, from_seq=from_seq, limit=_PAGE):
         for event in found:
@@ -157,7 +157,7 @@ def _records(stored: StoredHistory, wanted: Filter, last_seq: int) -> Iterator[b
 def _states(txn: Any, db: dict[str, Any]) -> Iterator[bytes]:
     """The line of each entry of state."""
     for name in STATES:
-        if name not in db:  # a state that is newer than the store
+        if name not in db:  # a kind of state that is newer than the store
             continue
         with txn.cursor(db[name]) as cursor:
             for key, value in cursor:

@@ -1,4 +1,4 @@
-"""One file that holds a store, such as a backup: what is in it, and does its chain verify?
+"""A single file that holds a store, such as a backup: its content, and whether its chain verifies.
 
 The file is input from outside. It must be examined in a child process (`stored.run_as_owner`), since LMDB can
 crash on forged pages.
@@ -22,11 +22,11 @@ from lightagentd.events.store.layout import EVENTS, META, STATES, Environment
 
 
 class StoreFile(Environment, Queries):
-    """A single file, which is only read. There is no lock, so nobody may write it meanwhile."""
+    """A single file, opened read-only. There is no lock, so nobody may write it meanwhile."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """`name` is what messages call it. Raises InvalidArgument when the file is no store, StorageError,
-        HistoryDamaged.
+        """`name` is the file's name in messages. Raises InvalidArgument when the file is not a store,
+        StorageError, HistoryDamaged.
         """
         self._file = path
         super().__init__(Path(name), read_only=True)
@@ -75,7 +75,7 @@ class StoreFile(Environment, Queries):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreFacts:
-    """What a file that holds a store has in it."""
+    """The facts about a file that holds a store."""
 
     schema_version: int
     events: int
@@ -97,12 +97,12 @@ class StoreFacts:
 
 
 def examine(path: str, name: str, verifying: bool = True) -> Iterator[dict[str, Any]]:
-    """The facts of a file, as `StoreFacts` has them; for `run_as_owner`. Raises as `StoreFile`."""
+    """The facts of a file, as in `StoreFacts`; for `run_as_owner`. Raises the errors of `StoreFile`."""
     yield asdict(facts(Path(path), name, verifying=verifying))
 
 
 def facts(path: Path, name: str, *, verifying: bool = True) -> StoreFacts:
-    """The facts of a file. Raises as `StoreFile`."""
+    """The facts of a file. Raises the errors of `StoreFile`."""
     try:
         store = StoreFile(path, name)
         try:
@@ -136,16 +136,13 @@ def facts_of(store: StoreFile, *, verifying: bool = True) -> StoreFacts:
 
 
 def _walk(environment: Environment) -> None:
-    """Read every page of every index and state: LMDB finds out then whether they can be read.
-
-    Raises HistoryDamaged.
-    """
+    """Read every page of every index and state, so that LMDB finds unreadable ones. Raises HistoryDamaged."""
     for name, db in environment.db.items():
         count = 0
         with environment.reading() as txn, txn.cursor(db) as cursor:
             last = b""
             for key in cursor.iternext(keys=True, values=False):
-                if key <= last:  # pages that lead back to others have no end
+                if key <= last:  # pages that lead back to others would never end
                     raise HistoryDamaged(f"{environment.path} is damaged: {name} has keys out of order.")
                 count, last = count + 1, key
         said = environment.entries(name)

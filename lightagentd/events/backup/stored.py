@@ -1,12 +1,12 @@
-"""Work on the store's own files, beside a running daemon or without it, with the rights of their owner.
+"""Works on the store's files, with or without a running daemon, with the rights of their owner.
 
 LMDB trusts its file, so a forged file could attack its reader. Root therefore never opens the daemon's files.
-`run_as_owner` forks a child that gives up what it has beyond the folder's owner (uid, gid, groups,
-terminal, other descriptors, new privileges), does the work there, and sends what it finds through a pipe.
-What it writes belongs to the owner, and a file on which LMDB crashes ends the child alone. The parent takes
-frames of bounded size: a letter, 4 bytes of length, and JSON or bytes.
+`run_as_owner` forks a child that drops everything that the folder's owner does not have (uid, gid, groups,
+terminal, other descriptors, new privileges), does the work, and sends the results through a pipe. Files that
+it writes belong to the owner, and a crash of LMDB ends only the child. The parent accepts frames of bounded
+size: a letter, 4 bytes of length, and JSON or bytes.
 
-The child lives as long as its iterator: leaving that early kills the child with SIGKILL, and so does the end
+The child lives as long as its iterator. Leaving that early kills the child with SIGKILL, and so does the end
 of the parent.
 """
 
@@ -42,7 +42,7 @@ _READ_BY_OWNER = "Use sudo."
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Whom a store belongs to."""
+    """The owner of a store."""
 
     uid: int
     gid: int
@@ -51,8 +51,8 @@ class Owner:
 def owner_of(state: Path) -> Owner:
     """The owner of a state folder and of the store in it.
 
-    Raises NotFound, PermissionDenied, and StorageError where the folder and the store have different owners
-    or others than root can write root's: then nobody can tell whose files those are.
+    Raises NotFound, PermissionDenied, and StorageError when the folder and the store have different owners,
+    or when users other than root can write root's folder: then the true owner of the files is unknown.
     """
     try:
         folder = state.stat()
@@ -86,11 +86,11 @@ def owner_of(state: Path) -> Owner:
 def run_as_owner(
     state: Path, function: Callable[..., Iterable[Any]], /, *args: Any, pass_fds: Sequence[int] = ()
 ) -> Iterator[Any]:
-    """What a function yields that runs in a child with the rights of a state folder's owner.
+    """Yield the results of a function that runs in a child with the rights of a state folder's owner.
 
-    It may yield bytes, and what JSON has. Of the descriptors it keeps `pass_fds` alone; standard input and
-    output are /dev/null to it. Must be called where no other thread runs. Raises as `owner_of` and as the
-    function does, and HistoryDamaged when the child crashes.
+    The function may yield bytes and JSON values. The child keeps only the descriptors `pass_fds`; its
+    standard input and output are /dev/null. Call this only while no other thread runs. Raises the errors of
+    `owner_of` and of the function, and HistoryDamaged when the child crashes.
     """
     return _child_of(owner_of(state), state, function, args, pass_fds)
 
@@ -98,7 +98,7 @@ def run_as_owner(
 def result_as_owner(
     state: Path, function: Callable[..., Iterable[Any]], /, *args: Any, pass_fds: Sequence[int] = ()
 ) -> Any:
-    """The last thing that a function yields, as `run_as_owner`; None when it yields nothing."""
+    """The last value that a function yields, as `run_as_owner`; None when it yields nothing."""
     last = None
     for last in run_as_owner(state, function, *args, pass_fds=pass_fds):  # noqa: B007
         pass
@@ -160,7 +160,7 @@ def _error(payload: bytes) -> LightagentError:
 
 
 def _ending(state: Path, status: int) -> LightagentError:
-    """What to say of a child that ended without an end."""
+    """The error for a child that ended without an end frame."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name
@@ -210,12 +210,12 @@ def _frame(frames: BinaryIO, kind: bytes, payload: bytes) -> None:
 
 
 def _confine(owner: Owner, parent: int, keep: Sequence[int]) -> None:
-    """Give up what the owner of the store does not have. Raises OSError."""
+    """Drop the rights that the owner of the store does not have. Raises OSError."""
     from lightagentd.host import libc  # first: the owner may not read the Python of a checkout
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.setsid()  # no terminal: with one it could type on it, TIOCSTI in ioctl_tty(2)
+    os.setsid()  # no terminal: the child could type on it, TIOCSTI in ioctl_tty(2)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         if fd not in keep:
@@ -232,7 +232,7 @@ def _confine(owner: Owner, parent: int, keep: Sequence[int]) -> None:
         os.setgroups([])
         os.setresgid(owner.gid, owner.gid, owner.gid)
         os.setresuid(owner.uid, owner.uid, owner.uid)
-    # The second one after the uid: that change forgets it, see prctl(2).
+    # Once more, because changing the uid resets it, see prctl(2).
     libc.forbid_new_privileges()
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

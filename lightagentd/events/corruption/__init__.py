@@ -1,1 +1,1 @@
-"""A damaged store: found before it is opened, set aside, and read as far as that goes."""
+"""Damaged stores: detected before they are opened, set aside, and read as far as possible."""

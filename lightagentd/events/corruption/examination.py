@@ -1,12 +1,12 @@
-"""Finds out whether the history's file is sound; a damaged one is set aside, never written over.
+"""Examines the history's file; a damaged one is set aside, never overwritten.
 
-`examine` looks before LMDB opens the file (see `pages`): at the first pages, the list of databases, the
-newest event and the stored states, and then at everything else for as long as it may. A file that cannot be
-read at all (no permission, a device that fails) is not damaged: then no daemon starts.
+`examine` reads the file before LMDB opens it (see `pages`): the first pages, the list of databases, the
+newest event and the stored states, and then everything else as far as time allows. An unreadable file (no
+permission, a failing device) is not damaged, but no daemon starts with it.
 
-`set_aside` renames the folder to `history.damaged-YYYYMMDDTHHMMSSZ` and leaves a note first, with which a
-start that was killed goes on: a new store begins behind the last event that was known of the old one. The
-damaged folder stays for the administrator, and the new store says so (`kinds.history.HistorySetAside`).
+`set_aside` renames the folder to `history.damaged-YYYYMMDDTHHMMSSZ`. It writes a note first, so that a start
+can continue after a kill: a new store begins after the last known event of the old one. The damaged folder
+stays for the administrator, and the new store records it (`types.history.HistorySetAside`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ class Examined:
 
 
 def examine(folder: Path, *, seconds: float | None, known: bool = False) -> Examined:
-    """Look at a store that nobody writes, for about so long beyond what must be; None for all of it.
-
-    `known` says that there were events in it: then a file that is gone or empty is damage too. Raises
-    StorageError when it cannot be looked at.
+    """Examine a store that nobody writes. After the necessary checks, further ones run for `seconds`; None
+    runs them all. `known` says that the store had events: then a missing or empty file is damage too.
+    Raises StorageError when the file cannot be examined.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
@@ -89,7 +88,7 @@ def _opened(folder: Path, *, known: bool) -> Iterator[int | None]:
         names = set(os.listdir(folder))  # noqa: PTH208 - Path.iterdir is lazy, and fails later
     except FileNotFoundError:
         if folder.is_symlink():
-            raise  # what it points to may only not be mounted
+            raise  # its target may only be unmounted
         yield None
         return
     except NotADirectoryError as err:
@@ -108,7 +107,7 @@ def _opened(folder: Path, *, known: bool) -> Iterator[int | None]:
         raise
     if not stat.S_ISREG(info.st_mode):
         raise Torn(f"{DATA} is no file")
-    if info.st_size == 0 and not known:  # killed while it was made: LMDB begins it anew
+    if info.st_size == 0 and not known:  # killed while it was made: LMDB starts it anew
         yield None
         return
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -132,7 +131,7 @@ def _look(file: PageFile, deadline: float | None) -> Examined:
         raise Torn("its list of databases lacks the one of the events")
     version = schema_version(file, walk, trees[META])
     if version > SCHEMA_VERSION:
-        return Examined()  # opening it says so, and it is not for this program to judge it
+        return Examined()  # opening it reports this; this module does not judge it
     walk.check_free(claim=False)
     if trees[EVENTS].root is not None:
         for name in INDEXES:
@@ -145,7 +144,7 @@ def _look(file: PageFile, deadline: float | None) -> Examined:
 
 
 def schema_version(file: PageFile, walk: Walk, meta: Tree) -> int:
-    """What the store says of itself; 0 when it says nothing. Raises Torn, OSError."""
+    """The schema version in the store; 0 when it has none. Raises Torn, OSError."""
     for nodes in walk.leaves(meta):
         for node in nodes:
             if node.key == b"schema_version":
@@ -171,8 +170,7 @@ def _last_event(file: PageFile, walk: Walk, events: Tree) -> Event | None:
 
 
 def _look_at_all(file: PageFile, walk: Walk, trees: dict[str, Tree], deadline: float | None) -> bool:
-    """The states, whose content every start reads; the newest events; and the rest. False when time is over.
-
+    """Examine the states, which every start reads; the newest events; and the rest. False when time is over.
     Raises Torn, OSError.
     """
     for name in STATES:
@@ -195,7 +193,7 @@ def _look_at_all(file: PageFile, walk: Walk, trees: dict[str, Tree], deadline: f
 
 
 def _check_events(file: PageFile, nodes: list[Node]) -> None:
-    """Raise Torn for a record that no reader could read."""
+    """Raises Torn for an unreadable record."""
     for node in nodes:
         try:
             decode(file.value(node))
@@ -212,9 +210,8 @@ def _is_state(key: bytes, value: bytes) -> bool:
 
 
 def clear_lock(folder: Path) -> None:
-    """Move away a lock file that LMDB could not use; it holds nothing, and LMDB makes it anew.
-
-    Raises StorageError.
+    """Move away a lock file that LMDB could not use. It holds no data, and LMDB makes a new one. Raises
+    StorageError.
     """
     path = folder / LOCK
     try:
@@ -228,7 +225,7 @@ def clear_lock(folder: Path) -> None:
 
 
 def _can_lock(path: Path) -> bool:
-    """Whether it is a file of ours with nothing foreign in it."""
+    """Whether it is our own file with valid content."""
     info = path.lstat()
     if not stat.S_ISREG(info.st_mode):
         return False
@@ -248,7 +245,7 @@ def _can_lock(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A store that is being set aside; the file is gone again once the new store says so itself."""
+    """The note about a store that is being set aside; removed once the new store records the same."""
 
     path: str
     message: str
@@ -261,9 +258,9 @@ def note_file(folder: Path) -> Path:
 
 
 def set_aside(folder: Path, message: str, seq: int, head_hash: str) -> Note:
-    """Move a damaged store away, with the last event that is known of it.
+    """Move a damaged store away, and note its last known event.
 
-    Raises StorageError; then it is where it was.
+    Raises StorageError; then the store is in its old place.
     """
     stamp = _stamp()
     target = folder.with_name(f"{SET_ASIDE}{stamp}")
@@ -291,7 +288,9 @@ def _stamp() -> str:
 
 
 def pending_note(folder: Path) -> Note | None:
-    """What `set_aside` began and the new store does not say yet; None also when it moved nothing."""
+    """The note of an unfinished `set_aside` that the new store does not record yet; None also when nothing
+    was moved.
+    """
     try:
         value = json.loads(note_file(folder).read_bytes())
         seq, event_hash = known_event(value)
@@ -309,7 +308,7 @@ def forget_note(folder: Path) -> None:
 
 
 def export_of(path: Path) -> Path:
-    """The file with what can be read of a store that was set aside."""
+    """The file for the readable part of a store that was set aside."""
     return path.with_name(path.name + EXPORT)
 
 

@@ -1,10 +1,10 @@
 """The pages of the history's file, read without LMDB.
 
-LMDB maps its file and trusts it: a damaged page ends the process with SIGBUS, SIGSEGV or SIGABRT, or has it
-walk for ever. Here each page is read with pread(2) and checked before it is used, so a damaged file gives
-`Torn`. `examination` uses this before LMDB opens a store, and `salvage` to read the rest of a damaged one:
-on 200 damaged stores LMDB's own cursors gave fewer events (tests/events/corruption/compare.py). Nothing is
-ever written.
+LMDB maps its file and trusts it: a damaged page ends the process with SIGBUS, SIGSEGV or SIGABRT, or makes it
+loop forever. Here each page is read with pread(2) and checked before it is used, so a damaged file raises
+`Torn`. `examination` uses this before LMDB opens a store, and `salvage` to read the rest of a damaged one: on
+200 damaged stores LMDB's own cursors gave fewer events (tests/events/corruption/compare.py). Nothing is ever
+written.
 
 The layout is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), in the machine's byte order. A
 tree is a database: FREE has the pages that may be used again, MAIN the roots of all others.
@@ -43,7 +43,7 @@ _PAGE_SIZES = frozenset(1 << power for power in range(8, 17))
 
 
 class Torn(Exception):
-    """A page is not what it should be; the text says which, and what is wrong with it."""
+    """A page is invalid; the text says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One of the two pages that name the trees; that of the newer transaction counts."""
+    """One of the two pages that name the trees. The one of the newer transaction is in force."""
 
     txn: int
     page_size: int
@@ -70,7 +70,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry of a leaf. `value` is in the page; a value with pages of its own has a number and a size."""
+    """An entry of a leaf. `value` is in the page; an overflow value has a page number and a size."""
 
     key: bytes
     flags: int
@@ -80,7 +80,7 @@ class Node:
 
 
 class PageFile:
-    """An open `data.mdb`; whoever opened the descriptor closes it."""
+    """An open `data.mdb`. The caller owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -88,8 +88,8 @@ class PageFile:
         self.page_size = 4096
 
     def meta(self) -> Meta:
-        """What counts: the newer of the two. Raises Torn as LMDB refuses to open the file, which looks at the
-        heads of both; where the older one points to does not matter, a commit writes over it.
+        """The newer of the two meta pages. Raises Torn when LMDB would refuse to open the file, which reads
+        the heads of both. The trees of the older one do not matter, because a commit overwrites them.
         """
         _, page_size, txn = self._meta_head(0)
         _, other_size, other_txn = self._meta_head(page_size)
@@ -98,7 +98,7 @@ class PageFile:
         return self._taken(self._meta_at(page_size if other_txn > txn else 0))
 
     def any_meta(self) -> list[Meta]:
-        """Those that can be read, the newer first; for what is damaged already."""
+        """The readable meta pages, the newer first; for a damaged file."""
         found = []
         for at in (0, *sorted(_PAGE_SIZES)):
             try:
@@ -130,7 +130,7 @@ class PageFile:
         return raw, page_size, _LAST.unpack_from(raw, at_trees + 2 * _TREE.size)[1]
 
     def _meta_at(self, at: int) -> Meta:
-        """All of it. Raises Torn."""
+        """The whole meta page. Raises Torn."""
         raw, page_size, txn = self._meta_head(at)
         at_trees = PAGE_HEADER + _META.size
         last_page = _LAST.unpack_from(raw, at_trees + 2 * _TREE.size)[0]
@@ -141,7 +141,7 @@ class PageFile:
         return Meta(txn=txn, page_size=page_size, last_page=last_page, free=free, main=main)
 
     def tree(self, raw: bytes, last_page: int, *, by_number: bool = False) -> Tree:
-        """The tree that an entry of MAIN, or of a first page, describes. Raises Torn."""
+        """The tree described by an entry of MAIN or of a meta page. Raises Torn."""
         if len(raw) != _TREE.size:
             raise Torn("a database's entry has a wrong length")
         pad, flags, depth, _, _, _, entries, root = _TREE.unpack(raw)
@@ -161,13 +161,13 @@ class PageFile:
         return raw
 
     def value(self, node: Node) -> bytes:
-        """The value of an entry; one that has pages of its own is looked at first. Raises Torn."""
+        """The value of an entry; overflow pages are checked first. Raises Torn."""
         if node.page:
             self.check_big(node)
         return self.rest_of(node)
 
     def rest_of(self, node: Node) -> bytes:
-        """What is left of the value of an entry, unless it cannot have been there. Raises Torn."""
+        """The remaining part of an entry's value, if it can have been there. Raises Torn."""
         if not node.page:
             return node.value
         if not 0 < node.size_bytes <= self.size_bytes or node.page > self.size_bytes // self.page_size:
@@ -175,7 +175,7 @@ class PageFile:
         return os.pread(self.fd, PAGE_HEADER + node.size_bytes, node.page * self.page_size)[PAGE_HEADER:]
 
     def check_big(self, node: Node) -> int:
-        """How many pages a value has that has pages of its own. Raises Torn."""
+        """The number of overflow pages of a value. Raises Torn."""
         number, pages = node.page, (PAGE_HEADER - 1 + node.size_bytes) // self.page_size + 1
         if (number + pages) * self.page_size > self.size_bytes:
             raise Torn(f"page {number} is cut off")
@@ -186,7 +186,7 @@ class PageFile:
         return pages
 
     def nodes(self, number: int, raw: bytes, kind: int) -> list[int]:
-        """Where the entries of a page begin in it. Raises Torn."""
+        """The offsets of the entries in a page. Raises Torn."""
         own, _, flags, lower, upper = _PAGE.unpack_from(raw)
         if own != number or flags & _KIND != kind:
             raise Torn(f"page {number} is not what the page above it says")
@@ -202,8 +202,8 @@ class PageFile:
         return [self._node(number, raw, at) for at in self.nodes(number, raw, LEAF)]
 
     def remains(self, number: int) -> Iterator[Node]:
-        """Each entry of a leaf that can be read by itself, whatever else is wrong with the page: it may lie
-        elsewhere, be cut off, or have other entries that are damaged. Raises OSError.
+        """Each entry of a leaf that is readable by itself, whatever else is wrong with the page: it may be
+        misplaced, cut off, or have other damaged entries. Raises OSError.
         """
         raw = os.pread(self.fd, self.page_size, number * self.page_size).ljust(self.page_size, b"\0")
         lower = min(_PAGE.unpack_from(raw)[3], self.page_size)
@@ -227,7 +227,7 @@ class PageFile:
         return Node(key, flags, raw[start : start + size_bytes], 0, size_bytes)
 
     def children(self, number: int, raw: bytes, last_page: int) -> list[tuple[int, bytes]]:
-        """The pages below a branch, each with the key that its own are not smaller than. Raises Torn."""
+        """The pages below a branch, each with the lower bound of its keys. Raises Torn."""
         found = []
         for at in self.nodes(number, raw, BRANCH):
             low, high, top, key_bytes = _NODE.unpack_from(raw, at)
@@ -245,10 +245,10 @@ _Below = tuple[int, int, bytes | None, bytes | None]
 
 
 class Walk:
-    """One walk of trees: knows what it saw, so that no page is in two places and no walk is without end."""
+    """One walk over trees. It remembers the pages it saw, to find pages used twice and endless walks."""
 
     def __init__(self, file: PageFile, meta: Meta, *, tolerant: bool = False) -> None:
-        """A tolerant walk leaves out what is torn and goes on; `torn` counts it."""
+        """A tolerant walk skips torn pages and continues; `torn` counts them."""
         self.file = file
         self.meta = meta
         self.tolerant = tolerant
@@ -323,7 +323,7 @@ class Walk:
             self._seen[at] |= bit
 
     def free_after(self) -> Walk:
-        """A walk that knows what this one saw, but for the pages of FREE: to look at its lists once more."""
+        """A walk that knows the pages this one saw, except those of FREE, to check its lists once more."""
         again = Walk(self.file, self.meta)
         for _ in again.leaves(self.meta.free):
             pass
@@ -331,8 +331,8 @@ class Walk:
         return again
 
     def check_free(self, *, claim: bool) -> None:
-        """Look at the lists of pages that may be used again. With `claim`, which costs some time for each
-        page, none of them may be in a tree that was walked. Raises Torn, OSError.
+        """Check the lists of reusable pages. With `claim`, which costs some time for each page, none of them
+        may be in a tree that was walked. Raises Torn, OSError.
         """
         for nodes in self.leaves(self.meta.free):
             for node in nodes:
@@ -350,13 +350,13 @@ class Walk:
 
 
 def _check_bounds(number: int, keys: list[bytes], low: bytes | None, high: bytes | None) -> None:
-    """Raise Torn unless the keys of a leaf are where a search for them would look."""
+    """Raises Torn unless the keys of a leaf are where a search would find them."""
     if keys and ((low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)):
         raise Torn(f"page {number} has keys that belong elsewhere")
 
 
 def _check_order(number: int, keys: list[bytes], last: bytes | None, tree: Tree, order: int) -> None:
-    """Raise Torn unless the keys of a leaf follow those before it."""
+    """Raises Torn unless the keys of a leaf follow those before it."""
     previous = last
     for key in keys:
         if previous is not None:

@@ -1,8 +1,8 @@
-"""How the last runs of the daemon ended, in a small file beside the history.
+"""Records how the last runs of the daemon ended, in a small file beside the history.
 
-The history itself says whether a run ended with a stop; this file says it when the history cannot be read. It
-also counts the runs that ended soon, since a damaged store ends them, and names the newest event that was
-known at the last start or stop.
+The history itself shows whether a run ended with a stop; this file shows it when the history is unreadable.
+It also counts short runs, since a damaged store may end them, and names the newest event known at the last
+start or stop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEADY_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of the last run."""
+    """The known facts about the last run."""
 
     stopped: bool = True
     """Whether it ended with a stop; true when there was no run."""
@@ -47,7 +47,7 @@ def known_event(value: Any) -> tuple[int, str]:
 
 
 class Runs:
-    """The file. What cannot be written is logged: no start fails for it."""
+    """The file. Write errors are only logged, so they fail no start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Runs:
         self._now = Run()
 
     def begin(self) -> Run:
-        """This run begins: gives what the file says of the last one."""
+        """Begin this run; returns the record of the last one."""
         self.last = self._read()
         self._now = replace(self.last, stopped=False, short=self.last.short + 1)
         self._write()
@@ -68,17 +68,17 @@ class Runs:
         self._write()
 
     def steady(self, seq: int, head_hash: str) -> None:
-        """This run is no short one any more."""
+        """This run is no longer short."""
         self._now = replace(self._now, short=0, seq=seq, hash=head_hash)
         self._write()
 
     def known(self, seq: int, head_hash: str) -> None:
-        """An event is there."""
+        """Note the newest event."""
         self._now = replace(self._now, seq=seq, hash=head_hash)
         self._write()
 
     def stop(self, seq: int, head_hash: str) -> None:
-        """This run ends as it should."""
+        """Note a regular stop."""
         self._now = Run(seq=seq, hash=head_hash)
         self._write()
 

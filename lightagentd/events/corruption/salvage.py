@@ -1,12 +1,11 @@
-"""Writes what can still be read of a damaged store to a file of JSON lines, as `lactl history export` does.
+"""Writes the readable part of a damaged store to a file of JSON lines, as `lactl history export` does.
 
-The trees are walked as far as they go (see `pages`). Where they do not go, every page of the file is looked
-at for events that the walk did not come to. Pages that are not the store's any more lie among those, so the
-data of a session that was deleted is left out there, and so is what retention removed. A record whose data
-are not those that its header names gives its header alone.
+The trees are walked as far as possible (see `pages`). For the rest, every page of the file is searched for
+events that the walk did not reach. These pages may be outdated, so data of deleted sessions and events that
+retention removed are left out. If the data of a record do not match its header, only the header is written.
 
-Where all events and all states could be read, and only an index or a spare page was damaged, it is a whole
-export that can be imported. Else it is one of a part, and has no last line.
+If all events and states were readable, and only an index or a spare page was damaged, the file is a whole
+export that can be imported. Otherwise it is a partial export, and has no last line.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _MOST_EVENTS = 1 << 32
 
 
 class Stopped(Exception):
-    """Whoever asked for the work does not want it any more."""
+    """The work was cancelled."""
 
 
 @dataclass(kw_only=True)
 class Salvaged:
-    """What a salvage came to. `torn` says of what could not be used what was wrong with it."""
+    """The result of a salvage. `torn` describes the unusable parts."""
 
     events: int = 0
     missing: int = 0
@@ -58,7 +57,7 @@ class Salvaged:
 
 
 class DamagedStore:
-    """An open damaged store, with the trees that the better one of its first pages leads to."""
+    """An open damaged store, with the trees of its better meta page."""
 
     def __init__(self, fd: int, stop: Callable[[], bool]) -> None:
         self.file = PageFile(fd)
@@ -86,7 +85,7 @@ class DamagedStore:
             self.torn_first.append("no first page leads to the events")
 
     def events(self, *, newest_first: bool = False) -> Iterator[tuple[int, bytes]]:
-        """Number and record of each event that the trees lead to, in order."""
+        """Number and record of each event in the trees, in order."""
         if self._walk is None:
             return
         walk = Walk(self.file, self._walk.meta, tolerant=True)
@@ -103,8 +102,8 @@ class DamagedStore:
                     walk.torn.append(str(err))
 
     def scanned(self, low: int, high: int) -> Iterator[tuple[int, bytes, int]]:
-        """Number and record of each event between two numbers in any page of the file, used or not, and where
-        it lies (see `at`).
+        """Number, record and place (see `at`) of each event between two numbers, from any page of the file,
+        used or not.
         """
         for page in range(-(-self.file.size_bytes // self.file.page_size)):
             self._breathe()
@@ -128,7 +127,7 @@ class DamagedStore:
         return self.file.rest_of(self._remains(place >> 16)[place & 0xFFFF])
 
     def states(self) -> Iterator[tuple[str, str, object]]:
-        """State, key and value of everything that is stored beside the events."""
+        """State, key and value of all stored states."""
         self.torn_states = []
         for name in STATES:
             if self._walk is None or name not in self._trees:
@@ -144,7 +143,7 @@ class DamagedStore:
             self.torn_states += walk.torn
 
     def meta_of(self, key: bytes) -> bytes:
-        """A value of META; empty when it cannot be read."""
+        """A value of META; empty when it is unreadable."""
         if self._walk is not None and META in self._trees:
             for nodes in Walk(self.file, self._walk.meta, tolerant=True).leaves(self._trees[META]):
                 for node in nodes:
@@ -153,7 +152,7 @@ class DamagedStore:
         return b""
 
     def _breathe(self) -> None:
-        """After each page: raises Stopped, and leaves the machine to others now and then."""
+        """After each page: raises Stopped, and pauses now and then."""
         self._looked += 1
         if self._stop():
             raise Stopped
@@ -163,9 +162,9 @@ class DamagedStore:
 
 @contextlib.contextmanager
 def opened(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[DamagedStore]:
-    """The store; anything else than a file is read as an empty one. Raises OSError."""
+    """The store. A path that is not a regular file is read as an empty one. Raises OSError."""
     path = folder / DATA
-    is_file = path.is_file()  # before it is opened: to open a device may do something
+    is_file = path.is_file()  # checked before the opening: opening a device may have effects
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if is_file else os.memfd_create("nothing")
     try:
         yield DamagedStore(fd, stop)
@@ -174,7 +173,7 @@ def opened(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[D
 
 
 def last_known(folder: Path) -> tuple[int, str]:
-    """Number and hash of the newest event that can be found in a damaged store; (0, GENESIS) without one."""
+    """Number and hash of the newest event found in a damaged store; (0, GENESIS) without one."""
     best = (0, GENESIS)
     with contextlib.suppress(OSError), opened(folder) as store:
         for _, record in store.events(newest_first=True):
@@ -204,9 +203,9 @@ def is_whole(export: Path) -> bool:
 
 
 def salvage(folder: Path, target: Path, stop: Callable[[], bool]) -> Salvaged:
-    """Write what can be read of the store in a folder to a new file, which appears when it is complete.
+    """Write the readable part of the store in a folder to a new file, which appears when it is complete.
 
-    Raises Stopped, and StorageError when the file cannot be written or there is nothing to read.
+    Raises Stopped, and StorageError when the file cannot be written or nothing is readable.
     """
     draft = target.with_name(f"{target.name}.partial")
     try:
@@ -256,7 +255,7 @@ class _Export:
         return self._done
 
     def _survey(self) -> int:
-        """Walk once without writing. Gives the first number from which events are missing; 0 for none."""
+        """Walk once without writing. Returns the first number after which events are missing; 0 for none."""
         self._anchor, self._anchor_hash = _anchor(self._store.meta_of(b"anchor"))
         for seq, record in self._store.events():
             self._note(seq)
@@ -294,9 +293,9 @@ class _Export:
             low = high + 1
 
     def _found(self, low: int, high: int) -> array[int]:
-        """Where records lie that the walk did not come to, counted from 1; 0 for those that are nowhere.
+        """The places of records that the walk did not reach, counted from 1; 0 for those not found.
 
-        Of two with one number the one without data counts.
+        Of two records with one number, the one without data counts.
         """
         found = array("Q", bytes(8 * (high - low + 1)))
         if all(self._has(seq) for seq in range(low, high + 1)):
@@ -343,7 +342,7 @@ class _Export:
 
 
 def _event(record: bytes) -> Event | None:
-    """The event; of one whose data cannot be read the header alone."""
+    """The event; only its header when its data are unreadable."""
     for part in (record, record.partition(b"\n")[0] + b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
             return decode(part)

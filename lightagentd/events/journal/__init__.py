@@ -1,1 +1,1 @@
-"""The journal: what an event is there, and how it gets there."""
+"""The journal: the entry of each event, and its way to journald."""

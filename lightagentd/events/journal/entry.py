@@ -1,10 +1,10 @@
-"""The journal entry of a stored event. Its sentence and its priority are declared by its type.
+"""The journal entry of a stored event. The event's type declares its sentence and its priority.
 
-The journal gets what happened (a tool call with its redacted arguments, as sudo logs its commands) and the
-event's hash, but not the content of prompts, output and messages: every reader of the journal would read
-everyone's. `journal_content` in the configuration adds it. Fields are described in
-systemd.journal-fields(7); ours begin with LIGHTAGENT. Those that describe a call come from the daemon's own
-events alone: a tool may put what it likes into its events.
+The journal gets actions (a tool call with its redacted arguments, as sudo logs its commands) and the event's
+hash, but not the content of prompts, output and messages: every reader of the journal would read everyone's.
+`journal_content` in the configuration adds it. Fields are described in systemd.journal-fields(7); ours begin
+with LIGHTAGENT. The fields that describe a call are taken only from the daemon's own events: a tool may put
+anything into its events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 
 def journal_fields(event: Event, *, content: bool = False) -> dict[str, str]:
-    """The fields of one event; with `content`, everything that the event holds is one of them."""
+    """The fields of one event; with `content`, one of them holds the event's whole data."""
     data = event.data or {}
     own = event.source != FROM_TOOL
     declared = type_of(event) or EventType
@@ -94,8 +94,8 @@ def gap_fields(first_seq: int, last_seq: int, count: int) -> dict[str, str]:
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Text without what steers a terminal, in one line unless newlines are to be kept: journalctl(1) would
-    hide a field that has such characters.
+    """Text without control characters, in one line unless newlines are kept: journalctl(1) would hide a field
+    with such characters.
     """
     return _CONTROL.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 

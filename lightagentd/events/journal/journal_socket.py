@@ -1,7 +1,7 @@
 """Sends entries to journald over its own protocol, https://systemd.io/JOURNAL_NATIVE_PROTOCOL/.
 
-`systemd.journal.send` would do the same, but sd_journal_sendv(3) counts an entry as sent when there is no
-journald at all, and what did not get through must be known here. One `JournalSocket` belongs to one thread.
+`systemd.journal.send` would do the same, but sd_journal_sendv(3) reports success even without a journald, and
+lost entries must be known here. One `JournalSocket` belongs to one thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_
 
 
 class JournalSocket:
-    """A socket towards journald, which may come and go: the path is looked up for each entry."""
+    """A socket to journald, which may come and go: the path is resolved for each entry."""
 
     def __init__(self, path: Path = SOCKET, *, blocking: bool = True) -> None:
         self._path = os.fspath(path)
@@ -31,9 +31,9 @@ class JournalSocket:
         self._socket.setblocking(blocking)
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Hand over one entry; while journald's queue is full it blocks, or raises BlockingIOError.
+        """Send one entry. While journald's queue is full it blocks, or raises BlockingIOError.
 
-        Raises OSError when journald is not there or refuses, ValueError for text that is no Unicode.
+        Raises OSError when journald is absent or refuses, ValueError for text that is not Unicode.
         """
         entry = encode_entry(fields)
         try:
@@ -47,7 +47,7 @@ class JournalSocket:
         self._socket.close()
 
     def _send_in_memory(self, entry: bytes) -> None:
-        """What is too large for a datagram goes as a sealed file in memory."""
+        """Send an entry too large for a datagram as a sealed file in memory."""
         fd = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(fd, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
             view = memoryview(entry)

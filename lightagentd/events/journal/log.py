@@ -1,8 +1,8 @@
-"""The daemon's own messages in the journal: tracebacks, and what is worth a word but is no event.
+"""The daemon's own messages in the journal: tracebacks, and messages that are not events.
 
-Standard error would do, but it is a stream that journald holds: when journald is stopped, what the daemon
-says after that is lost until the daemon is restarted. journald's own protocol knows no such stream, and keeps
-the severity, and a traceback as one entry.
+Standard error would work, but it is a stream that journald holds: after a stop of journald, messages are lost
+until the daemon is restarted. journald's own protocol needs no such stream, and keeps the severity, and a
+traceback as one entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRIORITIES = ((logging.CRITICAL, "2"), (logging.ERROR, "3"), (logging.WARNING, 
 
 
 class JournalHandler(logging.Handler):
-    """Sends each message as an entry. It never waits: what a journal that is stuck does not take is gone."""
+    """Sends each message as an entry. It never waits: messages to a stuck journal are lost."""
 
     def __init__(self, path: Path = SOCKET) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class JournalHandler(logging.Handler):
 
 
 def _whose() -> dict[str, str]:
-    """On whose behalf it was said, in the fields that events have, too."""
+    """On whose behalf the message was logged, in the same fields as events."""
     own = current_context()
     fields = {
         "LIGHTAGENT_AGENT": own.agent,

@@ -1,8 +1,8 @@
-"""Up to which event the journal is known to have everything, or to have been told what it lacks.
+"""The last event up to which the journal has everything, or was told about its gaps.
 
-The number lies in a file of 8 bytes that is mapped into memory: to change it costs nothing, and it is still
-there when the process is killed (after a power cut journald lacks its newest entries anyhow). The
-journald sink owns it; one process writes it at a time.
+The number is in a file of 8 bytes that is mapped into memory: changing it costs nothing, and it survives a
+kill of the process (after a power cut journald lacks its newest entries anyway). The journald sink owns it;
+one process writes it at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BYTES = 8
 
 
 class JournalMark:
-    """The mark in one file, which is made when it is not there. Without a file it is forgotten at the end."""
+    """The mark in one file, which is made if missing. Without a file, the mark is lost at the end."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class JournalMark:
         return found - 1 if found else None
 
     def open(self) -> None:
-        """What cannot be opened is logged: then nothing is known of what an earlier run sent."""
+        """Open the file. Errors are only logged: then the position of an earlier run is unknown."""
         if self._path is None:
             return
         try:

@@ -1,11 +1,11 @@
 """The journald sink: sends each stored event, in a thread of its own, so that a stuck journal delays nobody.
 
-What journald does not take is counted, and the history has it. When journald takes entries again, one that
-has no event behind it says from which to which number the journal lacks events, so that an auditor knows
-where to look; what cannot be said before the daemon ends is kept in a file for the next start. Events that
-wait when the daemon is killed are such a gap, too: a mark says up to where all were sent (`journal_mark`);
-the one that was being sent then may be there and be counted as missing. The events themselves are not kept
-for a second attempt: a journal that is slow for long must not eat memory.
+Events that journald does not take are counted; the history has them. When journald takes entries again, an
+extra entry gives the numbers of the missing events, for auditors. If that entry cannot be sent before the
+daemon ends, a file keeps it for the next start. Events that wait when the daemon is killed are such a gap
+too: a mark stores the last event that was sent (`mark`), so the event being sent at that time may be in the
+journal and still count as missing. Missing events are not kept for a second attempt: a slow journal must not
+use up memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SLOW = QUEUE_LIMIT // 4
 
 @dataclass(frozen=True)
 class _Gap:
-    """Events that the journal lacks: all of them lie between these numbers."""
+    """A gap: the events that the journal lacks are all between these numbers."""
 
     first_seq: int
     last_seq: int
@@ -51,10 +51,10 @@ class _Gap:
 
 
 class JournaldSink:
-    """Owns the sending thread and its socket. `send` never blocks; `dropped` counts what did not get through.
+    """Owns the sending thread and its socket. `send` never blocks; `dropped` counts the lost events.
 
-    With `content`, the entries hold what the events hold: prompts, output, messages. In `gap_file` a gap
-    waits that could not be told before the end, in `mark_file` the number of the last event that was sent.
+    With `content`, the entries hold the events' data: prompts, output, messages. `gap_file` keeps a gap that
+    was not reported before the end, `mark_file` the number of the last sent event.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class JournaldSink:
 
     @property
     def dropped(self) -> int:
-        """How many events did not get through."""
+        """How many events were lost."""
         return self._dropped
 
     @staticmethod
     def available() -> bool:
-        """Whether there is a journald here, or systemd would have one that is only gone just now."""
+        """Whether journald runs here, or systemd would start it."""
         return SOCKET.exists() or BOOTED.is_dir()
 
     def problem(self) -> str:
-        """What is wrong, as a sentence; empty when all is well."""
+        """The present problem as a sentence; empty when there is none."""
         if self._refused:
             return (
                 f"journald takes no events ({self._refused}); {self._dropped} are in the history alone. "
@@ -118,7 +118,7 @@ class JournaldSink:
         self._thread.start()
 
     def send(self, event: Event) -> None:
-        """Queue an event. To be called by one thread only, the history's."""
+        """Queue an event. Only the history's thread may call this."""
         if not self._last_seq:
             self._note_unsent(event.seq)
         self._last_seq = event.seq
@@ -128,7 +128,7 @@ class JournaldSink:
             self._miss(event)
 
     def _note_unsent(self, first_seq: int) -> None:
-        """What an earlier run stored and did not send, before the first event of this one."""
+        """Report the events that an earlier run stored but did not send."""
         sent = self._mark.seq
         if sent is None:
             self._mark.seq = first_seq - 1
@@ -137,7 +137,7 @@ class JournaldSink:
                 self._gap = _Gap(sent + 1, first_seq - 1, first_seq - 1 - sent).joined(self._gap)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what waits, for a limited time."""
+        """Send the waiting events, for a limited time."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._queue.put(None, timeout=timeout_s)
@@ -156,7 +156,7 @@ class JournaldSink:
                 self._mark.close()
 
     def _drain(self) -> list[Event]:
-        """What the stuck thread holds, and what waits for it."""
+        """Count the event that the stuck thread holds, and the waiting ones."""
         left = [self._sending] if self._sending is not None else []
         while True:
             try:
@@ -167,7 +167,7 @@ class JournaldSink:
                 left.append(event)
 
     def _kept_gap(self) -> _Gap | None:
-        """The gap that the last run of the daemon could not tell."""
+        """The gap that the last run did not report."""
         if self._gap_file is None:
             return None
         try:
@@ -180,7 +180,7 @@ class JournaldSink:
             return None
 
     def _keep_gap(self) -> bool:
-        """Leave the gap that is still to be told for the next start, or nothing; False when that failed."""
+        """Keep the unreported gap for the next start, or remove the file; False when that failed."""
         if self._gap_file is None:
             return True
         try:
@@ -231,7 +231,7 @@ class JournaldSink:
                 self._mark.seq = event.seq
 
     def _tell_gap(self, journal: JournalSocket) -> bool:
-        """Whether journald has taken the entry about the events that it lacks."""
+        """Whether journald took the entry about the missing events."""
         with self._lock:
             gap, self._gap = self._gap, None
             self._telling = gap
@@ -255,7 +255,7 @@ class JournaldSink:
             self._gap = _Gap(event.seq, event.seq, 1).joined(self._gap)
 
     def _note(self, why: str) -> None:
-        """Remember why journald takes nothing, and log it once for each time that this begins."""
+        """Remember why journald takes nothing, and log it once each time that begins."""
         if not self._refused:
             _log.warning("journald does not take events: %s", why)
         self._refused = why

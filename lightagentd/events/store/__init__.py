@@ -1,1 +1,1 @@
-"""How the history lies on disk: layout, search, migration, retention, compaction."""
+"""The history on disk: layout, search, migration, retention, compaction."""

@@ -1,10 +1,10 @@
-"""Tracks how far the clock was ever set back, and derives which numbers events of a time can have.
+"""Tracks the largest step back of the clock, to derive the event numbers of a time span.
 
-Events have ascending numbers, and times that nearly ascend: a clock may be set back, and an event is made
-some time before it is stored. `Clock` is the newest time so far and the largest distance by which a later
-event was older than an earlier one. The history's writer keeps it up with each event and stores it in
-`meta`, beside the number of the first event that it knows of. With it `bounds` finds which numbers can have
-a time at all; where it is not known (a store that was written without it), any number can.
+Event numbers ascend; event times nearly do, because a clock may be set back, and an event is made some time
+before it is stored. `Clock` holds the newest time so far and the largest distance by which a later event was
+older than an earlier one. The writer updates it with each event and stores it in `meta`, beside the number of
+the first event that it covers. From it `bounds` computes the numbers that a time span can have. If it is
+unknown (a store written without it), any number is possible.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _EVENTS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """What is known after an event."""
+    """The state of the clock after an event."""
 
     newest_us: int = 0
     set_back_us: int = 0
 
     def after(self, time_us: int) -> Clock:
-        """What is known after one more event."""
+        """The state after one more event."""
         return Clock(
             newest_us=max(self.newest_us, time_us),
             set_back_us=max(self.set_back_us, self.newest_us - time_us),
@@ -40,13 +40,13 @@ class Clock:
 
 
 def load(environment: Environment, txn: Any) -> Clock | None:
-    """What is known; None where it is not known of the events that are there. A new store knows at once."""
+    """The stored clock; None if it does not cover all events. A new store has one at once."""
     found = txn.get(_KEY, db=environment.db[META])
     if found is None:
         return None if txn.stat(environment.db[EVENTS])["entries"] else Clock()
     try:
         set_back_us = int(found)
-    except ValueError:  # damaged: as good as unknown
+    except ValueError:  # damaged counts as unknown
         return None
     with txn.cursor(environment.db["by_time"]) as cursor:
         newest_us = int.from_bytes(cursor.key()[:8]) if cursor.last() else 0
@@ -54,8 +54,8 @@ def load(environment: Environment, txn: Any) -> Clock | None:
 
 
 def note(environment: Environment, txn: Any, before: Clock | None, times_us: Iterable[int]) -> None:
-    """Store what is known after some more events, in the transaction that stores these; `before` is what was
-    known (`load`) before the first of them was put.
+    """Store the clock after some more events, in the transaction that stores them. `before` is the clock
+    (`load`) before the first of them.
     """
     if before is None:
         return
@@ -70,7 +70,7 @@ def note(environment: Environment, txn: Any, before: Clock | None, times_us: Ite
 
 
 def measure(environment: Environment) -> Iterator[int]:
-    """Compute the missing clock from all events, and store it. Yields now and then how many were read.
+    """Compute the missing clock from all events, and store it. Yields the number of read events now and then.
 
     Nobody else may write meanwhile. Raises HistoryDamaged, StorageError.
     """

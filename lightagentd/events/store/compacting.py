@@ -1,9 +1,9 @@
-"""Writes the history's file anew without its free pages, while it is used or while no daemon runs.
+"""Rewrites the history's file without its free pages, while it is in use or while no daemon runs.
 
-Beside a running daemon: another process copies the store (this module, with `python -m`), which
-takes as long as the disk does and can be killed; what was stored meanwhile is brought after it; and the
-writer, between two transactions, brings the rest, compares, and exchanges the folders (`exchange`). A crash
-at any point leaves the old store or the new one, each whole, and `exchange.finish_exchange` clears up.
+With a running daemon, another process copies the store (this module, with `python -m`); that is as slow as
+the disk, and can be killed. Events stored meanwhile are added to the copy. Between two transactions, the
+writer adds the rest, compares, and exchanges the folders (`exchange`). After a crash at any point either the
+old store or the new one is whole, and `exchange.finish_exchange` clears up.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CLOSE = 200
 
 
 def copy_store(source: Path, target: Path) -> None:
-    """Copy a store as it is at one moment, without its free pages, into a folder that is there and empty.
+    """Copy a store as it is at one moment, without its free pages, into an existing empty folder.
 
     Raises StorageError, HistoryDamaged.
     """
@@ -106,7 +106,7 @@ def _prepare(environment: Environment) -> Path:
 
 
 def compact_stopped(path: Path) -> HistoryCompacted:
-    """Compact a store that nobody has open, and owe it the event. Whoever calls holds the daemon's lock.
+    """Compact a store that nobody has open, and owe it the event. The caller holds the daemon's lock.
 
     Raises StorageError, HistoryDamaged, Conflict.
     """
@@ -153,9 +153,9 @@ def _exchange_and_remove(path: Path) -> None:
 
 
 async def compact(history: History, copy: Copy) -> HistoryCompacted:
-    """Compact the history of this process, which is used meanwhile. One at a time, and no `prune` beside it.
+    """Compact the history of this process while it is in use. Only one at a time, and not beside `prune`.
 
-    Raises StorageError, HistoryDamaged; then it is as it was.
+    Raises StorageError, HistoryDamaged; then the history is unchanged.
     """
     live, path = history.environment, history.environment.path
     bytes_before = live.used_bytes()
@@ -180,7 +180,9 @@ async def compact(history: History, copy: Copy) -> HistoryCompacted:
 
 
 async def _to_its_end(work: Awaitable[_T]) -> _T:
-    """Wait for what a thread does, also when the caller is cancelled: it uses what the caller closes then."""
+    """Wait for a thread's work even when the caller is cancelled, because the caller then closes what it
+    uses.
+    """
     future = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(future)
@@ -190,13 +192,13 @@ async def _to_its_end(work: Awaitable[_T]) -> _T:
 
 
 def _follow(live: Environment, new: Environment) -> None:
-    """Bring what was stored since the copy was made, as far as that comes to an end by itself."""
+    """Add the events stored since the copy was made, as long as the backlog shrinks."""
     while _bring(live, new) > _CLOSE:
         pass
 
 
 def _bring(live: Environment, new: Environment) -> int:
-    """Bring one batch of the events that the copy lacks; says how many that were."""
+    """Add one batch of the events that the copy lacks; returns their number."""
     last = new.newest_seq()
     with live.reading() as txn, txn.cursor(live.db[EVENTS]) as cursor:
         found = cursor.set_range(seq_key(last + 1))
@@ -214,7 +216,7 @@ def _bring(live: Environment, new: Environment) -> int:
 
 
 def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
-    """In the writer's thread: bring the rest, compare, and put the copy in the place of the store."""
+    """In the writer's thread: add the rest, compare, and put the copy in the place of the store."""
     path = live.path
     try:
         while _bring(live, new):
@@ -227,7 +229,7 @@ def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
         sync_folder(path.parent)
         try:
             live.reopen(partial(exchange, path))
-        except StorageError:  # it cannot be opened after all: back to the one that could
+        except StorageError:  # it cannot be opened: go back to the old store
             live.reopen(partial(exchange, path))
             raise
     except (lmdb.Error, OSError) as err:
@@ -236,7 +238,7 @@ def _finish(live: Environment, new: Environment, erased: set[str]) -> None:
 
 
 def _bring_changes(live: Environment, source: Any, new: Environment, erased: set[str], txn: Any) -> None:
-    """All that is not events: the states as they are now, and what was erased since the copy was made."""
+    """Copy everything but events: the present states, and the erasures since the copy was made."""
     for name, database in live.db.items():
         if name == EVENTS or name in INDEXES:
             continue
@@ -251,7 +253,7 @@ def _bring_changes(live: Environment, source: Any, new: Environment, erased: set
 
 
 def _compare(live: Environment, new: Environment) -> None:
-    """Raises HistoryDamaged when the copy does not have what the store has."""
+    """Raises HistoryDamaged when the copy differs from the store."""
     different = [name for name in live.db if live.entries(name) != new.entries(name)]
     with live.reading() as mine, new.reading() as copied:
         with mine.cursor(live.db[EVENTS]) as one, copied.cursor(new.db[EVENTS]) as other:
@@ -266,7 +268,7 @@ def _compare(live: Environment, new: Environment) -> None:
 
 
 def main() -> int:
-    """The process that copies: the two folders are its arguments; what went wrong is its standard error."""
+    """The process that copies. Its arguments are the two folders; it reports errors on standard error."""
     try:
         copy_store(Path(sys.argv[1]), Path(sys.argv[2]))
     except LightagentError as err:

@@ -1,13 +1,13 @@
-"""Puts a store that was made beside the history in its place, as one step that a crash cannot halve.
+"""Puts a new store in the history's place, as one atomic step.
 
 The folder of an LMDB environment is exchanged as a whole: its lock file says which of the two root pages of
-the data file is valid, so the data of one store must never lie beside the lock file of another that somebody
+the data file is valid, so the data of one store must never lie beside the lock file of another that a process
 may have open.
 
-In the state folder: `history.compacting` is being made and good for nothing; `history.compacted` is whole.
-Where the file system can exchange two names (renameat2(2), RENAME_EXCHANGE), `history.compacted` is the old
-store a moment later, and is removed. Where it cannot, the old store first becomes `history.replaced`; a start
-that finds that and no `history` finishes the exchange.
+In the state folder, `history.compacting` is an unfinished, useless store; `history.compacted` is whole. If
+the file system can exchange two names (renameat2(2), RENAME_EXCHANGE), `history.compacted` is the old store a
+moment later, and is removed. Otherwise the old store first becomes `history.replaced`; a start that finds
+that and no `history` finishes the exchange.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from lightagentd.host.renaming import sync_folder
 
 
 def being_made(history: Path) -> Path:
-    """Where a store is made that is to take the place of another."""
+    """The folder of an unfinished new store."""
     return history.with_name(f"{history.name}.compacting")
 
 
 def made(history: Path) -> Path:
-    """Where it lies once it is whole."""
+    """The folder of a whole new store."""
     return history.with_name(f"{history.name}.compacted")
 
 
 def replaced(history: Path) -> Path:
-    """Where the old one lies between two steps."""
+    """The folder of the old store between two steps."""
     return history.with_name(f"{history.name}.replaced")
 
 
 def exchange(history: Path) -> None:
-    """Put the whole store in `made` in the place of the one in `history`, which goes to `made`.
+    """Put the whole store in `made` in the place of the one in `history`, which moves to `made`.
 
-    Nobody of this process may have either open. Raises OSError, and then both are where they were.
+    This process may have neither open. Raises OSError; then both are in their old places.
     """
     new, old = made(history), replaced(history)
     try:
@@ -57,7 +57,7 @@ def exchange(history: Path) -> None:
 
 
 def finish_exchange(history: Path) -> None:
-    """At a start: bring to its end, or undo, what a crash left of an exchange. Raises StorageError."""
+    """At a start: finish or undo an exchange that a crash interrupted. Raises StorageError."""
     try:
         old = replaced(history)
         if not history.exists() and old.exists():

@@ -1,11 +1,11 @@
-"""How the history lies in LMDB: databases, keys, and opening the environment.
+"""The LMDB layout of the history: databases, keys, and opening the environment.
 
-One environment in `<state>/history`. `events` maps an 8-byte big-endian seq to the stored bytes of an
-event (see `model`). The indexes map a prefix, a zero byte and the seq to the event's topic, so that a
-session's messages are found without reading its other events; `by_time` has 8 bytes of microseconds
-as its prefix and no zero byte, and `by_field` has prefixes such as `tool=bash`. STATES are what events
-change, by key. `meta` has the schema's version; the anchor: number and hash of the event before the
-first of the chain, once that is not event 1 any more; and the events that are owed (`Environment.owe`).
+One environment in `<state>/history`. `events` maps an 8-byte big-endian seq to the stored bytes of an event
+(see `model`). The indexes map a prefix, a zero byte and the seq to the event's topic, so that a session's
+messages are found without reading its other events; `by_time` has 8 bytes of microseconds as its prefix and
+no zero byte, and `by_field` has prefixes such as `tool=bash`. STATES hold the state that events change, by
+key. `meta` has the schema's version; the anchor, which is the number and hash of the event before the first
+of the chain, if that is not event 1; and the owed events (`Environment.owe`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def _prefix(value: str) -> bytes:
 
 
 def index_prefix(value: str) -> bytes:
-    """The prefix of a value's keys. No value's prefix begins another's: 0xff, which UTF-8 does not have,
-    stands for a zero byte. Values that differ after 256 bytes share one, so a reader compares the event too.
+    """The prefix of a value's keys. No prefix begins another one: a zero byte is replaced by 0xff, which
+    UTF-8 does not have. Values that differ only after 256 bytes share a prefix, so a reader compares the
+    event too.
     """
     return _prefix(value[:256])
 
@@ -109,7 +110,7 @@ def indexed_fields(event: Event) -> list[tuple[str, str]]:
 
 
 def bounded(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The first of some rows (key, record): as many as BATCH_BYTES allows, and at least one."""
+    """The first of some rows (key, record): as many as fit into BATCH_BYTES, and at least one."""
     size_bytes = 0
     for row in rows:
         yield row
@@ -119,7 +120,7 @@ def bounded(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
 
 
 def ascending(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries whose keys begin with a prefix, in a transaction of the caller's."""
+    """The entries whose keys begin with a prefix, in the caller's transaction."""
     with txn.cursor(db) as cursor:
         placed = cursor.set_range(prefix)
         while placed and cursor.key().startswith(prefix):
@@ -130,7 +131,7 @@ def ascending(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]
 def descending(
     txn: Any, db: Any, prefix: bytes, before: bytes = b"\xff" * 8
 ) -> Iterator[tuple[bytes, bytes]]:
-    """As `ascending`, the last one first: those whose keys are before the prefix with `before`."""
+    """Like `ascending`, in reverse order; with `before`, only keys before the prefix with it."""
     with txn.cursor(db) as cursor:
         placed = cursor.prev() if cursor.set_range(prefix + before) else cursor.last()
         while placed and cursor.key().startswith(prefix):
@@ -143,7 +144,7 @@ class Environment:
 
     Growing the map and exchanging the file need that no transaction of this process is open: `reading` holds
     a lock that `grow` and `reopen` take, and the one writer calls these between its transactions. A process
-    can open the same folder once. A value of `db` is good for one transaction: after `reopen` it is another.
+    can open the same folder only once. A value of `db` is valid for one transaction; `reopen` replaces it.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -213,11 +214,11 @@ class Environment:
             )
 
     def used_bytes(self) -> int:
-        """How far the file is in use, free pages between included."""
+        """How far the file is in use, including free pages."""
         return int((self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"])
 
     def live_bytes(self) -> int:
-        """How much of the file holds something: its pages without the free ones. Raises StorageError."""
+        """The size of the used pages, without the free ones. Raises StorageError."""
         pages = 2 + len(self.db)
         with self.reading() as txn:
             for database in self.db.values():
@@ -252,10 +253,10 @@ class Environment:
                 suggestion="Install the version of lightagentd that wrote it.",
             )
         if self.read_only and self.version < 2:
-            self.db.pop("by_field", None)  # as far as it is there, a migration did not come to its end
+            self.db.pop("by_field", None)  # a migration did not finish
 
     def set_version(self, txn: Any, version: int) -> None:
-        """Store the schema's version, in a transaction of the caller's."""
+        """Store the schema's version, in the caller's transaction."""
         txn.put(_VERSION, str(version).encode(), db=self.db[META])
         self.version = version
 
@@ -284,7 +285,7 @@ class Environment:
             return None if found is None else json.loads(found)
 
     def set_meta(self, txn: Any, key: bytes, value: Any) -> None:
-        """Store an entry of `meta`, in a transaction of the caller's; None removes it."""
+        """Store an entry of `meta`, in the caller's transaction; None removes it."""
         if value is None:
             txn.delete(key, db=self.db[META])
         else:
@@ -293,13 +294,13 @@ class Environment:
     def anchor(self) -> tuple[int, str]:
         """Number and hash of the event before the first of the chain: (0, GENESIS) when nothing was removed.
 
-        What is stored below it are events that retention kept (`types.history.HistoryPruned`).
+        Events stored before it are those that retention kept (`types.history.HistoryPruned`).
         """
         with self.reading() as txn:
             return self.anchor_in(txn)
 
     def anchor_in(self, txn: Any) -> tuple[int, str]:
-        """As `anchor`, in a transaction of the caller's."""
+        """Like `anchor`, in the caller's transaction."""
         found = txn.get(_ANCHOR, db=self.db[META])
         with decoding("meta", "anchor"):
             seq, anchor_hash = json.loads(found) if found is not None else (0, GENESIS)
@@ -308,32 +309,33 @@ class Environment:
             return seq, str(anchor_hash)
 
     def set_anchor(self, txn: Any, seq: int, anchor_hash: str) -> None:
-        """Have the chain begin behind an event, in a transaction of the caller's."""
+        """Make the chain begin after an event, in the caller's transaction."""
         self.set_meta(txn, _ANCHOR, [seq, anchor_hash])
 
     def owe(self, txn: Any, event: NewEvent) -> None:
-        """Have the next start of the daemon append an event about what was done to the store before it, in a
-        transaction of the caller's: a migration, or what an administrator did while no daemon ran.
+        """Make the daemon's next start append an event about a change of the store: a migration, or an
+        administrator's change while no daemon ran. In the caller's transaction.
         """
         found = txn.get(_OWED, db=self.db[META])
         owed = [*(json.loads(found) if found else []), [event.topic, event.type, dict(event.data)]]
         self.set_meta(txn, _OWED, owed)
 
     def owed(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Topic, type and data of the events that are owed, see `owe`."""
+        """Topic, type and data of the owed events, see `owe`."""
         stored = self.get_meta(_OWED) or ()
         with decoding("meta", "owed"):
             return [(str(topic), str(event_type), dict(data)) for topic, event_type, data in stored]
 
     def settle(self, txn: Any) -> None:
-        """The events that were owed are in this transaction of the caller's."""
+        """Clear the owed events, in the caller's transaction, which stores them."""
         self.set_meta(txn, _OWED, None)
 
     def reopen(self, exchange: Callable[[], None] | None = None) -> None:
-        """Close the file and open it again: after an error that LMDB does not go on after, or because
-        `exchange` puts another one in its place. When it cannot be written now, it is read at least.
+        """Close the file and open it again: after an error that LMDB does not recover from, or because
+        `exchange` puts another file in its place. If it cannot be opened for writing, it is opened for
+        reading.
 
-        Raises what `exchange` raises, and then the file is open as before; StorageError, and then nothing is.
+        If `exchange` raises, the file is open as before. Raises StorageError; then no file is open.
         """
         with self._gate:
             self.env.close()
@@ -354,13 +356,13 @@ class Environment:
             self.env.set_mapsize(self.env.info()["map_size"] * 2)
 
     def forget_dead_readers(self) -> int:
-        """Let go of the pages that processes read which were killed meanwhile; says of how many."""
+        """Release the pages held by killed readers; returns their number."""
         with self._gate:
             return int(self.env.reader_check())
 
     def reserve(self) -> bool:
-        """Keep RESERVE_BYTES allocated beyond what is used; False when the disk is too full for that, or when
-        the reserve is all that is left of it.
+        """Keep RESERVE_BYTES allocated beyond the used part; False when the disk is too full for that, or
+        when only the reserve is left.
         """
         used_bytes = self.used_bytes()
         try:
@@ -380,7 +382,7 @@ class Environment:
 
 
 def written(environment: Environment, write: Callable[[Any], _T]) -> _T:
-    """What `write` gives of one write transaction. It is called again when the map was too small for it."""
+    """The result of `write` in one write transaction. `write` runs again when the map was too small."""
     while True:
         try:
             with environment.env.begin(write=True) as txn:
@@ -390,7 +392,7 @@ def written(environment: Environment, write: Callable[[Any], _T]) -> _T:
 
 
 def _map_bytes(data_file: Path) -> int:
-    """Room for more than there is: without any, not even a database that is new could be made."""
+    """More room than is used: without free room not even a new database could be made."""
     with contextlib.suppress(FileNotFoundError):
         return max(INITIAL_MAP_BYTES, 2 * data_file.stat().st_size)
     return INITIAL_MAP_BYTES

@@ -1,9 +1,9 @@
-"""Brings a store of an older schema to the present one, when the daemon opens it.
+"""Migrates a store of an older schema to the present one, when the daemon opens it.
 
-Each migration has the number of the version that it leads to; they run in that order. One works in small
-transactions and stores in each how far it came, so that a start that is killed goes on where it was; done
-twice it does no harm. The version changes in its last transaction, which also owes the history the event
-`migrated` (`Environment.owe`). What is stored of an event is never changed: its hash is in the chain.
+Each migration has the number of the version that it leads to; they run in that order. A migration works in
+small transactions and stores its progress in each, so a start continues after a kill; a repeated step does no
+harm. The version changes in its last transaction, which also owes the history the event `migrated`
+(`Environment.owe`). Stored bytes of events never change: their hashes are in the chain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ BATCH = 1000
 
 
 def migrate(environment: Environment, progress: Progress | None = None) -> None:
-    """Run what a store lacks, before anybody else uses it. `progress` is told now and then, in one sentence.
+    """Run the missing migrations, before anybody else uses the store. `progress` receives a sentence now and
+    then.
 
     Raises StorageError, HistoryDamaged; another start can try again.
     """
@@ -84,7 +85,7 @@ MIGRATIONS: dict[int, Step] = {2: _fill_by_field}
 
 
 def _position(environment: Environment, version: int) -> int | None:
-    """Where the migration to a version goes on, None when it is done."""
+    """The position where the migration to a version continues; None when it is done."""
     if environment.version >= version:
         return None
     found = environment.get_meta(_POSITION)

@@ -24,8 +24,8 @@ from lightagentd.events.store.layout import (
 
 
 class Puts:
-    """Events that are stored behind all others, with `flush`: each database gets its entries in their order,
-    which takes LMDB half the time.
+    """Events stored after all others, with `flush`: each database gets its entries in their order, which
+    takes LMDB half the time.
     """
 
     def __init__(self, environment: Environment, txn: Any) -> None:
@@ -41,9 +41,9 @@ class Puts:
             self._entries[name].append((key, topic))
 
     def flush(self) -> None:
-        """Have what was added in the transaction, before anything else looks at it.
+        """Put the added events into the transaction, before anything else reads it.
 
-        Raises HistoryDamaged when it is not behind all others.
+        Raises HistoryDamaged when they are not after all others.
         """
         if not self._records:
             return
@@ -64,7 +64,7 @@ class Puts:
 
 
 def remove(environment: Environment, txn: Any, event: Event) -> None:
-    """Take an event away, header and all."""
+    """Remove an event with its header."""
     db = environment.db
     txn.delete(seq_key(event.seq), db=db[EVENTS])
     for name, key in index_keys(event):
@@ -72,7 +72,7 @@ def remove(environment: Environment, txn: Any, event: Event) -> None:
 
 
 def index_fields(environment: Environment, txn: Any, event: Event) -> None:
-    """Make an event's entries in `by_field`, of which it may have some already."""
+    """Make an event's entries in `by_field`; some may exist already."""
     topic, seq = event.topic.encode(), seq_key(event.seq)
     for field, value in indexed_fields(event):
         txn.put(field_prefix(field, value) + seq, topic, db=environment.db["by_field"])

@@ -1,14 +1,14 @@
-"""Removes the oldest events from the store, and leaves behind what can still be verified.
+"""Removes the oldest events from the store, and leaves a chain that still verifies.
 
-A pass is one transaction, short enough not to keep the writer from others (`PASS_EVENTS`, `PASS_S`): it takes
-whole records of the oldest part of the chain away, appends an event `pruned` that says so, and moves the
-anchor, behind which the chain begins from then on (`Environment.anchor`). What somebody still needs stays
-where it is, below the anchor, and is listed in `pruned` with its hash: messages of sessions that exist,
-events of turns that have not ended, what `lactl undo` takes back, and what other kept events are verified
-with. When it is not needed any more a `sweep` takes it away, with a `pruned` that replaces the one which
-listed it; the state `prunings` says which is the newest for each part.
+A pass is one transaction, short enough not to block other writers (`PASS_EVENTS`, `PASS_S`). It removes whole
+records of the oldest part of the chain, appends an event `pruned` about that, and moves the anchor, after
+which the chain then begins (`Environment.anchor`). Events that are still needed stay in place, before the
+anchor, and `pruned` lists them with their hashes: messages of existing sessions, events of unfinished turns,
+the data for `lactl undo`, and events that verify other kept events. A `sweep` removes them when they are not
+needed any more, with a `pruned` that replaces the one which listed them; the state `prunings` names the
+newest for each part.
 
-What is removed is verified before: nothing that was tampered with disappears without a word.
+Events are verified before their removal, so that no tampered event disappears unnoticed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STATE = "prunings"
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Which events may go: those up to `to_seq`, and with `before_us` only those that are older."""
+    """The events that may be removed: those up to `to_seq`, and with `before_us` only older ones."""
 
     reason: str
     to_seq: int
@@ -64,7 +64,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the chain that was pruned: `by` is the number of the `pruned` that counts for it."""
+    """A pruned part of the chain. `by` is the number of the `pruned` in force for it."""
 
     first_seq: int
     last_seq: int
@@ -74,7 +74,7 @@ class Part:
 
 
 class _Needs:
-    """Who needs which event, as it is in one transaction."""
+    """The needed events, as seen by one transaction."""
 
     def __init__(self, environment: Environment, txn: Any) -> None:
         self._environment = environment
@@ -84,7 +84,7 @@ class _Needs:
         self._key_seq = self._newest_key()
 
     def _unfinished(self) -> Iterator[str]:
-        """The turns that have not ended, and those of plans, whose next task may begin only now."""
+        """The unfinished turns, and those of plans, whose next task may still begin."""
         with self._txn.cursor(self._environment.db["turns"]) as cursor:
             yield from (key.decode() for key in cursor.iternext(values=False))
         with self._txn.cursor(self._environment.db["plans"]) as cursor:
@@ -93,13 +93,13 @@ class _Needs:
                     yield from (trace.decode() for trace in _TRACE.findall(value))
 
     def _newest_key(self) -> int:
-        """The number of the event that names the key which signs now."""
+        """The number of the event that names the current signing key."""
         named = descending(self._txn, self._environment.db["by_field"], field_prefix("type", "key"))
         keys = (key for key, topic in named if topic == b"daemon.checkpoint")
         return int.from_bytes(next(keys, b"")[-8:])
 
     def keeps(self, event: Event) -> bool:
-        """Whether an event has to stay."""
+        """Whether an event must stay."""
         topic, data = event.topic, event.data
         if topic == "agent.message" and event.session:
             return self._stored("sessions", event.session) is not None or event.trace_id in self._traces
@@ -136,15 +136,15 @@ class _Needs:
 
 
 def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> list[NewEvent]:
-    """One pass, in a transaction of the writer's: the event to append, or none when there is nothing to do.
+    """One pass, in the writer's transaction: the event to append, or none when there is nothing to do.
 
-    Raises HistoryDamaged when what would go is not what was stored; nothing is removed then.
+    Raises HistoryDamaged when an event to be removed has changed; nothing is removed then.
     """
     anchor, anchor_hash = environment.anchor_in(txn)
     needs = _Needs(environment, txn)
     examined, more = _slice(environment, txn, anchor, anchor_hash, bounds)
     while examined and not more and needs.keeps(examined[-1]):
-        examined.pop()  # nothing goes behind it, so to pass it would be for nothing
+        examined.pop()  # nothing after it can be removed, so passing it would be useless
     if not examined:
         return []
     kept = []
@@ -170,7 +170,7 @@ def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> 
 def _slice(
     environment: Environment, txn: Any, anchor: int, anchor_hash: str, bounds: Bounds
 ) -> tuple[list[Event], bool]:
-    """Events behind the anchor that may go, each verified, and whether there may be more behind them."""
+    """Removable events after the anchor, each verified, and whether more may follow."""
     now_us = time.time_ns() // 1000
     end = time.monotonic() + PASS_S
     found: list[Event] = []
@@ -186,7 +186,7 @@ def _slice(
                 return found, False
             expected, prev = expected + 1, event.hash
             if bounds.before_us and event.time_us > now_us + _AHEAD_US:
-                doubtful.append(event)  # it goes only with an older one behind it
+                doubtful.append(event)  # it is removed only together with an older one
                 continue
             if bounds.before_us and event.time_us >= bounds.before_us:
                 return found, False
@@ -198,7 +198,7 @@ def _slice(
 
 
 def _checked(record: bytes, header_hash: str = "") -> Event:
-    """The event in a record, if its data are what its header says, and its header what is known of it.
+    """The event in a record, if its data match its header, and its header the known hashes.
 
     Raises HistoryDamaged.
     """
@@ -230,7 +230,7 @@ def _part_key(first_seq: int) -> str:
 
 
 def _note(environment: Environment, txn: Any, said: HistoryPruned, by: int, kept: list[Event]) -> None:
-    """Store which `pruned` counts for a part of the chain; a part of which nothing is left needs none."""
+    """Store the `pruned` in force for a part of the chain; remove the entry of a part with no kept events."""
     key, db = _part_key(said.first_seq).encode(), environment.db[_STATE]
     if kept:
         others = any(event.topic != "agent.message" for event in kept)
@@ -240,7 +240,7 @@ def _note(environment: Environment, txn: Any, said: HistoryPruned, by: int, kept
 
 
 def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
-    """The parts of the chain of which something was kept, from the state `prunings`."""
+    """The parts of the chain with kept events, from the state `prunings`."""
     return [
         Part(
             first_seq=int(key),
@@ -253,7 +253,9 @@ def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
 
 
 def sweep(environment: Environment, part: Part, txn: Any, next_seq: int) -> list[NewEvent]:
-    """One pass over what was kept of a part: what nobody needs any more goes. As `prune` in all else."""
+    """One pass over the kept events of a part: removes those that are not needed any more. Otherwise like
+    `prune`.
+    """
     needs = _Needs(environment, txn)
     end = time.monotonic() + PASS_S
     kept: list[Event] = []
@@ -293,7 +295,7 @@ def last_deletion(environment: Environment) -> int:
 
 
 def _kept_of(environment: Environment, txn: Any, part: Part) -> Iterator[Event]:
-    """The events that were kept of a part, each verified. Raises HistoryDamaged."""
+    """The kept events of a part, each verified. Raises HistoryDamaged."""
     record = txn.get(seq_key(part.by), db=environment.db[EVENTS])
     said = _checked(record) if record is not None else None
     if said is None or (said.topic, said.type) != _PRUNED or said.data is None:
@@ -307,7 +309,7 @@ def _kept_of(environment: Environment, txn: Any, part: Part) -> Iterator[Event]:
 
 @dataclass(kw_only=True)
 class Forecast:
-    """What passes would do: how many events would go, and the bytes of their records."""
+    """The estimated result of passes: the number of removed events, and the bytes of their records."""
 
     removed: int = 0
     kept: int = 0
@@ -316,7 +318,7 @@ class Forecast:
 
 
 def forecast(environment: Environment, bounds: Bounds, *, enough_bytes: int = 0) -> Forecast:
-    """What `prune` would remove until nothing is left to remove, or until that is `enough_bytes`.
+    """Estimate what `prune` would remove until nothing is left to remove, or until that is `enough_bytes`.
 
     Reads in short transactions; for a thread. Raises StorageError, HistoryDamaged.
     """

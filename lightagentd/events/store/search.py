@@ -1,16 +1,16 @@
-"""Finds the events that fit a filter, by the indexes, a slice at a time.
+"""Finds the events that match a filter, by the indexes, a slice at a time.
 
-Each index that the filter names gives an ascending list of event numbers (the topics below one: several
+Each index that the filter names gives an ascending list of event numbers (a topic with its subtopics: several
 lists, merged). Their intersection is found by a leapfrog join (Veldhuizen, arXiv:1210.0481): each list is
-asked in turn for its next number that is not before the largest seen so far, until all agree. So what the
-rarest of them has bounds the work, and no list is read whole. Where no index helps (a text, a store without
-`by_field`), records are read one by one and looked at as bytes first.
+asked in turn for its next number that is not before the largest seen so far, until all agree. So the shortest
+list bounds the work, and no list is read whole. Where no index helps (a text, a store without `by_field`),
+records are read one by one and their bytes are tested first.
 
-Events are in order of their numbers and not of their time, because a clock may be set back. `clock` knows
-how far it ever was, and so which numbers can have a time at all.
+Events are ordered by number and not by time, because a clock may be set back. `clock` knows the largest step
+back, and derives the possible numbers of a time from it.
 
 A slice holds the store's gate and a read transaction for some milliseconds, reads a bounded number of bytes,
-and says where the next one begins, however little it found.
+and returns the position of the next slice, however little it found.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ _NONE = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """Events with the sizes of their records, in the order of the search; where to go on, 0 for the end."""
+    """Events with the sizes of their records, in the order of the search, and the next position, 0 for the
+    end.
+    """
 
     events: list[tuple[Event, int]]
     next_seq: int
 
 
 class _List:
-    """The ascending numbers below one prefix of an index, or of all records."""
+    """The ascending numbers under one prefix of an index, or of all records."""
 
     def __init__(self, cursor: Any, prefix: bytes, *, backwards: bool) -> None:
         self.cursor, self._prefix, self._backwards = cursor, prefix, backwards
@@ -62,7 +64,8 @@ class _List:
 
     def seek(self, seq: int) -> int:
         """The first number that is not before `seq` in the direction of the search; _NONE when there is none.
-        The numbers that are asked for only go on in that direction.
+
+        Successive calls must go on in that direction.
         """
         if self._backwards:
             if _NONE < self._at <= seq:
@@ -79,7 +82,7 @@ class _List:
         return self._at
 
     def _step(self, placed: bool, seq: int) -> bool:
-        """Whether the neighbour is what is looked for, which is cheaper than to search the tree."""
+        """Whether the neighbour is the wanted entry, which is cheaper than a search in the tree."""
         if not placed or not (key := self.cursor.key()).startswith(self._prefix):
             return False
         found = int.from_bytes(key[-8:])
@@ -126,8 +129,8 @@ def read_slice(
     limit_bytes: int = BATCH_BYTES,
     backwards: bool = False,
 ) -> Slice:
-    """Up to `limit` events that fit, from a number on, upwards or backwards, and no more once they have
-    `limit_bytes`. Each call gets further, if it finds nothing, too.
+    """Up to `limit` matching events from a number on, upwards or backwards, and no more once they have
+    `limit_bytes`. Each call advances, even if it finds nothing.
     """
     test = wanted.byte_test()
     rows: list[bytes] = []
@@ -146,7 +149,7 @@ def read_slice(
             if agreed:
                 record = txn.get(seq_key(found), db=environment.db[EVENTS])
                 at = found - 1 if backwards else found + 1
-                if record is not None:  # retention may have taken it away
+                if record is not None:  # retention may have removed it
                     budget.size_bytes += len(record)
                     if test(record):
                         rows.append(record)
@@ -159,7 +162,7 @@ def read_slice(
 
 
 def _leap(terms: Sequence[_List | _Union], at: int, budget: _Budget) -> tuple[int, bool]:
-    """The next number on which all lists agree; or how far it came, and False."""
+    """The next number on which all lists agree; or the position reached, and False."""
     agreed = turn = 0
     while True:
         found = terms[turn].seek(at)
@@ -177,7 +180,7 @@ def _leap(terms: Sequence[_List | _Union], at: int, budget: _Budget) -> tuple[in
 def _terms(
     environment: Environment, txn: Any, wanted: Filter, *, backwards: bool
 ) -> Sequence[_List | _Union]:
-    """The lists whose intersection has all events that fit."""
+    """The lists whose intersection has all matching events."""
 
     def reader(name: str, prefix: bytes) -> _List:
         return _List(txn.cursor(environment.db[name]), prefix, backwards=backwards)
@@ -202,7 +205,7 @@ def _terms(
 
 
 def _topic_prefixes(cursor: Any, topics: Sequence[str]) -> list[bytes] | None:
-    """The prefixes in `by_topic` of some topics and of all that are below them; None for too many."""
+    """The prefixes in `by_topic` of some topics and their subtopics; None for too many."""
     found: dict[bytes, None] = {}
     for topic in topics:
         whole = index_prefix(topic)
@@ -221,7 +224,7 @@ def _topic_prefixes(cursor: Any, topics: Sequence[str]) -> list[bytes] | None:
 
 
 def decode_stored(record: bytes) -> Event:
-    """`decode`, for bytes that must be good because this program stored them. Raises HistoryDamaged."""
+    """Like `decode`, for bytes that this program stored. Raises HistoryDamaged."""
     try:
         return decode(record)
     except ValueError as err:

@@ -1,7 +1,7 @@
 """Encodes requests for chat completions, the protocol of OpenAI and most servers (answers: `chat_decoder`).
 
-The API reference is "Create chat completion" with `stream: true`. Where servers differ, a request begins with
-what the most of them take, and does without what this one refuses: see `ChatCompletions.concedes`.
+The API reference is "Create chat completion" with `stream: true`. Servers differ: a request first uses what
+most of them accept, and drops what this one refuses, see `ChatCompletions.concedes`.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class ChatCompletions:
         return ChatDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Give up what the server refuses: the option for the usage, the name of the limit, reasoning that
-        comes back or does not, long ids, two of one role, calls without a signature.
+        """Drop or change what the server refuses: the option for the usage, the name of the limit, sending
+        reasoning back or not, long ids, consecutive messages of one role, calls without a signature.
         """
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False
@@ -119,7 +119,7 @@ class ChatCompletions:
         return False
 
     def _demands(self, message: str) -> bool:
-        """Whether requests from now on have something that these words want of a conversation."""
+        """Whether later requests meet a demand on the conversation in these words."""
         if _ABOUT_IDS.search(message) and self._ids is PLAIN_IDS:
             self._ids = SHORT_IDS
         elif _ABOUT_ROLES.search(message) and not self._take_turns:
@@ -151,7 +151,7 @@ class ChatCompletions:
         return _in_turns(wire) if self._take_turns else wire
 
     def _reason(self, wire: dict[str, Any], own: Sequence[Reasoning]) -> None:
-        """Give a message the reasoning that came before it."""
+        """Add the preceding reasoning to a message."""
         for block in own:
             if not block.data:
                 field = block.id if block.id in REASONING else REASONING[0]
@@ -160,7 +160,7 @@ class ChatCompletions:
             wire[REASONING[0]] = _NO_REASONING
 
     def _sign(self, calls: Sequence[dict[str, Any]], own: Sequence[Reasoning]) -> None:
-        """Give calls what came beside them."""
+        """Add the signatures that came with the calls."""
         extras = {block.id: arguments_object(block.data) for block in own if block.id.startswith(f"{EXTRA}/")}
         for at, call in enumerate(calls if extras or self._no_signature else ()):
             if extra := extras.get(f"{EXTRA}/{at}") or self._no_signature:
@@ -168,7 +168,7 @@ class ChatCompletions:
 
 
 def _in_turns(wire: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for a model whose template wants an answer between what people say."""
+    """The messages for a model whose template wants an answer between user messages."""
     made: list[dict[str, Any]] = []
     for message in wire:
         last = made[-1] if made else {}
@@ -206,7 +206,9 @@ def _wire_message(message: Message) -> dict[str, Any]:
 
 
 def _wire_function(call: ToolCall) -> dict[str, str]:
-    """A call as it may be sent back: endpoints refuse a conversation with a bad name or bad JSON in it."""
+    """A call in a form that may be sent back: endpoints refuse a conversation with a bad name or bad JSON in
+    it.
+    """
     whole = arguments_object(call.arguments) is not None
     arguments = call.arguments if whole else json.dumps(wrapped_arguments(call.arguments))
     return {"name": function_name(call.name), "arguments": arguments}

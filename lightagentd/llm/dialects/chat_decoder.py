@@ -1,8 +1,8 @@
 """Decodes answers of chat completions: chunks of a stream, or one whole completion without a stream.
 
-What is here beyond the API reference, servers have been seen to send: calls without index or id, the same
+Beyond the API reference, it handles what servers have been seen to send: calls without index or id, the same
 index for every call, arguments as an object, content in parts, reasoning in fields of several names, an end
-without a reason and a reason with another name.
+without a reason, and reasons with other names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_CALLS = 1000
 
 @dataclass(kw_only=True)
 class _Call:
-    """A tool call that is being put together."""
+    """A tool call that is being assembled."""
 
     index: int
     id: str = ""
@@ -59,12 +59,12 @@ class _Call:
     """The JSON of what is to go back with it."""
 
     def came_whole(self) -> bool:
-        """Whether its arguments came in one piece that is all of them."""
+        """Whether its whole arguments came in one piece."""
         return len(self.arguments) == 1 and arguments_object(self.arguments[0]) is not None
 
 
 class ChatDecoder:
-    """Puts the chunks of one answer together."""
+    """Assembles the chunks of one answer."""
 
     def __init__(self, model: str, on_usage: Callable[[Usage], None] | None = None) -> None:
         self._on_usage = on_usage
@@ -130,7 +130,7 @@ class ChatDecoder:
             or usage.get("cached_tokens")  # Moonshot
         )
         prompt = count(usage.get("prompt_tokens"))
-        # Gemini and xAI have what was thought in the sum alone.
+        # Gemini and xAI count the reasoning tokens only in the sum.
         beyond = count(usage.get("total_tokens")) - prompt
         self._usage = Usage(
             prompt_tokens=prompt,
@@ -164,7 +164,7 @@ class ChatDecoder:
         parts.append(ReasoningDelta(thought))
 
     def _content_part(self, part: dict[str, Any], parts: list[Part]) -> None:
-        """A part of content that is a list, as Mistral's models that think have it."""
+        """A part of content that is a list, as Mistral's reasoning models send it."""
         if (kind := part.get("type")) == "thinking":
             inner = part.get("thinking")
             for piece in inner if isinstance(inner, list) else [{"text": inner}]:
@@ -193,7 +193,7 @@ class ChatDecoder:
             call.arguments.append(arguments)
 
     def _call_of(self, index: int | None, call_id: str, name: str, arguments: str) -> _Call:
-        """The call that a piece belongs to. Some endpoints give no index, or the same one to every call."""
+        """The call that a piece belongs to. Some endpoints give no index, or the same one for every call."""
         if index is None:
             last = self._calls[-1] if self._calls else None
             known = last if last and (not name or (call_id and last.id == call_id)) else None
@@ -255,6 +255,6 @@ class ChatDecoder:
             if not call_id or call_id in used:
                 call_id = new_id("call")
             used.add(call_id)
-            # A call that was cut off before its arguments is no call without any: it must not run.
+            # A call that was cut off before its arguments must not run as one without arguments.
             nothing = "{" if cut and call is self._calls[-1] else "{}"
             yield ToolCall(id=call_id, name=call.name, arguments="".join(call.arguments) or nothing)

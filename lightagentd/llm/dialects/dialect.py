@@ -1,7 +1,7 @@
 """The interface of a dialect: it names the URL, encodes the request and decodes the answer.
 
-A `Dialect` belongs to one client and knows nothing of HTTP. What an endpoint sends is untrusted: a `Decoder`
-raises ModelError for whatever does not have the shape of an answer, and nothing else.
+A `Dialect` belongs to one client and knows nothing of HTTP. Input from an endpoint is untrusted: a `Decoder`
+raises ModelError, and nothing else, for anything that is not a valid answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PERSON = "from the daemon, with what a person said"
 
 
 class Decoder(Protocol):
-    """Puts one answer together."""
+    """Assembles one answer."""
 
     over: bool
     """Whether the endpoint said that the answer is whole; nothing that follows belongs to it."""
@@ -46,10 +46,10 @@ class Dialect(Protocol):
     """One protocol, for one model."""
 
     def url(self, base_url: str) -> str:
-        """The URL to post to, whether or not the base URL names it already."""
+        """The URL to post to; the base URL may contain it already."""
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """The headers that this protocol needs, with the key in its place."""
+        """The headers that this protocol needs, including the key."""
 
     def body(self, request: Request) -> bytes:
         """The JSON of a request."""
@@ -58,11 +58,10 @@ class Dialect(Protocol):
         """The decoder of the answer to a request."""
 
     def concedes(self, message: str) -> bool:
-        """Whether requests from now on do without something that the endpoint refused with these words, or
-        have it as the words want it.
+        """Whether later requests adapt to a refusal with these words, by dropping or changing something.
 
-        It is asked of each refusal whose status says that the request as such is wrong. A dialect that can do
-        without nothing says False.
+        It is called for each refusal whose status blames the request itself. A dialect that cannot adapt
+        returns False.
         """
 
 
@@ -75,7 +74,7 @@ class ToolsJson:
     def of(
         self, functions: Sequence[Function], wire: Callable[[Sequence[Function]], list[dict[str, Any]]]
     ) -> bytes:
-        """The functions as JSON, made by `wire`; it is called only when they differ from the last ones."""
+        """The functions as JSON, made by `wire`, which is called only when they differ from the last ones."""
         known, tools = self._known
         if known is not functions:
             tools = dump_json(wire(functions))
@@ -83,12 +82,14 @@ class ToolsJson:
         return tools
 
     def forget(self) -> None:
-        """They are to be written otherwise."""
+        """Forget the JSON, because the format changes."""
         self._known = ((), b"")
 
 
 def bearer(api_key: str, base_url: str) -> dict[str, str]:
-    """The header with a key. Azure takes only tokens of Entra as most endpoints do, and those are JWTs."""
+    """The header with a key. Azure takes keys in a header of its own, but Entra's tokens (JWTs) as other
+    endpoints do.
+    """
     host = urllib.parse.urlsplit(base_url).hostname or ""
     if api_key and not api_key.startswith("eyJ") and _AZURE_HOSTS.fullmatch(host):
         return {"api-key": api_key}
@@ -102,7 +103,7 @@ def marked_result(message: Message) -> str:
 
 
 def joined_url(base_url: str, path: str) -> str:
-    """The base URL with the path behind it, unless it ends in that already; a query stays the last."""
+    """The base URL with the path appended, unless it ends in that already; a query stays at the end."""
     base, mark, query = base_url.partition("?")
     base = base.rstrip("/")
     return f"{base if base.endswith(path) else base + path}{mark}{query}"
@@ -111,7 +112,8 @@ def joined_url(base_url: str, path: str) -> str:
 def from_json(data: str | bytes) -> Any:
     """Decode the data of one event. Raises ValueError, RecursionError.
 
-    An event of a few megabytes can hold millions of empty lists. Commas and brackets in texts count, too.
+    An event of a few megabytes can hold millions of empty lists, so commas and brackets are counted, in texts
+    too.
     """
     marks: tuple[Any, ...] = (",", "[", "{") if isinstance(data, str) else (b",", b"[", b"{")
     if len(data) > MOST_VALUES and sum(map(data.count, marks)) > MOST_VALUES:
@@ -125,7 +127,7 @@ def count(value: Any) -> int:
 
 
 def text(value: object) -> str:
-    """A field that holds text, null or nothing. Raises TypeError."""
+    """A field that holds text or null, or is missing. Raises TypeError."""
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -1,9 +1,9 @@
 """Changes a conversation so that an endpoint accepts it.
 
-A conversation may have begun with another model, may be imported, or may have lost a part. The endpoints
-refuse it whole for one call without a result, one result without its call, or an id that they find odd. What
-is made here depends on nothing but the messages, so that the beginning of a longer conversation stays the
-same and is found in the endpoint's cache.
+A conversation may have begun with another model, may be imported, or may have lost a part. Endpoints refuse
+the whole conversation for one call without a result, one result without its call, or an unusual id. The
+output here depends only on the messages, so the beginning of a growing conversation stays the same and is
+found in the endpoint's cache.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MOST_BRACKETS = 200
 def fitted(messages: Sequence[Message], ids: re.Pattern[str] = PLAIN_IDS) -> list[Message]:
     """The messages, with each call followed at once by its one result, in the order of the results.
 
-    Calls have an id that matches `ids` and that no other call of the conversation has. A result whose call is
-    gone is told as text of the user, and of a call without a result it is said that there is none.
+    Each call has an id that matches `ids` and is unique in the conversation. A result without its call
+    becomes text of the user, and a call without a result gets one that says so.
     """
     made: list[Message] = []
     used: dict[str, int] = {}
@@ -57,7 +57,7 @@ def fitted(messages: Sequence[Message], ids: re.Pattern[str] = PLAIN_IDS) -> lis
 
 
 def _fits(message: Message, following: Sequence[Message], used: dict[str, int], ids: re.Pattern[str]) -> bool:
-    """Whether a message with one call and what follows is as it has to be; that is what nearly all are."""
+    """Whether a message with one call and the next message are fine already, as nearly all are."""
     if len(message.tool_calls) != 1 or len(following) != 1:
         return False
     call_id, result = message.tool_calls[0].id, following[0]
@@ -75,7 +75,7 @@ def _fits(message: Message, following: Sequence[Message], used: dict[str, int], 
 def _step(
     message: Message, following: Sequence[Message], used: dict[str, int], ids: re.Pattern[str]
 ) -> list[Message]:
-    """A message with calls, their results, and then what else came before the model spoke again."""
+    """A message with calls, their results, and then the other messages before the model's next one."""
     new_ids: dict[str, list[str]] = {}
     calls: list[ToolCall] = []
     for call in message.tool_calls:
@@ -104,13 +104,13 @@ def _step(
 
 
 def _told(result: Message) -> Message:
-    """A result without a call, as an endpoint may read it."""
+    """A result without its call, as text."""
     return Message(role="user", content=marked_result(result))
 
 
 def _fresh(old: str, used: dict[str, int], ids: re.Pattern[str]) -> str:
-    """An id in place of one that does not do, the same for the same conversation. `used` has for each id how
-    many were made in place of it: some servers have the same id for every call.
+    """A replacement for an invalid id, the same for the same conversation. `used` has for each id the number
+    of replacements: some servers give every call the same id.
     """
     seed = old.encode("utf-8", "replace")
     number = used.get(old, 0)
@@ -126,8 +126,8 @@ def _fresh(old: str, used: dict[str, int], ids: re.Pattern[str]) -> str:
 
 
 def loop_start(messages: Sequence[Message]) -> int:
-    """Where the tool loop begins in which the conversation is: behind the newest message that is a person's
-    alone. The endpoints want the reasoning from there on back, and ignore older. `messages` are fitted.
+    """The start of the present tool loop: after the newest message that comes from a person alone. Endpoints
+    want the reasoning from there on, and ignore older reasoning. `messages` are fitted.
     """
     person = result = False
     for at in range(len(messages) - 1, -1, -1):
@@ -142,12 +142,14 @@ def loop_start(messages: Sequence[Message]) -> int:
 
 
 def own_reasoning(message: Message, model: str) -> list[Reasoning]:
-    """The blocks that this model gave: nobody else's signature or cipher means anything to its endpoint."""
+    """The blocks of this model's own reasoning: signatures and ciphers of others mean nothing to its
+    endpoint.
+    """
     return [block for block in message.reasoning if block.model == model]
 
 
 def function_name(name: str) -> str:
-    """A name as it may be sent back: endpoints refuse a conversation with a bad one in it."""
+    """A name that may be sent back: endpoints refuse a conversation with an invalid one."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "unnamed"
 
 

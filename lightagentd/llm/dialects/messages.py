@@ -1,8 +1,8 @@
 """Encodes requests for the Messages API of Anthropic and some other servers (answers: `messages_decoder`).
 
 The API reference is "Create a Message" with `stream: true`, version 2023-06-01, and the guides about tool
-use, prompt caching and extended thinking. Where models and servers differ, a request begins with what most of
-them take, and does without what this one refuses: see `Messages.concedes`.
+use, prompt caching and extended thinking. Models and servers differ: a request first uses what most of them
+accept, and drops what this one refuses, see `Messages.concedes`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Messages:
             fields["system"] = [{"type": "text", "text": request.system, **self._cached}]
         functions = request.functions
         if not functions and (called := _called(messages)):
-            # The API refuses calls in a conversation without tools; now nothing can be called.
+            # The API refuses calls in a conversation without tools; this choice prevents new ones.
             functions = called
             fields |= self._no_choice
         tools = self._tools.of(functions, self._wire_tools) if functions else b"[]"
@@ -97,8 +97,8 @@ class Messages:
         return MessagesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Give up what a model refuses: a form of thinking, its blocks, a long answer. Other servers
-        with the same protocol refuse caching, and a choice of no tool.
+        """Drop what a model refuses: a form of thinking, its blocks, a long answer. Other servers with the
+        same protocol refuse caching, or the choice of no tool.
         """
         said = message.replace(self._name, "")
         if found := _TOO_MANY.search(said):
@@ -125,7 +125,7 @@ class Messages:
         return bool(refused)
 
     def _limits(self, messages: Sequence[Message], size_bytes: int) -> dict[str, Any]:
-        """The limits of the answer, and of the thinking in it."""
+        """The limits of the answer and of its thinking."""
         settings, budget = self._settings, self._settings.thinking_tokens
         given = settings.extra_body.get("max_tokens")
         if isinstance(given, int):
@@ -133,7 +133,7 @@ class Messages:
         else:
             most = settings.max_output_tokens or ANSWER_TOKENS + budget
             if settings.context_tokens is not None:
-                # Older models refuse a request that would not fit if the answer became that long.
+                # Older models refuse a request that would not fit with the longest possible answer.
                 most = min(most, max(LEAST_TOKENS, settings.context_tokens - size_bytes // _BYTES_PER_TOKEN))
             if self._most_tokens is not None:
                 most = min(most, self._most_tokens)
@@ -151,8 +151,8 @@ class Messages:
     def _may_think(self, messages: Sequence[Message]) -> bool:
         """Whether thinking may be on in the next answer.
 
-        A tool loop in which the model thinks begins with its thinking, which the API wants back. Where that
-        block is gone, or another model took a part in the loop, thinking is off until the next prompt.
+        A tool loop with thinking begins with a block of it, which the API wants back. If that block is gone,
+        or another model took part in the loop, thinking is off until the next prompt.
         """
         spoken = [message for message in messages[loop_start(messages) :] if message.role == "assistant"]
         if not spoken:
@@ -161,7 +161,7 @@ class Messages:
         return self._thinking_back and bool(own_reasoning(spoken[0], self._name)) and not foreign
 
     def _extra(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The administrator's own fields, without those that the API refuses of a model that thinks."""
+        """The administrator's own fields, without those that the API refuses for a thinking model."""
         extra = {name: value for name, value in self._settings.extra_body.items() if name != "messages"}
         thinking = extra.get("thinking", fields.get("thinking"))
         if isinstance(thinking, dict) and thinking.get("type") != "disabled":
@@ -175,14 +175,14 @@ class Messages:
         return made
 
     def _wire_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The conversation, in which user and assistant take turns, the user first and last."""
+        """The conversation as alternating messages of user and assistant, the user first and last."""
         wire: list[dict[str, Any]] = []
         in_loop = loop_start(messages) if self._thinking_back else len(messages)
         for at, message in enumerate(messages):
             role = "assistant" if message.role == "assistant" else "user"
             thinking = own_reasoning(message, self._name) if at >= in_loop or self._all_thinking else []
             if self._all_thinking and message.tool_calls and not thinking:
-                # The call was another model's, but the field has to be there.
+                # The call was another model's, but the field is required.
                 thinking = [Reasoning(model=self._name, text=" ")]
             blocks = _wire_blocks(message, thinking)
             if not blocks:
@@ -195,21 +195,21 @@ class Messages:
             wire.insert(0, {"role": "user", "content": _wire_text(_EARLIER)})
         if wire[-1]["role"] != "user":
             wire.append({"role": "user", "content": _wire_text(_GO_ON)})
-        # What the last request had cached ends with its last message: that is two before this one's.
+        # The last request cached up to its last message, which is two before the end now.
         for marked in wire[-1:-4:-2]:
             marked["content"][-1] |= self._cached
         return wire
 
 
 def _thinks_by_itself(model: str) -> bool:
-    """Whether it refuses a budget of tokens to think with."""
+    """Whether it refuses a token budget for thinking."""
     if found := _MODEL_VERSION.search(model):
         return (int(found[1]), int(found[2] or 0)) > _BUDGET_UNTIL
     return "claude-mythos" in model
 
 
 def _called(messages: Sequence[Message]) -> list[Function]:
-    """A function in place of each that the conversation has calls of."""
+    """Stand-in functions for those called in the conversation."""
     names = dict.fromkeys(function_name(call.name) for message in messages for call in message.tool_calls)
     return [Function(name=name, description="It cannot be called now.", parameters={}) for name in names]
 
@@ -223,7 +223,7 @@ def _wire_tool(function: Function) -> dict[str, Any]:
 
 
 def _wire_blocks(message: Message, reasoning: Sequence[Reasoning]) -> list[dict[str, Any]]:
-    """The blocks of one message; none where the API would refuse an empty one."""
+    """The blocks of one message; none if the API would refuse an empty one."""
     if message.role == "tool":
         result = {"tool_use_id": message.tool_call_id, "content": marked_result(message)}
         return [{"type": "tool_result", **result}]
@@ -233,7 +233,7 @@ def _wire_blocks(message: Message, reasoning: Sequence[Reasoning]) -> list[dict[
     blocks: list[dict[str, Any]] = []
     said = called = 0
     for block in reasoning:
-        # Thinking that came between text and calls has to stay there.
+        # Thinking between text and calls must stay in its place.
         chars, before = place_of(block)
         blocks += [*_wire_text(message.content[said:chars]), *calls[called:before], _wire_thinking(block)]
         said, called = max(said, chars), max(called, before)

@@ -28,7 +28,7 @@ _REASONS = {
 
 
 def place_of(block: Reasoning) -> tuple[int, int]:
-    """How many characters of text and how many calls came before a block (see `MessagesDecoder`)."""
+    """The number of characters of text and of calls before a block (see `MessagesDecoder`)."""
     if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", block.id):
         return 0, 0
     chars, _, calls = block.id.partition("/")
@@ -37,7 +37,7 @@ def place_of(block: Reasoning) -> tuple[int, int]:
 
 @dataclass(kw_only=True)
 class _Block:
-    """A block of the answer that is being put together."""
+    """A block of the answer that is being assembled."""
 
     index: int
     kind: str
@@ -52,10 +52,10 @@ class _Block:
 
 
 class MessagesDecoder(TypedDecoder):
-    """Puts the events of one answer together.
+    """Assembles the events of one answer.
 
-    A block of thinking has no id of its own: that of its `Reasoning` says where it stood, when it was not at
-    the beginning, as CHARACTERS/CALLS before it.
+    A block of thinking has no id of its own. The id of its `Reasoning` gives its place as CHARACTERS/CALLS
+    before it, if it was not at the beginning.
     """
 
     PROTOCOL = "Messages API"
@@ -97,7 +97,7 @@ class MessagesDecoder(TypedDecoder):
         return None
 
     def _whole(self, message: dict[str, Any]) -> list[Part]:
-        """An answer in one piece, as servers give it that have no streams."""
+        """An answer in one piece, from servers that do not stream."""
         found: list[Part] = []
         for index, block in enumerate(message.get("content") or []):
             found += self._start({"index": index, "content_block": block})
@@ -149,12 +149,14 @@ class MessagesDecoder(TypedDecoder):
         return [ReasoningDelta(said)] if said else []
 
     def _take_usage(self, usage: Any) -> None:
-        """Note what the endpoint counted: each number is for the answer until now, not since the last one."""
+        """Store the endpoint's counts. Each is for the whole answer so far, not for the part since the last
+        count.
+        """
         if usage is None:
             return
         for name in self._tokens:
             if usage.get(name) is not None:
-                # Some servers say zero at the end for the prompt that they counted at the beginning.
+                # Some servers report zero at the end for the prompt that they counted at the beginning.
                 least = 0 if name == "output_tokens" else self._tokens[name]
                 self._tokens[name] = max(least, count(usage[name]))
         new, made, read, said = self._tokens.values()
@@ -184,5 +186,5 @@ class MessagesDecoder(TypedDecoder):
         written = "".join(block.pieces)
         if written.strip():
             return written
-        # A call that was cut off before its arguments is no call without any: it must not run.
+        # A call that was cut off before its arguments must not run as one without arguments.
         return block.given or ("{" if self._reason == "length" and block is self._all[-1] else "{}")

@@ -1,7 +1,7 @@
 """Encodes requests for the Responses API of OpenAI and some other servers (answers: `responses_decoder`).
 
 The API reference is "Create a model response" with `stream: true`. Nothing is stored at the endpoint: each
-request has the whole conversation, and what the model thought comes back as it was, in cipher.
+request has the whole conversation, and the model's reasoning is sent back encrypted and unchanged.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Responses:
         return ResponsesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Give up what a model refuses: encrypted reasoning, or reasoning that comes back."""
+        """Drop what a model refuses: encrypted reasoning, or reasoning that is sent back."""
         said = message.replace(self._name, "")
         if self._encrypted and _ABOUT_CIPHER.search(said):
             self._encrypted = False
@@ -85,7 +85,7 @@ class Responses:
         return False
 
     def _wire_items(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The conversation as items; reasoning only in the tool loop that goes on, where the API wants it."""
+        """The conversation as items; reasoning only in the current tool loop, where the API wants it."""
         items: list[dict[str, Any]] = []
         in_loop = loop_start(messages) if self._reasoning_back else len(messages)
         for at, message in enumerate(messages):
@@ -99,12 +99,12 @@ class Responses:
                 )
                 continue
             if at >= in_loop and (message.content or message.tool_calls):
-                # An item of reasoning is refused when nothing follows that it was about.
+                # A reasoning item is refused when the item that it belongs to does not follow.
                 items += [_wire_reasoning(block) for block in own_reasoning(message, self._name)]
             if message.content or message.role == "user":
                 items.append({"type": "message", "role": message.role, "content": message.content})
             items += [
-                # The id of the item itself is left out: it names something that the endpoint has not stored.
+                # The item's own id is left out: the endpoint has not stored that item.
                 {
                     "type": "function_call",
                     "call_id": call.id,
@@ -122,7 +122,7 @@ def _wire_tool(function: Function) -> dict[str, Any]:
         "name": function.name,
         "description": function.description,
         "parameters": function.parameters,
-        # What the API calls strict are schemas of a kind that those of the tools need not be.
+        # The tools' schemas need not meet the API's strict form.
         "strict": False,
     }
 

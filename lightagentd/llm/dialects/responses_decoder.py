@@ -1,7 +1,7 @@
 """Decodes answers of the Responses API.
 
-The reference is "Streaming events". Some endpoints leave out events, or the index of the item that one is
-about; whatever they say twice is delivered once.
+The reference is "Streaming events". Some endpoints leave out events, or an event's item index; repeated
+content is delivered once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lightagentd.llm.protocol import Part, Reasoning, ReasoningDelta, TextDelta,
 
 @dataclass(kw_only=True)
 class _Item:
-    """An item of the answer that is being put together."""
+    """An item of the answer that is being assembled."""
 
     index: int
     kind: str = ""
@@ -39,7 +39,7 @@ class _Item:
 
 
 class ResponsesDecoder(TypedDecoder):
-    """Puts the events of one answer together."""
+    """Assembles the events of one answer."""
 
     PROTOCOL = "Responses API"
 
@@ -77,7 +77,7 @@ class ResponsesDecoder(TypedDecoder):
             case "error":
                 raise stream_error(self._model, event.get("error") or event)
             case "" if event.get("object") == "response":
-                # The answer in one piece, as servers give it that have no streams.
+                # The answer in one piece, from servers that do not stream.
                 return self._complete(event, kind)
             case _:
                 return None
@@ -97,12 +97,12 @@ class ResponsesDecoder(TypedDecoder):
         return item
 
     def _begun(self, event: dict[str, Any]) -> _Item:
-        """The item that begins. vLLM has had one index for all: what has ended is not what begins."""
+        """The item that begins. vLLM has sent one index for all items, so an ended item is not this one."""
         item, given = self._item(event), event["item"]
         ids = {text(given.get("id")), text(given.get("call_id"))} - {""}
         if not item.ended or not ids or ids & {item.id, item.call_id}:
             return item
-        index, item.index = item.index, len(self._items) - MOST_BLOCKS  # behind those that ended before it
+        index, item.index = item.index, len(self._items) - MOST_BLOCKS  # after those that ended before it
         self._items[item.index] = item
         self._last = item = self._new_item(index)
         self._by_id |= dict.fromkeys(ids, item)
@@ -139,7 +139,7 @@ class ResponsesDecoder(TypedDecoder):
         return [ReasoningDelta(f"\n\n{said}" if begins else said)] if said else []
 
     def _describe(self, item: _Item, given: dict[str, Any]) -> None:
-        """Note what an item is."""
+        """Store the facts about an item."""
         item.kind, item.id = text(given.get("type")) or item.kind, text(given.get("id")) or item.id
         if item.kind == "function_call":
             item.call_id = text(given.get("call_id")) or item.call_id
@@ -147,7 +147,7 @@ class ResponsesDecoder(TypedDecoder):
             self._by_id[item.call_id] = item
 
     def _end(self, item: _Item, given: dict[str, Any]) -> list[Part]:
-        """Take an item that the endpoint gives whole; whatever of its text was not delivered is now."""
+        """Take a whole item; text that was not delivered yet is delivered now."""
         self._describe(item, given)
         item.ended = text(given.get("status")) != "incomplete"
         if item.kind == "function_call":
@@ -168,7 +168,7 @@ class ResponsesDecoder(TypedDecoder):
         return []
 
     def _complete(self, response: dict[str, Any], kind: str) -> list[Part]:
-        """The end: why, the usage, and the items that no event was about."""
+        """The end: its reason, the usage, and the items that had no events."""
         self._take_usage(response)
         found: list[Part] = []
         output = response.get("output") or []
@@ -187,7 +187,7 @@ class ResponsesDecoder(TypedDecoder):
 
     def _known(self, output: list[dict[str, Any]]) -> list[_Item | None]:
         """The items of a whole answer that events were about: by id, by index, or as the next of their kind,
-        since some endpoints have other ids here than in the events. No call may count twice.
+        since some endpoints use other ids here than in the events. No call may count twice.
         """
         found: list[_Item | None] = []
         for given in output:
@@ -204,7 +204,7 @@ class ResponsesDecoder(TypedDecoder):
         return found
 
     def _fail(self, response: dict[str, Any]) -> None:
-        """Raise what the endpoint says that went wrong."""
+        """Raise the error that the endpoint reports."""
         self._take_usage(response)
         if error := response.get("error"):
             raise stream_error(self._model, error)
@@ -227,7 +227,7 @@ class ResponsesDecoder(TypedDecoder):
                 yield Reasoning(model=self._model, text=item.text, data=item.encrypted, id=item.id)
             elif item.kind == "function_call":
                 written = "".join(item.pieces) if item.whole is None else item.whole
-                # A call that was cut off before its arguments is no call without any: it must not run.
+                # A call that was cut off before its arguments must not run as one without arguments.
                 cut = self._reason == "length" and item is items[-1]
                 nothing = "{" if cut else "{}"
                 yield ToolCall(

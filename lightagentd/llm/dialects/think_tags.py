@@ -1,6 +1,6 @@
 """Separates reasoning that a local server leaves in the text: `<think>…</think>` at the start of an answer.
 
-Only there: a tag further on is what the model says, about such tags for instance.
+A later tag is part of the answer, which may be about such tags.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST_BLANKS = 1000
 
 
 class ThinkTags:
-    """Tells reasoning from text in the pieces of one answer."""
+    """Separates reasoning from text in the pieces of one answer."""
 
     def __init__(self) -> None:
         self.settled = False
@@ -26,7 +26,7 @@ class ThinkTags:
         """Whether the place is behind the reasoning, where blanks are left out until the text begins."""
 
     def feed(self, piece: str) -> list[Part]:
-        """The parts in a piece of the content, as far as it is clear what they are."""
+        """The parts in a piece of the content, as far as their kind is certain."""
         if self.settled:
             return [TextDelta(piece)]
         self._held += piece
@@ -49,7 +49,7 @@ class ThinkTags:
         return _reasoning(thought[: len(thought) - keep])
 
     def finish(self) -> list[Part]:
-        """The text that was held back."""
+        """The remaining text."""
         held, self._held = self._held, ""
         if self._inside:
             return _reasoning(held)

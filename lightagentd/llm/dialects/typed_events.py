@@ -1,7 +1,7 @@
 """The base of decoders for streams whose events are objects with a `type`.
 
-An event of an unknown type is none of ours and is left out, since the APIs add types as they grow. One of a
-known type that does not have its shape makes the whole answer ModelGarbled.
+Events of unknown types are ignored, since the APIs add types as they grow. An invalid event of a known type
+makes the whole answer ModelGarbled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_BLOCKS = 10_000
 
 
 class TypedDecoder(ABC):
-    """Puts the typed events of one answer together."""
+    """Assembles the typed events of one answer."""
 
     PROTOCOL = ""
     """The name of the protocol."""
@@ -70,7 +70,7 @@ class TypedDecoder(ABC):
     def _take(self, event: dict[str, Any]) -> list[Part] | None:
         """The parts in one event; None for an event of an unknown type.
 
-        Raises ModelError, and for a wrong shape AttributeError, LookupError, TypeError, ValueError,
+        Raises ModelError, and for an invalid event AttributeError, LookupError, TypeError, ValueError,
         OverflowError or RecursionError.
         """
 
@@ -112,7 +112,7 @@ class TypedDecoder(ABC):
         yield Finish(reason=self._reason or ("tool_calls" if calls else "stop"), usage=self._usage)
 
     def _count(self, *, prompt: int, completion: int, cached: int) -> None:
-        """Note the usage until now, and tell it at once."""
+        """Store the usage so far, and report it at once."""
         self._usage = Usage(
             prompt_tokens=min(prompt, MOST_TOKENS), completion_tokens=completion, cached_tokens=cached
         )
@@ -121,7 +121,7 @@ class TypedDecoder(ABC):
 
 
 def _with_new_id(call: ToolCall, used: set[str]) -> ToolCall:
-    """The call, with an id of its own where the endpoint gave none, or the same one twice."""
+    """The call, with a new id if the endpoint gave none, or a duplicate."""
     if call.id and call.id not in used:
         used.add(call.id)
         return call

@@ -22,7 +22,7 @@ _MOST_BLANKS = 256
 
 
 class Answer:
-    """The body of one response, cut anywhere, to the data of events. `where` names model and URL."""
+    """Converts the body of one response, in pieces, to the data of events. `where` names model and URL."""
 
     def __init__(self, model: str, where: str, status: int, headers: Mapping[str, str]) -> None:
         self._model = model
@@ -49,7 +49,7 @@ class Answer:
     def _first_events(self, chunk: bytes) -> list[str]:
         self._first_bytes += len(chunk)
         if self._first_bytes <= _PAGE_BYTES:
-            self._whole += chunk  # what an error shows should it be no events
+            self._whole += chunk  # shown in an error if it is not an event stream
         found = self._stream(chunk)
         if found:
             self._any = True
@@ -83,7 +83,7 @@ class Answer:
             raise self._a_page()
         found = self._events.finish()
         if self._any or found:
-            # An event without its empty line counts if it is whole: a cut connection leaves half an event.
+            # A whole event without its empty line counts: a cut connection leaves half an event.
             return [data for data in found if data.strip() == DONE or _is_json(data)]
         raise self._nothing()
 

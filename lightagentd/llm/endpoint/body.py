@@ -1,10 +1,9 @@
 """Reads the body of one response until a deadline. The maker of a `Body` closes it and its response.
 
-The deadline is looked at between chunks, and set on the reading only once it is nearer than the timeout
+The deadline is checked between chunks. It limits the reading itself only once it is nearer than the timeout
 between chunks: a timer for each chunk would cost as much as its decoding.
 
-What is there already is read without waiting, and then other tasks would wait as long as it lasts, so they
-get their turn now and then.
+Available data is read without waiting, which would block other tasks, so they get their turn now and then.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _TURN_S = 0.02
 
 
 class Body:
-    """`deadline` is a time of the event loop; `idle_s` is how long the request's timeouts let a chunk take.
+    """`deadline` is a time of the event loop; `idle_s` is the request's timeout between chunks.
 
-    Raises NotReadable for an encoding that nobody asked for.
+    Raises NotReadable for an encoding that the request did not ask for.
     """
 
     def __init__(self, response: httpx.Response, deadline: float, idle_s: float) -> None:
@@ -39,7 +38,7 @@ class Body:
         """The number of bytes received, decompressed ones included; each chunk adds CHUNK_BYTES."""
 
     def hurry(self, seconds: float) -> None:
-        """Have what is left come within so much time."""
+        """Limit the remaining time."""
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + seconds)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -48,13 +47,13 @@ class Body:
         return self._chunks
 
     async def close(self) -> None:
-        """End the response; a connection whose response is not at its end is closed."""
+        """End the response; an unfinished response closes its connection."""
         if self._chunks is not None:
             await self._chunks.aclose()
         await self._response.aclose()
         if self._pieces is not None:
-            # httpcore reads by generators in generators, which end as soon as they read from what is closed.
-            # Left alone, each would be ended by a task of its own some time later.
+            # httpcore reads through nested generators, which end when they read from a closed response.
+            # Otherwise each would be ended by a task of its own later.
             with contextlib.suppress(httpx.HTTPError, OSError):
                 async for _ in self._pieces:
                     pass
@@ -88,4 +87,4 @@ class Body:
                 self.received += len(piece)
                 yield piece
                 await asyncio.sleep(0)
-            yield b""  # whoever bounds what came hears of what has nothing in it, too
+            yield b""  # so that the limits also count empty chunks

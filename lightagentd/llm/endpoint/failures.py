@@ -1,6 +1,6 @@
 """Maps failures of the connection to an endpoint to errors with a code and a suggestion.
 
-httpx says what kind of failure it is, and in its causes are the words of the system and of OpenSSL.
+httpx gives the kind of failure; its causes have the words of the system and of OpenSSL.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _LATER = "Try again later, or choose another model."
 
 
 def failure(err: Exception, where: str, proxy: str, *, answering: bool) -> ModelError:
-    """The error for an exception of httpx. `where` names model and URL, `proxy` the proxy on the way.
-
-    `answering` says whether the head of the answer was there already.
+    """The error for an exception of httpx. `where` names model and URL, `proxy` the proxy in use. `answering`
+    says whether the head of the answer had arrived.
     """
     if isinstance(err, httpx.TimeoutException):
         return _timed_out(err, where, proxy)
@@ -68,7 +67,7 @@ def failure(err: Exception, where: str, proxy: str, *, answering: bool) -> Model
 
 
 def begin(where: str) -> str:
-    """The same at the beginning of a sentence."""
+    """The same, for the beginning of a sentence."""
     return where[:1].upper() + where[1:]
 
 
@@ -146,14 +145,14 @@ def _not_connected(err: httpx.ConnectError, where: str, proxy: str) -> ModelUnre
 
 
 def _causes(err: BaseException) -> Iterator[BaseException]:
-    """An exception and what led to it, those of a group too."""
+    """An exception and its causes, including those in a group."""
     found: list[BaseException] = [err]
     while found:
         cause = found.pop(0)
         yield cause
         led = cause.__cause__
         if led is None and type(cause).__module__.startswith("httpcore"):
-            led = cause.__context__  # of the others it may be what the caller had to do with before
+            led = cause.__context__  # other errors may have a context from the caller's earlier work
         if led is not None:
             found.append(led)
         if isinstance(cause, BaseExceptionGroup):

@@ -1,8 +1,8 @@
 """Connects one agent to one model server, over keep-alive connections of the agent's own.
 
-It uses httpx one level below its client, since a model call wants neither redirects (the key would go along)
-nor cookies: one `httpx.AsyncHTTPTransport` each, all with the same TLS context. A shared pool of connections
-costs 2.8 times the CPU at 128 agents, and one agent's stuck connections would hold up the others.
+It uses httpx one level below its client, since a model call wants neither redirects (the key would be sent
+along) nor cookies: each has its own `httpx.AsyncHTTPTransport`, with a shared TLS context. A shared pool of
+connections costs 2.8 times the CPU at 128 agents, and one agent's stuck connections would hold up the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Head:
 
 
 class Endpoint:
-    """Posts requests to one URL and gives back the events of the answers."""
+    """Posts requests to one URL and returns the events of the answers."""
 
     def __init__(self, settings: ModelSettings, url: str, headers: dict[str, str]) -> None:
         self._name = f"{settings.provider}/{settings.model}"
@@ -77,7 +77,8 @@ class Endpoint:
         ).as_dict()
 
     async def events(self, body: bytes, head: Head) -> AsyncGenerator[str, None]:
-        """Post a request; the data of each event of the answer. Closing the generator closes the connection.
+        """Post a request, and yield the data of each event of the answer. Closing the generator closes the
+        connection.
 
         `head` is filled in before the first event. Raises ModelError.
         """
@@ -115,7 +116,7 @@ class Endpoint:
                 suggestion="Check base_url, and whether a proxy is in the way.",
                 reached=True,
             ) from err
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:  # OSError: what TLS says while reading
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:  # OSError: TLS errors while reading
             if not done:
                 raise failure(
                     err, self._where, shown_host(self._proxy), answering=answer is not None
@@ -139,7 +140,7 @@ class Endpoint:
             if any(set("\r\n\0") & set(value) for pair in self._headers.items() for value in pair):
                 raise ValueError("a header has more than one line")
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError, TypeError) as err:
-            # What a UnicodeEncodeError says of itself holds the whole value, which may be secret.
+            # The text of a UnicodeEncodeError holds the whole value, which may be secret.
             why = "a header has characters other than ASCII" if isinstance(err, UnicodeError) else str(err)
             raise ModelError(
                 f"{begin(self._where)} cannot be asked: {why}.",
@@ -158,16 +159,16 @@ class Endpoint:
         return request
 
     async def _load_certificates(self) -> None:
-        """Have them loaded, which takes 60 ms and is done once for the process, outside of the event loop."""
+        """Load the certificates outside of the event loop, once for the process; that takes 60 ms."""
         settings = self._settings
         if self._http is None and self._url.lower().startswith("https:"):
-            with contextlib.suppress(ConfigError):  # told by whoever needs them
+            with contextlib.suppress(ConfigError):  # the code that needs them reports it
                 await asyncio.to_thread(
                     tls_context, settings.ca_file, settings.client_cert, settings.client_key
                 )
 
     def _transport(self) -> httpx.AsyncHTTPTransport:
-        """The connections. Raises ModelError where certificates or proxy cannot be used."""
+        """The connections. Raises ModelError for unusable certificates or an unusable proxy."""
         if self._http is None:
             _settle_sniffio()
             settings = self._settings
@@ -195,7 +196,7 @@ class Endpoint:
         return self._http
 
     async def _refused(self, response: httpx.Response, body: Body) -> ModelError:
-        """The error that a response without success is."""
+        """The error for an unsuccessful response."""
         status = response.status_code
         if response.is_redirect or status // 100 == 3:
             return self._redirected(response)
@@ -240,7 +241,7 @@ class Endpoint:
 
 
 def shown_url(url: str) -> str:
-    """A URL as errors may show it: without user and password, and without a query, which may hold a key."""
+    """A URL for error messages: without user and password, and without its query, which may hold a key."""
     scheme, sep, rest = url.partition("://")
     host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
     return f"{scheme}{sep}{host.rpartition('@')[2]}{slash}{path}" if sep else url.partition("?")[0]
@@ -262,10 +263,10 @@ def _proxy_for(url: str) -> str | None:
 
 
 def _settle_sniffio() -> None:
-    """Have httpcore not look for the package sniffio again and again.
+    """Stop httpcore from searching for the package sniffio again and again.
 
-    It imports sniffio for every lock that it makes, four times a call; where that is not installed, each
-    failing import searches the disk. An entry of None says at once that there is no such module.
+    It imports sniffio for every lock that it makes, four times a call; if that is not installed, each failing
+    import searches the disk. An entry of None makes the import fail at once.
     """
     if importlib.util.find_spec("sniffio") is None:
         sys.modules.setdefault("sniffio", cast(ModuleType, None))

@@ -1,8 +1,8 @@
 """Maps refusals of an endpoint to errors with a code and a suggestion.
 
-`refusal` is for a response that is no answer, `stream_error` for an error within one. Both read the shapes of
-all dialects, and those of the gateways and web frameworks before them. The codes are those of the references
-of OpenAI, Anthropic, Google, DeepSeek, Moonshot, Z.ai, DashScope, Groq, OpenRouter, vLLM and llama.cpp.
+`refusal` is for an error response, `stream_error` for an error within an answer. Both read the shapes of all
+dialects, and those of the gateways and web frameworks before them. The codes are those of the references of
+OpenAI, Anthropic, Google, DeepSeek, Moonshot, Z.ai, DashScope, Groq, OpenRouter, vLLM and llama.cpp.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class ProxyRefused(ModelUnreachable):
 
 
 def refusal(model: str, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """The error that a response is which is no answer; `body` may be only its start.
+    """The error for a response that is not an answer; `body` may be only its start.
 
-    With a status of success it is the error that the body tells of.
+    With a status of success, the error comes from the body.
     """
     try:
         said = error_said(json.loads(body)) or Said(message=printable(body.decode("utf-8", "replace")))
@@ -136,7 +136,7 @@ def refusal(model: str, status: int, headers: Mapping[str, str], body: bytes) ->
 
 
 def stream_error(model: str, error: object) -> ModelError:
-    """The error that an answer holds: the value of `error`, or all of an object that is one."""
+    """The error within an answer: from the value of `error`, or from an object that is a whole error."""
     said = error_said(error) or error_said({"error": error}) or Said()
     found = _told(
         _kind(said.status, said), f"The model {model} broke off: {_shown(said) or 'no reason given'}"
@@ -151,18 +151,18 @@ def _told(kind: type[ModelError], message: str) -> ModelError:
 
 
 def _kind(status: int, said: Said) -> type[ModelError]:
-    """Codes say most, then the status, then the words."""
+    """The error class: codes are the most exact, then the status, then the words."""
     everything = " ".join((*said.codes, said.message))
     if status in _MAY_BE_TOO_LONG and says_too_long(everything):
         return ModelPromptTooLong
     if status == _PROXY:
         return ProxyRefused
-    # Ollama calls each of its errors an api_error: only where the status says so is it the server's fault.
+    # Ollama calls each of its errors an api_error: only with a matching status is it the server's fault.
     codes = [code for code in said.codes if not (400 <= status < 500 and _VAGUE.search(code))]
     by_code = next((kind for code in codes for kind, words in _CODES if words.search(code)), None)
     by_words = next((kind for kind, words in _WORDS if words.search(said.message)), None)
     if status in _OUT_OF_CREDIT and by_code is None and by_words is ModelQuotaExceeded:
-        return ModelQuotaExceeded  # but Google says it of each limit for a minute, with a code for that
+        return ModelQuotaExceeded  # but Google uses it for each limit per minute, with a code of its own
     if by_code is not None and (status < 500 or issubclass(by_code, ModelUnreachable)):
         return by_code
     by_status = ModelOverloaded if status >= 500 else _BY_STATUS.get(status)
@@ -244,7 +244,7 @@ def _shown(said: Said) -> str:
 
 
 def printable(words: str) -> str:
-    """Words of an endpoint as one line without control characters, which a terminal would obey."""
+    """An endpoint's words as one line without control characters, which a terminal would obey."""
     return "".join(char if char.isprintable() else " " for char in " ".join(words[: 4 * ERROR_CHARS].split()))
 
 
@@ -258,7 +258,7 @@ def page_title(body: bytes) -> str:
 
 
 def _page_text(body: bytes) -> str:
-    """The words of a body that is no JSON: of a web page its title, and without the tags what is left."""
+    """The words of a body that is not JSON: a web page's title, otherwise the text without tags."""
     if title := page_title(body):
         return title
     return printable(re.sub(r"<[^<>]{0,500}>", " ", body[:16384].decode("utf-8", "replace")))

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\+?\d{1,12}(?:\.\d{0,9})?", re.ASCII)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds to wait; None when the endpoint does not say so, or says nothing that makes sense."""
+    """The seconds to wait; None when the endpoint gives no valid value."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return min(milliseconds / 1000, MOST_S)
@@ -37,7 +37,7 @@ def _seconds(said: str) -> float | None:
 
 
 def _until(said: str, date: str) -> float | None:
-    """The seconds to a date, by the clock of the endpoint if it tells the time: ours may be wrong."""
+    """The seconds until a date, by the endpoint's clock if it sends the time: ours may be wrong."""
     then = _time(said)
     if then is None:
         return None

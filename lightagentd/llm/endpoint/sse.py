@@ -1,9 +1,9 @@
-"""Server-sent events, decoded as the HTML standard's section 9.2.6 says (event-stream interpretation).
+"""Server-sent events, decoded by the HTML standard's section 9.2.6 (event-stream interpretation).
 
-Only `data` is of interest: no model server says anything in the other fields that its data does not say, and
-nobody connects again to go on with an answer; but for `error`, which older llama.cpp has in its place. Unlike
-a browser the decoder also gives out an event that the end of the stream cut off, since some servers leave out
-the empty line behind the last.
+Only `data` is used: no model server puts anything else into the other fields, and nobody reconnects to
+continue an answer. The exception is `error`, which older llama.cpp sends in its place. Unlike a browser, the
+decoder also delivers an event cut off by the end of the stream, since some servers leave out the last empty
+line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class EventTooLong(ValueError):
 
 
 class SSEDecoder:
-    """Takes bytes cut anywhere and gives back the `data` of each whole event. One for each response.
+    """Takes bytes cut anywhere and returns the `data` of each whole event. One for each response.
 
-    What it keeps is the part of a line and the data of one event; the time it takes is linear in the bytes.
-    Bytes that are not UTF-8 become replacement characters: neither CR nor LF can be a part of another one.
+    It keeps a partial line and the data of one event; its time is linear in the bytes. Bytes that are not
+    UTF-8 become replacement characters: neither CR nor LF can be a part of another character.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class SSEDecoder:
                 self._data.append(value)
                 self._data_bytes += len(value) + _LINE_BYTES
                 self._check()
-            elif line.startswith(b"error: {"):  # a field of no standard
+            elif line.startswith(b"error: {"):  # not a standard field
                 self._data.append(line[7:])
                 self._data_bytes += len(line) + _LINE_BYTES
                 self._check()

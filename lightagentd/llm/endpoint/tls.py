@@ -1,4 +1,4 @@
-"""Shares TLS contexts between agents: to load the certificates of the system costs time and a megabyte."""
+"""Shares TLS contexts between agents: loading the certificates of the system costs time and a megabyte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _loading = threading.Lock()
 def tls_context(
     ca_file: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None
 ) -> ssl.SSLContext:
-    """The context for these files, one for the process until one of them changes. Raises ConfigError."""
+    """The context for these files, shared in the process until one of them changes. Raises ConfigError."""
     try:
         stamps = tuple(path.stat().st_mtime_ns for path in (ca_file, client_cert, client_key) if path)
         with _loading:

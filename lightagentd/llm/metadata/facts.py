@@ -1,14 +1,14 @@
 """Looks up facts about a model in the configuration, the refreshed table and the shipped table.
 
-The first of the three that says something counts, `[models.known]` and `[models.prices]` field by field. The
-shipped table is `models.json` beside this module (`SNAPSHOT`), the refreshed one is what `lactl models
-refresh` had stored in the state folder. Of both only the providers that were asked about are kept in memory.
+The first source with a value counts; `[models.known]` and `[models.prices]` count field by field. The shipped
+table is `models.json` beside this module (`SNAPSHOT`). `lactl models refresh` stores the refreshed one in the
+state folder. Only the providers that were asked about are kept in memory.
 
-A model is found by its exact name. Of the spellings that mean the same model these are known: another name
-of the provider, or a provider of any name whose URL is that of a known one (`llm.providers`); a date at the
-end (`-20250929`, `-2024-08-06`, `@20250929`), which names one release of a model; `:latest`, which is how
-Ollama writes that nothing special is meant; and `litellm/PROVIDER/MODEL`, as LiteLLM names models, of which
-no price is taken. Everything else is not known: a wrong window loses text, and a wrong price a budget.
+A model is found by its exact name. These variants count as the same model: another name of the provider, or a
+provider of any name whose URL is that of a known one (`llm.providers`); a date at the end (`-20250929`,
+`-2024-08-06`, `@20250929`), which names one release of a model; `:latest`, which is Ollama's default tag; and
+`litellm/PROVIDER/MODEL`, as LiteLLM names models, without its price. Everything else is unknown: a wrong
+window loses text, and a wrong price a budget.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ class Facts:
 
     @property
     def window_tokens(self) -> int | None:
-        """The window to keep to: what fits it is neither too long for a prompt nor for both together."""
+        """The window to keep to: a request within it exceeds neither the limit of the prompt nor that of the
+        whole.
+        """
         known = [size for size in (self.context_tokens, self.input_tokens) if size is not None]
         return min(known, default=None)
 
     @property
     def origin(self) -> str:
-        """Where most is from; empty when nothing is known."""
+        """The source of most facts; empty when nothing is known."""
         for place in (REFRESHED, SHIPPED, CONFIGURATION, LOCAL):
             if place in self.origins.values():
                 return place
@@ -87,7 +89,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """An entry of a table. `priced`: its price is that of the model that was asked about."""
+    """An entry of a table. `priced`: its price is that of the requested model."""
 
     entry: Mapping[str, Any]
     origin: str
@@ -95,10 +97,10 @@ class _Found:
 
 
 class Metadata:
-    """Asked by whoever needs to know a model. Nothing is read before that.
+    """Looks up facts. Nothing is read before the first lookup.
 
-    Reading takes some milliseconds the first time that a provider is asked about, so `load` does that in a
-    thread for those that are in use. It is the daemon's, and lives as long.
+    The first read of a provider takes some milliseconds, so `load` reads those in use in a thread. The daemon
+    owns it; it lives as long as the daemon.
     """
 
     def __init__(self, models: Models, refreshed: Path | None = None, shipped: Path = SHIPPED_FILE) -> None:
@@ -111,12 +113,12 @@ class Metadata:
         """Why the refreshed table is not used, as a sentence."""
 
     def take(self, models: Models) -> None:
-        """Have another configuration from now on."""
+        """Replace the configuration."""
         self._models = models
         self._facts.clear()
 
     def load(self, models: list[str]) -> None:
-        """Read what is needed for these models; for a thread."""
+        """Read the data for these models; for a thread."""
         for model in models:
             self.facts(model)
 
@@ -134,7 +136,7 @@ class Metadata:
         return facts.price if facts is not None else None
 
     def known_of(self, provider: str) -> list[Facts]:
-        """All models of a provider that a table or the configuration names, in the order of the names."""
+        """All models of a provider in the tables or the configuration, ordered by name."""
         names: set[str] = set()
         for origin in (REFRESHED, SHIPPED):
             names |= self._provider(origin, self._table_name(provider)).keys()
@@ -153,7 +155,7 @@ class Metadata:
         return sorted(names)
 
     def store(self, text: str) -> Reading:
-        """Take a table instead of the one that was refreshed before; for a thread, and `taken` follows.
+        """Store a new refreshed table; for a thread. Call `taken` afterwards.
 
         Raises InvalidArgument, and OSError when it cannot be written.
         """
@@ -171,7 +173,7 @@ class Metadata:
         return reading
 
     def taken(self) -> None:
-        """The refreshed table is another one: forget what was read."""
+        """The refreshed table was replaced: forget the cached data."""
         self._providers.clear()
         self._facts.clear()
         self.problem = ""
@@ -218,7 +220,7 @@ class Metadata:
         return known.name if known is not None else provider
 
     def _is_local(self, provider: str) -> bool:
-        """Whether it is a server on this machine that runs models itself: LiteLLM passes calls on."""
+        """Whether it is a server on this machine that runs models itself; LiteLLM only forwards calls."""
         known = known_provider(provider)
         if known is None or not known.local or known.name == "litellm":
             return False
@@ -237,7 +239,7 @@ class Metadata:
         return self._providers[key]
 
     def _read(self, origin: str) -> Table:
-        """A whole table; empty when it is not there, or is broken, which is a problem."""
+        """A whole table; empty when it is missing, or is broken, which is a problem."""
         file = self._files[origin]
         if file is None:
             return {}
@@ -256,7 +258,7 @@ class Metadata:
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """The name, and how else it is written, the closest first."""
+    """The name and its known variants, the closest first."""
     yield name
     plain = name.removesuffix(":latest")
     if plain != name:
@@ -267,7 +269,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _of_entry(found: _Found) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of `Facts` that an entry has, and where each is from."""
+    """The fields of `Facts` in an entry, and the source of each."""
     entry = found.entry
     limit, cost = entry.get("limit", {}), entry.get("cost")
     values = {

@@ -2,9 +2,9 @@
 
 `{provider: {name, models: {id: {name, attachment, reasoning, tool_call, knowledge, release_date, status,
 modalities: {output}, cost: {input, output, cache_read, cache_write, context_over_200k}, limit: {context,
-input, output}}}}}`; prices are in USD for a million tokens. Only these fields are kept: where an endpoint is
-and which variable holds its key are in the shape, too, but a table that came from outside never says where a
-key is sent. Models that do not answer with text are left out. `lactl` imports this module.
+input, output}}}}}`; prices are in USD for a million tokens. Only these fields are kept. The shape also has an
+endpoint's address and the variable of its key, but a table from outside never decides where a key is sent.
+Models that do not answer with text are left out. `lactl` imports this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIMITS = ("context", "input", "output")
 
 
 class _Unfit(Exception):
-    """Why one model cannot be in a table."""
+    """Why a model cannot be in a table."""
 
 
 Table = dict[str, dict[str, Any]]
@@ -49,7 +49,7 @@ Table = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A table, and what was wrong with the models that are not in it, as sentences."""
+    """A table, and the problems of the models left out, as sentences."""
 
     table: Table
     left_out: list[str] = field(default_factory=list)
@@ -65,9 +65,9 @@ def count(table: Table) -> int:
 
 
 def read_table(text: str | bytes, *, strict: bool) -> Reading:
-    """The table in a text. Of a model with a wrong field `strict` makes an error, and else it is left out.
+    """The table in a text. A wrong field of a model is an error if `strict`; otherwise the model is left out.
 
-    Raises InvalidArgument for what is no such table, or has no model.
+    Raises InvalidArgument for text that is not such a table, or has no model.
     """
     decoded = _decode(text)
     if not isinstance(decoded, dict):
@@ -129,7 +129,7 @@ def _models(
 
 
 def _model(name: str, value: Any) -> dict[str, Any] | None:
-    """The entry to keep for a model; None for one that does not answer with text. Raises _Unfit."""
+    """The entry of a model; None for one that does not answer with text. Raises _Unfit."""
     if not _ID.fullmatch(name):
         raise _Unfit("that is not the id of a model")
     if not isinstance(value, dict):
@@ -157,7 +157,7 @@ def _model(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
-    """The prices; none at all where those of a prompt and an answer are not both there."""
+    """The prices; none at all unless those of prompts and answers are both there."""
     kept = _prices(cost)
     longer = _prices(_object(cost, LONG_PROMPT)) if kept else {}
     return kept | ({LONG_PROMPT: longer} if longer else {})
@@ -169,7 +169,7 @@ def _prices(cost: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limit(limit: Mapping[str, Any]) -> dict[str, int]:
-    """The limits that are known: 0 says that one is not."""
+    """The known limits; 0 means unknown."""
     found = {name: _number(limit[name], f"limit.{name}", _MAX_TOKENS) for name in _LIMITS if name in limit}
     return {name: int(value) for name, value in found.items() if value >= 1}
 
@@ -192,7 +192,7 @@ def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A text that can be shown on one line; empty for another one."""
+    """A text that can be shown on one line; otherwise empty."""
     return value.strip()[:200] if isinstance(value, str) and value.isprintable() else ""
 
 

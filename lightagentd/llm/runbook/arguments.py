@@ -1,9 +1,9 @@
-"""Takes arguments out of a prompt: units, paths, hosts, ports, pids and times.
+"""Extracts arguments from a prompt: units, paths, hosts, ports, pids and times.
 
-Each that is found is replaced in the text by a placeholder such as `<port>` or `<unit:nginx>`, which the
-matcher then weighs like a word. Values are normalized as the skills take them (`lightagentd.skills` has the
-shapes): a unit has a suffix, a path is absolute, a time is `today`, `yesterday 14:00`, `-2h`, `boot` or a
-date. Weekdays and months are counted back from `now`, local time.
+Each one found is replaced in the text by a placeholder such as `<port>` or `<unit:nginx>`, which the matcher
+then weighs like a word. Values are normalized to the forms that skills take (`lightagentd.skills`): a unit
+has a suffix, a path is absolute, a time is `today`, `yesterday 14:00`, `-2h`, `boot` or a date. Weekdays and
+months are counted back from `now`, local time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MACHINE = re.compile(
 
 
 def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
-    """Take the arguments out of a prompt, those with an unmistakable shape first."""
+    """Extract the arguments from a prompt, those with an unmistakable shape first."""
     found = Extraction(text=_plain(_without_courtesy(prompt)))
     _shaped(found)
     found.text = re.sub(r"(?<![\w<@/-])(?<!<[a-z]{4}:)(?<![a-z]:)\w{6,}(?![\w@/>-])", _humps, found.text)
@@ -164,7 +164,7 @@ def _mend(word: str, speller: Speller) -> str:
 
 
 def _shaped(found: Extraction) -> None:
-    """What cannot be a word: dates, URLs, units with a suffix, addresses, paths."""
+    """Extract values that cannot be words: dates, URLs, units with a suffix, addresses, paths."""
     take_dates(found)
     found.take(r"(?<![\w.:])(?P<keep>0\.0\.0\.0|\[::\]|::|\*):(?P<port>\d{1,5})(?![\w.:])", "port", _port)
     found.take(
@@ -324,7 +324,7 @@ def _ports(found: Extraction) -> None:
 
 
 def _hosts(found: Extraction, speller: Speller) -> None:
-    """Plain names where the words around say that a host is meant."""
+    """Plain names that the surrounding words mark as hosts."""
 
     def plain(match: re.Match[str]) -> str | None:
         name = match["name"].lower()

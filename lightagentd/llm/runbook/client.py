@@ -31,7 +31,7 @@ _LOOKED_AT_CHARS = 2000
 
 
 class RunbookClient:
-    """`catalog` gives the skills that are installed now; the index is made again when they changed."""
+    """`catalog` returns the installed skills; the index is rebuilt when they change."""
 
     name = "runbook"
     context_tokens = 0
@@ -43,10 +43,10 @@ class RunbookClient:
         self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
-        """Answer the newest prompt: with a call, or, once that was made, with its report.
+        """Answer the newest prompt: with a call, or, after that call, with its report.
 
-        Where it goes on in the middle of another model's turn, the results of that model's calls are not the
-        answer, unless they are just that report.
+        In the middle of another model's turn, the results of that model's calls are not the answer, unless
+        they are just that report.
         """
         ran = _run_before(request.messages)
         found = None if ran is not None and not ran.skill else await self._match(request)
@@ -86,7 +86,7 @@ class RunbookClient:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ran:
-    """A runbook that was run, as the last thing that happened in the turn, and what it reported."""
+    """A runbook that ran as the last step of the turn, and its report."""
 
     skill: str
     """Empty when the call does not say it."""

@@ -1,7 +1,8 @@
-"""What no runbook answers: other subjects, other languages, and facts of the machine that need another tool.
+"""Subjects that no runbook answers: other subjects, other languages, and facts of the machine for another
+tool.
 
-Beside it the opposite: `ANCHORS`, words that hardly anybody but an administrator uses. In their company a
-word that no list knows is taken for detail; without them it makes a homonym such as `load` doubtful.
+Also the opposite: `ANCHORS`, words that hardly anybody but an administrator uses. Next to one of them an
+unknown word is taken for detail; without one it makes a homonym such as `load` doubtful.
 """
 
 from __future__ import annotations

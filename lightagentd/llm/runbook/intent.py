@@ -1,7 +1,7 @@
-"""Recognizes what asks to change or to make something, so that no runbook answers it.
+"""Recognizes requests to change or to make something, so that no runbook answers them.
 
 Works clause by clause on the words of a prompt after `arguments.extract`: argument placeholders such as
-`<unit:nginx>` stand among them. Nothing here knows a skill.
+`<unit:nginx>` are among them. Nothing here knows a skill.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def asks_to_change(tokens: Sequence[Token]) -> bool:
 
 
 def _without_messages(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens without what a program said, pasted: `cp: error writing ...`."""
+    """The tokens without pasted messages of programs: `cp: error writing ...`."""
     kept = list(tokens)
     for at in range(len(tokens) - 1, 0, -1):
         program, mark = tokens[at - 1], tokens[at]
@@ -296,7 +296,7 @@ def _clause_changes(clause: Sequence[Token], is_question: bool) -> bool:
 
 
 def _wishes(words: list[str], rest: list[str]) -> bool:
-    """Whether something is wished to be done: `I want it stopped`, `it should be removed`."""
+    """Whether it is a wish for a change: `I want it stopped`, `it should be removed`."""
     text = " ".join(words)
     if words[0] in _WISHING and _PARTICIPLES.search(text):
         return True

@@ -1,10 +1,10 @@
-"""Matches a prompt to a runbook and takes its arguments out of it: lexical, deterministic, no model.
+"""Matches a prompt to a runbook and extracts its arguments: lexical, deterministic, without a model.
 
 `SkillIndex` is built once from the loaded skills and holds no resources. A prompt goes through
-`arguments.extract`, then `intent` refuses what asks to change something or is about something else, then
-each skill is scored by the weighted words of its front matter, and a little by its description and
-examples. The confidence falls with each word that no skill and no list knows; below `THRESHOLD`, or when
-two skills are equally likely, there is no match.
+`arguments.extract`, then `intent` refuses requests for changes and other subjects, then each skill is scored
+by the weighted words of its front matter, and a little by its description and examples. The confidence falls
+with each word that no skill and no list knows; below `THRESHOLD`, or when two skills are equally likely,
+there is no match.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class SkillIndex:
                 self._phrases[(word,)].setdefault(name, weight / len(weights))
 
     def _learn_elsewhere(self) -> None:
-        """Phrases for what no skill answers, but those that a skill names, such as an administrator's own."""
+        """Phrases that no skill answers, except those that a skill names, such as an administrator's own."""
         named = set(self._phrases)
         told = [
             {stem(token.text) for text in (skill.description, *skill.prompts) for token in tokenize(text)}
@@ -218,7 +218,7 @@ def match(prompt: str, skills: Iterable[Skill]) -> Match | None:
 
 
 def abilities(skills: Iterable[Skill]) -> str:
-    """A short answer in Markdown that says what can be asked: one line for each runbook, with an example."""
+    """A short answer in Markdown with the possible questions: one line for each runbook, with an example."""
     lines = [
         f"- **{skill.name}**: {skill.description.rstrip('.')}."
         + (f' Ask: "{skill.prompts[0]}".' if skill.prompts else "")
@@ -242,7 +242,7 @@ def _forms(token: Token) -> tuple[str, ...]:
 
 
 def _is_technical(tokens: Sequence[Token]) -> bool:
-    """Whether a word that only administrators use stands there, or two that they use too."""
+    """Whether it has a word that only administrators use, or two that they use too."""
     stems = {stem(token.word) for token in tokens}
     return (
         any(token.text in _ANCHORING for token in tokens)

@@ -200,7 +200,7 @@ _OTHER_TALK = tuple(
 
 
 def is_foreign(text: str) -> bool:
-    """Whether a word has letters that English words do not have; names may: they begin with a capital."""
+    """Whether a word has letters that English words do not have; capitalized names may have them."""
     return any(
         not word.isascii()
         and len(word) > 2
@@ -218,7 +218,7 @@ def is_other_talk(tokens: Sequence[Token]) -> bool:
 
 
 def _is_definition(text: str) -> bool:
-    """Whether it asks for a concept, `what is a zombie process`, and not for the state of something."""
+    """Whether it asks for a concept, `what is a zombie process`, and not for a state."""
     found = _DEFINITION.fullmatch(text)
     return found is not None and not any(
         word in _STATES or word.endswith(("ing", "ed", "able", "est")) for word in found["what"].split()

@@ -1,7 +1,7 @@
-"""A prompt while its arguments are taken out of it: each leaves a placeholder in the text.
+"""Replaces the arguments of a prompt with placeholders.
 
-A placeholder is `<kind>` or `<kind:word>`, where the word is what stood in the prompt or what the value
-itself tells; the matcher weighs both.
+A placeholder is `<kind>` or `<kind:word>`. The word comes from the prompt or from the value itself; the
+matcher weighs both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Extraction:
     def take(
         self, pattern: str | re.Pattern[str], kind: str, value: Callable[[re.Match[str]], str | None]
     ) -> None:
-        """Replace what matches by a placeholder; `value` returns None where there is no value after all."""
+        """Replace matches with a placeholder; `value` returns None for a match that is no valid value."""
 
         def replace(found: re.Match[str]) -> str:
             got = value(found)

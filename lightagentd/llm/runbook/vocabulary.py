@@ -1,8 +1,8 @@
 """The words that the matcher of the `runbook` model knows beside those of the skills; only lists.
 
 Words that carry no topic (`NEUTRAL`), verbs that ask to change or to make something (`CHANGE_VERBS`), groups
-of words that mean the same (`GROUPS`), and names of services (`UNITS`). What points at one skill stands in
-the front matter of that skill, not here; what points at none is in `elsewhere`.
+of synonyms (`GROUPS`), and names of services (`UNITS`). Words for one skill are in the front matter of that
+skill, not here; words for no skill are in `elsewhere`.
 """
 
 from __future__ import annotations

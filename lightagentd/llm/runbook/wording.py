@@ -1,4 +1,4 @@
-"""Forms of words: stems, the unit that a service's name means, and the mending of typos."""
+"""Forms of words: stems, the unit for a service's name, and the correction of typos."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def stem(word: str) -> str:
 
 
 def unit_name(word: str) -> str:
-    """The unit that a service's name means: `nginx` is `nginx.service`, a suffix stays."""
+    """The unit for a service's name: `nginx` is `nginx.service`, a suffix stays."""
     lower = word.lower()
     if lower in _SHORT:
         return f"systemd-{lower}.service"
@@ -110,10 +110,10 @@ def unit_name(word: str) -> str:
 
 
 class Speller:
-    """Mends one wrong, missing, doubled or swapped letter in a word of five letters, and a swap in four."""
+    """Corrects one wrong, missing, doubled or swapped letter in a word of five letters; in four, a swap."""
 
     def __init__(self, targets: Iterable[str], known: Iterable[str]) -> None:
-        """`targets` are what a word may be mended to, `known` what is right as it is."""
+        """`targets` are the possible corrections, `known` the words that are right already."""
         words = {word for word in targets if word.isalpha() and len(word) > 3}
         self._targets = words | {form for word in words for form in _inflections(word)}
         self._known = set(known) | set(targets) | self._targets
@@ -127,7 +127,7 @@ class Speller:
         return word in self._known or stem(word) in self._stems
 
     def mend(self, word: str) -> str:
-        """The known word that this one most likely is, or the word itself."""
+        """The known word that was probably meant, or the word itself."""
         if len(word) < 4 or not word.isalpha() or self.knows(word):
             return word
         found = sorted(
@@ -152,7 +152,7 @@ def _gaps(word: str) -> set[str]:
 
 
 def _squashed(word: str) -> str:
-    """The word with doubled letters once: `proccesor` and `processor` are the same then."""
+    """The word without doubled letters: `proccesor` and `processor` become the same."""
     return _DOUBLED.sub(r"\1", word)
 
 

@@ -109,10 +109,10 @@ def exists(place: str) -> bool:
 
 
 def from_host(host: str, port: int, report: Report) -> list[tuple[str, Certificate]]:
-    """The certificate that a host presents, trusted or not; a note says what verification found."""
+    """The certificate that a host presents, trusted or not; a note gives the result of the verification."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # to look at a certificate is no reason to trust it
+    context.verify_mode = ssl.CERT_NONE  # reading a certificate does not trust it
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as plain:
         starttls(plain, port)
         with context.wrap_socket(plain, server_hostname=host) as secure:

@@ -110,8 +110,9 @@ def mount_table(pid: str) -> list[Entry]:
 def mounts(report: Report) -> list[Mount]:
     """The mounts of the machine that df shows: those with blocks.
 
-    The sandbox of a worker has a mount table of its own, with folders covered and the rest read-only. What
-    the machine has is in that of its first process; each filesystem is measured where this process sees it.
+    The sandbox of a worker has a mount table of its own, with folders covered and the rest read-only. The
+    machine's mounts are in the table of its first process; each filesystem is measured where this process
+    sees it.
     """
     own = mount_table("self")
     machine = mount_table("1") if _SANDBOX.exists() else []

@@ -59,7 +59,7 @@ def grouped(lines: list[tuple[float, str, str]]) -> list[Group]:
 
 
 def from_journal(since: float, unit: str | None, report: Report) -> list[tuple[float, str, str]] | None:
-    """Errors of the journal, or its warnings where it has no error; None where it has nothing to read."""
+    """Errors of the journal, or its warnings if it has no errors; None if nothing is readable."""
     where = ["--since", f"@{int(since)}", "-p", "warning", *(["-u", unit] if unit else [])]
     entries, problem = journal(*where, limit=_LIMIT)
     report.note(problem)
@@ -78,7 +78,7 @@ def from_journal(since: float, unit: str | None, report: Report) -> list[tuple[f
 
 
 def _has_entries(since: float) -> bool:
-    """Whether the journal has anything at all since then: an empty one says nothing."""
+    """Whether the journal has any entry since then: an empty one proves nothing."""
     entries, _ = journal("--since", f"@{int(since)}", limit=1)
     return bool(entries)
 

@@ -28,7 +28,9 @@ def meminfo() -> dict[str, int]:
 
 
 def kills() -> tuple[list[tuple[str, str]], str]:
-    """What the kernel killed in the last 7 days: time and message, newest last; and why that is not known."""
+    """Processes that the kernel killed in the last 7 days: time and message, newest last; and why that is
+    unknown.
+    """
     entries, problem = journal(
         "-k", "--since=-7d", "--grep=Out of memory|oom-kill|Memory cgroup out of memory", limit=50
     )

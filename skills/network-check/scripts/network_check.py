@@ -54,7 +54,7 @@ def addresses(report: Report) -> list[tuple[str, str]]:
 
 
 def own_address() -> str:
-    """The IPv4 address that packets to the world would carry; connecting a UDP socket sends nothing."""
+    """The IPv4 source address of packets to the internet; connecting a UDP socket sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -86,7 +86,7 @@ def name_servers() -> list[str]:
 
 
 def ping(address: str) -> str:
-    """Whether the address answers to ping, or that it cannot be asked: no command, or not permitted."""
+    """Whether the address answers to ping, or why it cannot be asked: no command, or no permission."""
     answer = run_command("ping", "-n", "-c", "2", "-W", "2", address, timeout_s=8)
     times = re.search(r"= [\d.]+/([\d.]+)/", answer.stdout)
     if times:
@@ -97,7 +97,7 @@ def ping(address: str) -> str:
 
 
 def neighbour(address: str) -> str:
-    """What the kernel's neighbour table says: the hardware address when the machine is there."""
+    """The entry of the kernel's neighbour table: the hardware address when the machine is there."""
     for line in (read("/proc/net/arp") or "").splitlines()[1:]:
         columns = line.split()
         if columns and columns[0] == address:

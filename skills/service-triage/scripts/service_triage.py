@@ -194,7 +194,7 @@ def failed(report: Report) -> None:
 
 
 def without_systemd(unit: str, problem: str, report: Report) -> None:
-    """What can be said without systemd: whether a process of that name runs."""
+    """The report without systemd: whether a process of that name runs."""
     if not unit:
         report.finding = "Failed units cannot be found here, because systemd does not answer."
         report.note(problem)

@@ -26,7 +26,7 @@ tests_of() {
       [ -e "$name" ] || name=$folder
       [ "$name" = tests ] || echo "$name"
       ;;
-    skills/*) echo tests/skills ;;
+    skills/*) printf '%s\n' tests/skills tests/llm/runbook tests/test_skills.py ;;
     packaging/* | units/*) echo tests/packaging ;;
   esac
 }

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from lightagentd import errors
 from lightagentd.tool import Effect
-from tests.tools.conftest import Call, Load, is_root
+from tests.tools.conftest import Call, Load, is_root, open_descriptors
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 DAY = datetime.timedelta(days=1)
@@ -502,13 +502,17 @@ async def plain_server(context: ssl.SSLContext | None, greeting: bytes = b"") ->
             await reader.read()
         writer.transport.abort()
 
+    before = open_descriptors()
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
         await server.wait_closed()
-        await asyncio.sleep(0.01)  # the transports close their sockets in the next rounds of the loop
+        with contextlib.suppress(TimeoutError):  # what is left then fails the test
+            async with asyncio.timeout(10):
+                while open_descriptors().keys() - before.keys():
+                    await asyncio.sleep(0.01)  # connections close in later rounds of the loop
 
 
 async def test_trusted_server_shows_its_chain_and_its_protocol(

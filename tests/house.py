@@ -42,6 +42,20 @@ class Module:
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
 
 
+def code_lines(module: Module) -> int:
+    """Lines that are neither blank nor a comment nor a docstring."""
+    documented = {
+        number
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(module.path.read_text().splitlines(), start=1)
+    return sum(number not in documented and line.strip()[:1] not in ("", "#") for number, line in lines)
+
+
 def tracked(*patterns: str) -> list[Path]:
     """The files of the repository that git knows and that are there."""
     listed = subprocess.run(
@@ -157,6 +171,7 @@ def figures() -> list[tuple[str, str]]:
     return [
         ("files of the package", f"{len(found)}"),
         ("lines of the package", f"{sum(module.lines for module in found.values()):,}"),
+        ("of these code", f"{sum(map(code_lines, found.values())):,}"),
         ("modules in its root", f"{len(root(found))}"),
         ("longest file", f"{longest.lines} ({longest.path.relative_to(REPOSITORY)})"),
         ("import circles at run time", f"{len(circles(loaded))}"),

@@ -1,12 +1,11 @@
 """Which tests run beside each other, and in what order, where pytest-xdist has several processes run them.
 
-The tests of a file run in one process, one after the other, for they may share what the file sets up. Those
-of tests/e2e share booted containers, so they run in two processes only.
+The tests of a file run in one process, one after the other, for they may share what the file sets up. So do
+those of tests/e2e, which share booted containers, and those whose commands run as the user of the workers.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +14,10 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-SECOND_MACHINE = ("test_attacks", "test_package_contents", "test_package_life")
-"""The files of tests/e2e whose tests run in a container of their own."""
+TOGETHER = ("tests/e2e", "tests/agents", "tests/attacks", "tests/skills", "tests/tools", "tests/worker")
+"""Folders whose tests do not run beside each other: those of the booted containers, and those whose commands
+run as one user, since attacks use up that user's processes.
+"""
 LONG = (
     "tests/e2e",
     "tests/attacks",
@@ -34,9 +35,9 @@ LONG = (
 def unit(nodeid: str) -> str:
     """What a test belongs to: the tests of one unit run in one process."""
     file = nodeid.partition("::")[0]
-    if not file.startswith("tests/e2e/"):
+    if not file.startswith(TOGETHER):
         return file
-    return "tests/e2e 2" if Path(file).stem in SECOND_MACHINE else "tests/e2e 1"
+    return "tests/e2e" if file.startswith("tests/e2e/") else "tests of workers"
 
 
 def order(item: pytest.Item) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import lmdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from lightagentd.errors import HistoryDamaged
@@ -259,6 +259,8 @@ def test_any_flipped_byte_of_any_record_is_found(
     seq = data.draw(st.integers(1, len(records)))
     record = records[seq - 1][1]
     place = data.draw(st.integers(0, len(record) - 1))
+    link = record.index(b'"prev":"') + 8
+    assume(seq < len(records) or not link <= place < link + 64)  # the next test
     flipped = bytearray(record)
     flipped[place] ^= data.draw(st.integers(1, 255))
     with raw_events(store.history) as txn:
@@ -268,6 +270,22 @@ def test_any_flipped_byte_of_any_record_is_found(
     finally:  # the next example needs it as it was
         with raw_events(store.history) as txn:
             txn.put(seq_key(seq), record)
+
+
+def test_a_changed_link_of_the_newest_event_is_found_there(store: Store) -> None:
+    """Nothing follows it, so the event before may as well be the altered one, and that is named."""
+    key = seq_key(store.head)
+    with raw_events(store.history) as txn:
+        record = txn.get(key)
+    link = record.index(b'"prev":"') + 8
+    for place in range(link, link + 64, 7):
+        flipped = bytearray(record)
+        flipped[place] ^= 3
+        with raw_events(store.history) as txn:
+            txn.put(key, bytes(flipped))
+        assert_found(store.audit(), store.head - 1, f"event {store.head} does not follow it")
+    with raw_events(store.history) as txn:
+        txn.put(key, record)
 
 
 def test_a_dropped_event_is_found(store: Store) -> None:

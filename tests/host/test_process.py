@@ -33,11 +33,11 @@ def _descriptors() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """No test leaves a descriptor, a child process or a zombie."""
-    before = _descriptors()
+    before, born = _descriptors(), {child.pid for child in psutil.Process().children()}
     yield
     gc.collect()
     assert {fd: what for fd, what in _descriptors().items() if before.get(fd) != what} == {}
-    assert psutil.Process().children() == []
+    assert [child for child in psutil.Process().children() if child.pid not in born] == []
 
 
 async def _pid_in(path: Path) -> int:

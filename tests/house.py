@@ -6,6 +6,7 @@ Everything is read from the source with `ast`; nothing is imported.
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ def tracked(*patterns: str) -> list[Path]:
     )
 
 
+@functools.cache
 def modules() -> dict[str, Module]:
     """The modules of the package by name, with what each imports."""
     found = {}

@@ -7,7 +7,6 @@ import re
 
 from tests.house import REPOSITORY, Definition, circles, large_classes, modules, root, tracked
 
-FOUND = modules()
 LAYERS = (
     ("lightagentd", "errors", "limits", "text"),
     ("api", "frontmatter", "host", "quoted", "tool"),
@@ -74,37 +73,37 @@ def _layer(room: str) -> int:
 
 def test_imports_point_downwards() -> None:
     across = [
-        (module, FOUND[name])
-        for module in FOUND.values()
+        (module, modules()[name])
+        for module in modules().values()
         for name in sorted(module.imports)
-        if FOUND[name].room != module.room
+        if modules()[name].room != module.room
     ]
     assert [f"{a.name} imports {b.name}" for a, b in across if _layer(b.room) >= _layer(a.room)] == []
     assert [f"{a.name} imports {b.name}" for a, b in across if b.room in PROGRAMS.get(a.room, ())] == []
 
 
 def test_no_modules_import_each_other() -> None:
-    assert circles({name: module.imports for name, module in FOUND.items()}) == []
+    assert circles({name: module.imports for name, module in modules().items()}) == []
 
 
 def test_nobody_holds_the_daemon() -> None:
     daemon = "lightagentd.daemon.daemon"
-    holders = {name for name, module in FOUND.items() if daemon in module.imports | module.typed}
-    assert {name for name in holders if FOUND[name].room != "daemon"} <= {"lightagentd.__main__"}
+    holders = {name for name, module in modules().items() if daemon in module.imports | module.typed}
+    assert {name for name in holders if modules()[name].room != "daemon"} <= {"lightagentd.__main__"}
 
 
 def test_few_modules_spawn_processes() -> None:
-    found = {name for name, module in FOUND.items() if SPAWNING.search(module.path.read_text())}
+    found = {name for name, module in modules().items() if SPAWNING.search(module.path.read_text())}
     assert found == {f"lightagentd.{name}" for name in SPAWNERS}
 
 
 def test_nothing_is_too_large() -> None:
-    assert len(root(FOUND)) <= 9
-    assert {name: module.lines for name, module in FOUND.items() if module.lines > 500} == {}
-    assert large_classes(FOUND, 25) == {f"lightagentd.{name}": count for name, count in LARGE.items()}
+    assert len(root(modules())) <= 9
+    assert {name: module.lines for name, module in modules().items() if module.lines > 500} == {}
+    assert large_classes(modules(), 25) == {f"lightagentd.{name}": count for name, count in LARGE.items()}
     long = {
         f"{module.name}.{function.name}"
-        for module in FOUND.values()
+        for module in modules().values()
         for function in module.functions()
         if function.end_lineno is not None and function.end_lineno - function.lineno >= 60
     }
@@ -112,10 +111,10 @@ def test_nothing_is_too_large() -> None:
 
 
 def test_one_thing_has_one_name() -> None:
-    parts = {part for name in FOUND for part in name.split(".")}
+    parts = {part for name in modules() for part in name.split(".")}
     defined = {
         node.name
-        for module in FOUND.values()
+        for module in modules().values()
         for node in ast.walk(module.tree)
         if isinstance(node, Definition | ast.ClassDef)
     }

@@ -12,10 +12,8 @@ import importlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from lightagentd.errors import ModelError
@@ -39,6 +37,10 @@ from tests.model_server.dialects import DIALECTS, Dialect
 from tests.model_server.said import Called, Said, call, say
 from tests.model_server.server import ModelServer
 from tests.model_server.wire import Answer
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 ASKED = "What is it?"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -248,9 +250,18 @@ async def theirs_messages(server: ModelServer) -> Got:
     return got
 
 
-_http = importlib.import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
-BROKEN = (Failed, openai.APIError, anthropic.APIError, _http.HTTPError, UnicodeDecodeError)
-"""What the SDKs raise in the middle of an answer; some of it comes from their HTTP library as it is."""
+@pytest.fixture(autouse=True, scope="module")
+def sdks() -> None:
+    """Load the SDKs here: they take seconds, in each process that collects the tests."""
+    globals().update({name: importlib.import_module(name) for name in ("anthropic", "openai")})
+
+
+def broken() -> tuple[type[Exception], ...]:
+    """What the SDKs raise in the middle of an answer; some of it comes from their HTTP library as it is."""
+    http = importlib.import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
+    return (Failed, openai.APIError, anthropic.APIError, http.HTTPError, UnicodeDecodeError)
+
+
 THEIRS: dict[Dialect, Callable[[ModelServer], Coroutine[Any, Any, Got]]] = {
     "chat": theirs_chat,
     "responses": theirs_responses,
@@ -322,5 +333,5 @@ async def test_neither_takes_a_broken_answer_for_a_whole_one(dialect: Dialect, n
     async with ModelServer([BREAKS[name]]) as server:
         with pytest.raises(ModelError):
             await ours(server, dialect)
-        with pytest.raises(BROKEN):
+        with pytest.raises(broken()):
             await THEIRS[dialect](server)

@@ -19,7 +19,7 @@ def undeclared(daemon: Daemon) -> list[str]:
     test that damaged it or did not come to open it.
     """
     try:
-        events = daemon.history.newest(Filter(), MOST)
+        events = daemon.history.queries.newest(Filter(), MOST)
     except (AttributeError, ValueError, LightagentError, lmdb.Error):
         return []
     return [problem for event in events if (problem := _problem(event))]

@@ -152,9 +152,9 @@ async def test_a_client_that_hangs_up_in_a_prompt_leaves_the_turn_to_its_end(
         await raw.send(message("Sessions.Prompt", more=True, agent="talker", text="go"))
         first = (await raw.reply())["parameters"]["event"]
     async with asyncio.timeout(20):
-        while daemon.history.state("turns"):
+        while daemon.history.queries.state("turns"):
             await asyncio.sleep(0.01)
-    shown = [event.data for event in daemon.history.messages(first["session"])]
+    shown = [event.data for event in daemon.history.queries.messages(first["session"])]
     assert [one["role"] for one in shown if one] == ["user", "assistant", "tool", "assistant"]
     assert shown[-1] is not None
     assert shown[-1]["content"] == "all is well"

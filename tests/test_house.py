@@ -55,8 +55,6 @@ RETIRED = {
 
 LARGE = {
     "agents.planning.plans.Plans": 26,
-    "events.backup.store_file.StoreFile": 26,
-    "events.history.History": 41,
     "policy.questions.approvals.Approvals": 33,
     "policy.questions.inputs.Inputs": 31,
     "policy.questions.questions.Questions": 28,

@@ -233,14 +233,14 @@ class Agent:
         """Make the parts, read the sessions, and end or queue the turns that the last run left. Raises."""
         parts = self._make_parts()
         history = self._shared.history
-        plans = history.state("plans")
-        for key, value in history.state("sessions").items():
+        plans = history.queries.state("plans")
+        for key, value in history.queries.state("sessions").items():
             record = SessionRecord.from_dict(value)
             if record.agent == self.name:
                 session = self.adopt(Session(record, history))
                 session.plan = Plan.from_dict(plans[key]) if key in plans else None
                 session.forget_messages()
-        for value in history.state_below("current", f"{self.name}/").values():
+        for value in history.queries.state("current", f"{self.name}/").values():
             if current := self.sessions.get(str(value["session"])):
                 self.take_current(current)
         async with self.recovering:

@@ -127,10 +127,10 @@ class Watches:
 
     def start(self) -> None:
         """Read the stored watches, and listen for new ones."""
-        last = self.history.last()
+        last = self.history.queries.last()
         self.alive_us = last.time_us if last is not None else 0
-        sessions = self.history.state("sessions")
-        for value in self.history.state("watches").values():
+        sessions = self.history.queries.state("sessions")
+        for value in self.history.queries.state("watches").values():
             record = WatchRecord.from_dict(value)
             if not record.session or record.session in sessions:
                 self.records[record.watch] = record

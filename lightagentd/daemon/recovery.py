@@ -178,11 +178,13 @@ class Recovery:
             _log.error(
                 "the history does not verify at event %d: %s", self._tail.first_bad_seq, self._tail.reason
             )
-        newest = self._history.find_in_topic("daemon.state", lambda _: True)
+        newest = self._history.queries.find_in_topic("daemon.state", lambda _: True)
         if newest is not None and newest.type != "stopped":
             head_seq = self._history.head_seq
             self._closed_calls = await close_open_calls(self._history)
-            placed = self._history.find_in_topic("daemon.history", lambda event: event.type == "installed")
+            placed = self._history.queries.find_in_topic(
+                "daemon.history", lambda event: event.type == "installed"
+            )
             if placed is None or placed.seq < newest.seq:  # a backup of a running daemon has no stop either
                 self._crashed_at = head_seq
 

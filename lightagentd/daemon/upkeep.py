@@ -215,7 +215,7 @@ class Upkeep:
         """Remove events kept for sessions and turns that are gone. Returns the count."""
         environment, removed = self._history.environment, 0
         deletion = await asyncio.to_thread(retention.last_deletion, environment)
-        for part in retention.parts(await asyncio.to_thread(self._history.state, "prunings")):
+        for part in retention.parts(await asyncio.to_thread(self._history.queries.state, "prunings")):
             if not part.others and deletion == self._last_deletion:
                 continue
             removed += await self._sweep_part(part)
@@ -237,7 +237,7 @@ class Upkeep:
     def _part(self, first_seq: int) -> Part | None:
         key = f"{first_seq:020d}"
         with contextlib.suppress(NotFound):
-            return retention.parts({key: self._history.state_of("prunings", key)})[0]
+            return retention.parts({key: self._history.queries.state_of("prunings", key)})[0]
         return None
 
     async def _to_size(self) -> tuple[int, list[str]]:
@@ -256,7 +256,7 @@ class Upkeep:
     def _idle(self, before_us: int) -> list[tuple[Agent, Session]]:
         """Sessions unused since this time, without work under way; idle longest first."""
         registry = self._registry
-        busy = {str(turn["session"]) for turn in self._history.state("turns").values()}
+        busy = {str(turn["session"]) for turn in self._history.queries.state("turns").values()}
         busy |= {record.session for record in registry.watches.records.values()}
         found = [
             (agent, session)

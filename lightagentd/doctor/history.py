@@ -65,7 +65,7 @@ def _tail(history: History) -> Finding:
     found = verify_tail(history.environment, TAIL_EVENTS)
     if not found.ok:
         return wrong(GROUP, "history", f"altered at event {found.first_bad_seq}: {found.reason}", _ALTERED)
-    last = history.last()
+    last = history.queries.last()
     if last is not None and last.time_us > time.time_ns() // 1000 + _FUTURE_US:
         detail = f"event {last.seq} is in the future: the clock was set back"
         return wrong(GROUP, "history", detail, "Set the clock right; times of events before are wrong.")
@@ -84,8 +84,8 @@ def _size(history: History, limits: Limits) -> Finding:
 
 def _signed(history: History, limits: Limits) -> Finding:
     """How old the newest checkpoint is, if events came after it."""
-    newest = history.find_in_topic(CHECKPOINT, lambda event: event.type == "signed")
-    after = history.range(newest.seq + 1 if newest is not None else 1, 1)
+    newest = history.queries.find_in_topic(CHECKPOINT, lambda event: event.type == "signed")
+    after = history.queries.range(newest.seq + 1 if newest is not None else 1, 1)
     now_us = time.time_ns() // 1000
     detail = "nothing is signed yet"
     if newest is not None:

@@ -149,13 +149,15 @@ class _Follower:
 
     def _read(self) -> tuple[Missed | None, Slice]:
         """Read some stored events, and find those that retention removed before them. Runs in a thread."""
-        self.position = max(self.position, self._history.first_seq(self._wanted))
+        self.position = max(self.position, self._history.queries.first_seq(self._wanted))
         first_seq = max(self.position, self._notified_seq + 1)
         missed = None
         anchor_seq, _ = self._history.environment.anchor()
         if first_seq <= anchor_seq:
-            kept = self._history.count(first_seq, anchor_seq)
+            kept = self._history.queries.count(first_seq, anchor_seq)
             removed = anchor_seq + 1 - first_seq - kept
             missed = Missed(count=removed, first_seq=first_seq, from_seq=anchor_seq + 1)
-        found = self._history.slice(self._wanted, self.position, limit=_SLICE, limit_bytes=_SLICE_BYTES)
+        found = self._history.queries.slice(
+            self._wanted, self.position, limit=_SLICE, limit_bytes=_SLICE_BYTES
+        )
         return missed, found

@@ -77,8 +77,11 @@ class _Work:
     done: asyncio.Future[None]
 
 
-class History(Queries):
-    """Open with `start()`, end with `close()`. `Queries` reads, at any time."""
+class History:
+    """Open with `start()`, end with `close()`. From the start on, `queries` reads `environment`."""
+
+    environment: Environment
+    queries: Queries
 
     def __init__(
         self,
@@ -123,19 +126,14 @@ class History(Queries):
     def _open(self) -> Environment:
         finish_exchange(self._path)
         environment = Environment(self._path)
-        self.environment = environment
+        self.environment, self.queries = environment, Queries(environment)
         try:
             migrate(environment, self._progress)
-            self._head = self._stored_head()
+            self._head = self.queries.stored_head()
         except BaseException:
             environment.close()
             raise
         return environment
-
-    def _stored_head(self) -> tuple[int, str]:
-        """Number and hash of the newest stored event, or of the anchor when the chain is empty."""
-        last, anchor = self.last(), self.environment.anchor()
-        return (last.seq, last.hash) if last is not None and last.seq > anchor[0] else anchor
 
     def _settled(self, owed: list[NewEvent], txn: Any, _: int) -> list[NewEvent]:
         self.environment.settle(txn)
@@ -272,7 +270,7 @@ class History(Queries):
                     txn.abort()
             except lmdb.Error:  # LMDB gave the file up, or it is not open for writing
                 self.environment.reopen()
-            self._head = self._stored_head()
+            self._head = self.queries.stored_head()
             self.disk_low = not self.environment.reserve()
         except (LightagentError, lmdb.Error, OSError) as err:
             _log.error("history: the file cannot be opened again: %s", err)

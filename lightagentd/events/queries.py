@@ -1,7 +1,7 @@
-"""Reads the history: ranges, indexes, stored state, and the verification of the chain.
+"""Reads the history: ranges, indexes and stored state.
 
-`Queries` needs an open `Environment`: that of a running daemon's `History`, or one from `open_read_only`,
-with or without a running daemon. Every read is one short transaction.
+`Queries` reads an open `Environment`: that of a running daemon's `History`, or of a `StoredHistory`, with or
+without a running daemon. Every read is one short transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.errors import MessageTooLarge, NotFound
-from lightagentd.events.audit.verification import Verification, verify
 from lightagentd.events.filter import Filter
 from lightagentd.events.model import Event
 from lightagentd.events.store import clock, states
@@ -34,14 +33,20 @@ _STEPS = 20_000
 
 
 class Queries:
-    """The read half of the history."""
+    """Reads an environment at any time, in any thread; whoever opened the environment closes it."""
 
-    environment: Environment
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
 
     def last(self) -> Event | None:
         """The newest event."""
         with self.environment.reading() as txn, txn.cursor(self.environment.db[EVENTS]) as cursor:
             return decode_stored(cursor.value()) if cursor.last() else None
+
+    def stored_head(self) -> tuple[int, str]:
+        """Number and hash of the newest event of the chain, or of the anchor when the chain is empty."""
+        last, anchor = self.last(), self.environment.anchor()
+        return (last.seq, last.hash) if last is not None and last.seq > anchor[0] else anchor
 
     def agents(self) -> list[str]:
         """Every agent that has events."""
@@ -199,11 +204,7 @@ class Queries:
         found.reverse()
         return found
 
-    def state(self, name: str) -> dict[str, dict[str, Any]]:
-        """All entries of one kind of state, by key."""
-        return self.state_below(name, "")
-
-    def state_below(self, name: str, prefix: str) -> dict[str, dict[str, Any]]:
+    def state(self, name: str, prefix: str = "") -> dict[str, dict[str, Any]]:
         """The entries of one kind of state whose keys begin with a prefix, by key."""
         if name not in self.environment.db:
             return {}
@@ -221,10 +222,6 @@ class Queries:
             raise NotFound(f"There is no {name} entry {key!r}.")
         return states.entry(name, key.encode(), found)[1]
 
-    def verify(self) -> Verification:
-        """Walk the whole chain and name the first record that was altered, dropped, swapped or inserted."""
-        return verify(self.environment)
-
 
 def check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
     """Raises MessageTooLarge; `most_bytes` 0 allows any size."""
@@ -235,11 +232,12 @@ def check_bytes(what: str, size_bytes: int, most_bytes: int) -> None:
         )
 
 
-class StoredHistory(Queries):
+class StoredHistory:
     """A read-only history, with or without a running daemon."""
 
     def __init__(self, path: Path) -> None:
         self.environment = Environment(path, read_only=True)
+        self.queries = Queries(self.environment)
 
     def close(self) -> None:
         self.environment.close()

@@ -83,7 +83,7 @@ class HistoryStore:
         if owner not in self._owners:
             async with self._reading:
                 if owner not in self._owners:
-                    stored = await asyncio.to_thread(self._history.state_below, _STATE, f"{owner}/")
+                    stored = await asyncio.to_thread(self._history.queries.state, _STATE, f"{owner}/")
                     self._owners[owner] = _entries(stored, owner)
         return self._owners[owner]
 

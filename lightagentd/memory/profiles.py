@@ -25,7 +25,7 @@ class Profiles:
     def get(self, owner: int) -> str:
         """Empty when there is none. Raises StorageError."""
         try:
-            return str(self._history.state_of(_STATE, str(owner))["text"])
+            return str(self._history.queries.state_of(_STATE, str(owner))["text"])
         except NotFound:
             return ""
 

@@ -50,11 +50,11 @@ class Scripted:
 
     def stored(self, turn: str = "", topic: str = "") -> list[Event]:
         """The stored events of a turn or of everything, oldest first."""
-        return self.daemon.history.select(Filter(trace=turn, topic=topic), limit=10_000)
+        return self.daemon.history.queries.select(Filter(trace=turn, topic=topic), limit=10_000)
 
     def conversation(self, session: Session) -> list[Message]:
         """The session's messages as they are stored."""
-        events = self.daemon.history.messages(session.id)
+        events = self.daemon.history.queries.messages(session.id)
         return [Message.from_dict(event.data) for event in events if event.data]
 
 

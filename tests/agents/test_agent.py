@@ -129,7 +129,7 @@ async def test_a_prompt_whose_caller_went_away_is_run_all_the_same(paths: Paths)
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: test.stored(topic="session.turn"))
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert [message.role for message in test.conversation(session)] == ["user", "assistant"]
 
 
@@ -148,7 +148,7 @@ async def test_a_stop_ends_the_running_turn_and_keeps_the_queue_for_the_next_sta
         with pytest.raises(AgentNotRunning):
             await test.agent.prompt(session, "third")
         await test.agent.start()
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert [message.content for message in test.conversation(session)] == ["first", "second", "later"]
         assert test.agent.sessions[session.id] is session
 
@@ -163,7 +163,7 @@ async def test_a_stop_right_after_a_prompt_loses_no_prompt_and_leaves_nobody_wai
             await test.agent.stop()
             assert (await watch(turn))[-1]["type"] in ("done", "error")
             await test.agent.start()
-            await until(lambda: test.daemon.history.state("turns") == {})
+            await until(lambda: test.daemon.history.queries.state("turns") == {})
         prompts = {event.trace_id for event in test.stored(topic="agent.prompt")}
         ends = [event.trace_id for event in test.stored() if event.type in ("done", "cancelled")]
         assert sorted(ends) == sorted(prompts)
@@ -204,7 +204,7 @@ async def test_a_drain_lets_the_turn_end_and_begins_no_other(paths: Paths) -> No
         assert not waiting.begun
         await test.agent.stop()
         assert (await watch(waiting))[-1]["code"] == "agent_not_running"
-        assert list(test.daemon.history.state("turns")) == [waiting.trace_id]
+        assert list(test.daemon.history.queries.state("turns")) == [waiting.trace_id]
 
 
 @pytest.mark.usefixtures("short_pause")

@@ -129,7 +129,7 @@ async def test_a_cancel_while_waiting_lapses_the_question(paths: Paths) -> None:
         with pytest.raises(ApprovalClosed, match="lapsed"):
             await test.daemon.service.approvals.approve(ME, question.id, "")
         assert lines(out) == []
-        assert test.daemon.history.state("turns") == {}
+        assert test.daemon.history.queries.state("turns") == {}
         check_conversation(test.conversation(session))
         assert (await test.prompt(session))[-1]["text"] == "back"
 
@@ -151,7 +151,9 @@ async def test_a_cancel_while_the_question_is_stored_leaves_nothing_waiting(
         events = await test.prompt(session)
         assert events[-1]["code"] == "cancelled"
         assert store.waiting == 0
-        assert [value["state"] for value in test.daemon.history.state("approvals").values()] == ["lapsed"]
+        assert [value["state"] for value in test.daemon.history.queries.state("approvals").values()] == [
+            "lapsed"
+        ]
         assert kinds(test) == ["requested", "lapsed"]
         assert lines(out) == []
 
@@ -163,7 +165,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
         question = await asked(test)
         store = test.daemon.registry.approvals
         lapsed, changes = store.lapse(question.id, "Its turn ends.")
-        assert test.daemon.history.state_of("approvals", question.id)["state"] == "waiting"
+        assert test.daemon.history.queries.state_of("approvals", question.id)["state"] == "waiting"
         with pytest.raises(ApprovalClosed, match="has lapsed"):
             await store.answer(question.id, grant=True, uid=ME.uid)
         assert store.open_ones() == []

@@ -191,7 +191,7 @@ async def test_a_kill_right_after_the_grant_never_runs_it_twice(paths: Paths, ro
             await asyncio.to_thread(daemon.kill)
             await asyncio.gather(granting, return_exceptions=True)
         with contextlib.closing(StoredHistory(paths.history)) as stored:
-            state = stored.state_of("approvals", question)["state"]
+            state = stored.queries.state_of("approvals", question)["state"]
         await asyncio.to_thread(daemon.start)
         if state == "waiting":
             await ask(paths, "Approvals.Deny", approval=question)
@@ -227,7 +227,7 @@ async def test_a_grant_that_was_stored_and_not_used_runs_after_the_restart(paths
         )
     assert lines(out) == []
     async with asking(paths, [say("done")]) as test:
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert lines(out) == ["ran"]
         assert approvals(test)[0].state == "used"
 
@@ -319,7 +319,7 @@ async def test_a_turn_that_waits_does_not_keep_the_daemon_from_stopping(paths: P
         assert "waits for an approval" in last["message"]
         assert test.daemon.registry.approvals.get(question.id).state == "waiting"
         assert kinds(test) == ["requested"]
-        (state,) = test.daemon.history.state("turns").values()
+        (state,) = test.daemon.history.queries.state("turns").values()
         assert (state["state"], state["approval"]) == ("waiting", question.id)
 
 
@@ -329,11 +329,13 @@ async def test_what_begins_to_wait_while_the_daemon_drains_stays_too(paths: Path
         test.daemon.registry.approvals.suspended = True
         async with Watched(test, await test.session()) as turn:
             assert (await turn.end())[-1]["code"] == "agent_not_running"
-        assert [state["state"] for state in test.daemon.history.state("turns").values()] == ["waiting"]
+        assert [state["state"] for state in test.daemon.history.queries.state("turns").values()] == [
+            "waiting"
+        ]
     async with asking(paths, [say("pity")]) as test:
         question = await asked(test)
         await test.daemon.service.approvals.deny(ME, question.id, "")
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert lines(out) == []
 
 
@@ -377,7 +379,7 @@ async def test_an_agent_that_failed_takes_its_waiting_turns_up_again(paths: Path
             await until(lambda: test.agent.restarts == 1)
             await until(lambda: test.agent.turns_waiting == 1)
             await test.daemon.service.approvals.approve(ME, question.id, "")
-            await until(lambda: test.daemon.history.state("turns") == {})
+            await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert lines(out) == ["ran"]
         assert kinds(test) == ["requested", "granted", "used"]
 
@@ -397,4 +399,4 @@ async def test_a_turn_that_python_drives_does_not_outlive_the_daemon(paths: Path
         with pytest.raises(LightagentError):
             await task
         assert kinds(test) == ["requested", "lapsed"]
-        assert test.daemon.history.state("turns") == {}
+        assert test.daemon.history.queries.state("turns") == {}

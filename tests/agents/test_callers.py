@@ -197,7 +197,7 @@ async def test_what_an_agent_does_by_itself_is_on_nobodys_word(
         await asyncio.gather(prompt(test, ANNA, await anna(test)), return_exceptions=True)
 
         def own() -> list[tuple[str, int | None]]:
-            found = test.daemon.history.select(Filter(topic="daemon.agent", agent="test"), limit=10)
+            found = test.daemon.history.queries.select(Filter(topic="daemon.agent", agent="test"), limit=10)
             return [(event.type, event.caller) for event in found]
 
         await until(lambda: len(own()) == 5)
@@ -245,7 +245,7 @@ async def test_over_the_socket_the_caller_is_the_peer_and_the_daemon_itself_is_n
         [session] = (await client.call("Sessions.List"))["sessions"]
         await client.call("Sessions.Rename", session=session["id"], title="a name")
         await client.call("Manager.Reload")
-    events = daemon.history.select(Filter(), limit=1000)
+    events = daemon.history.queries.select(Filter(), limit=1000)
     found: dict[str, set[int | None]] = {}
     for event in events:
         found.setdefault(f"{event.topic}/{event.type}", set()).add(event.caller)

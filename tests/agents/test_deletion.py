@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.control.operations.service import Service
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.store.layout import STATES
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
@@ -53,11 +54,11 @@ async def test_what_is_stored_just_before_goes_with_it(
         await asyncio.to_thread(begun.wait)
         await service.sessions.delete(ME, session.id, confirmed=True)
         await asyncio.gather(changing, return_exceptions=True)
-        left = {state: history.state(state) for state in STATES}
+        left = {state: history.queries.state(state) for state in STATES}
         assert SECRET not in json.dumps(left)
         assert session.id not in json.dumps(left)
         assert SECRET not in json.dumps([event.data for event in test.stored()])
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_outputs_that_are_kept_to_be_read_again_go_with_it(paths: Paths) -> None:

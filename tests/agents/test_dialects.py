@@ -87,7 +87,7 @@ async def test_a_tool_loop(paths: Paths, kind: str) -> None:
         assert [len(thinking_in(asked)) for asked in server.asked] == [0, 1, 2]
         assert set(thinking_in(server.asked[2])) == {GIVEN_BACK[KINDS[kind]]}
         assert "systemd" in json.dumps(server.asked[1].body) or "pid" in json.dumps(server.asked[1].body)
-        stored = [Message.from_dict(event.data or {}) for event in daemon.history.messages(session)]
+        stored = [Message.from_dict(event.data or {}) for event in daemon.history.queries.messages(session)]
         assert [message.role for message in stored] == [
             "user",
             "assistant",

@@ -11,6 +11,7 @@ import pytest
 from lightagentd.agents.sessions.session import Session
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
+from lightagentd.events.audit.verification import verify
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
@@ -36,7 +37,7 @@ async def test_an_answer_goes_to_the_turn_that_asked(paths: Paths) -> None:
         async with prompted(test, session) as (turn, events):
             asked = await question(test)
             assert (asked.question, asked.choices, asked.owner) == (QUESTION, (), ME)
-            (stored,) = test.daemon.history.state("turns").values()
+            (stored,) = test.daemon.history.queries.state("turns").values()
             assert (stored["state"], stored["approval"]) == ("waiting", asked.id)
             assert test.agent.turns_waiting == 1
             assert turn.timer is not None
@@ -58,7 +59,7 @@ async def test_an_answer_goes_to_the_turn_that_asked(paths: Paths) -> None:
         assert end["metadata"] == {"input": asked.id, "state": "answered", "answered_by": ME}
         assert [one["call_id"] for one in intents(test)] == [asked.call_id]
         assert not session.record.tainted
-        assert not test.daemon.history.state("turns")
+        assert not test.daemon.history.queries.state("turns")
         check_conversation(test.conversation(session))
 
 
@@ -248,7 +249,7 @@ async def check_withdrawn(test: Scripted, session: Session, asked: str) -> None:
         (intents(test)[0]["call_id"], "cancelled")
     ]
     assert not inputs.open_ones()
-    assert not test.daemon.history.state("turns")
+    assert not test.daemon.history.queries.state("turns")
     events = await test.prompt(session)
     assert events[-1]["text"] == "again"
     check_conversation(test.conversation(session))
@@ -267,7 +268,7 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
             inputs.get(asked.id)
         assert kinds(test) == ["requested", "lapsed"]
         assert not [event for event in test.stored(topic="input") if event.data]
-        assert test.daemon.history.verify().ok
+        assert verify(test.daemon.history.environment).ok
 
 
 async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths) -> None:
@@ -277,7 +278,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
             asked = await question(test)
             inputs = test.daemon.registry.inputs
             lapsed, changes = inputs.lapse(asked.id, "Its turn ends.")
-            assert test.daemon.history.state_of("inputs", asked.id)["state"] == "waiting"
+            assert test.daemon.history.queries.state_of("inputs", asked.id)["state"] == "waiting"
             assert inputs.get(asked.id).state == "lapsed"
             with pytest.raises(InputClosed, match="has lapsed"):
                 await inputs.answer(asked.id, "too late", uid=ME)
@@ -313,7 +314,7 @@ async def test_a_failed_agent_goes_on_with_the_same_question(paths: Paths) -> No
         await until(lambda: test.agent.restarts == 1)
         await question(test)
         await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
-        await until(lambda: not test.daemon.history.state("turns"))
+        await until(lambda: not test.daemon.history.queries.state("turns"))
         assert kinds(test) == ["requested", "answered"]
         assert [end["result"] for end in ends(test)] == ["ok"]
         assert len(intents(test)) == 1

@@ -230,7 +230,7 @@ async def again(paths: Paths) -> AsyncIterator[Scripted]:
 
 
 async def turn_is_over(test: Scripted) -> None:
-    await until(lambda: not test.daemon.history.state("turns"))
+    await until(lambda: not test.daemon.history.queries.state("turns"))
 
 
 async def test_a_stop_leaves_the_question_stored_and_says_so(paths: Paths) -> None:
@@ -242,7 +242,7 @@ async def test_a_stop_leaves_the_question_stored_and_says_so(paths: Paths) -> No
             last = (await events)[-1]
         assert (last["type"], last["code"]) == ("error", "agent_not_running")
         assert "lactl inputs" in last["suggestion"]
-        (state,) = test.daemon.history.state("turns").values()
+        (state,) = test.daemon.history.queries.state("turns").values()
         assert (state["state"], state["approval"]) == ("waiting", asked.id)
         assert kinds(test) == ["requested"]
         # It can be answered until the very end; the turn takes the answer up at the next start.
@@ -309,4 +309,4 @@ async def test_an_emergency_stop_ends_a_turn_whose_agent_does_not_run(paths: Pat
         assert daemon.registry.inputs.get(asked.id).state == "waiting"
         await daemon.service.safety.panic(ME, "test")
         assert daemon.registry.inputs.get(asked.id).state == "lapsed"
-        assert not daemon.history.state("turns")
+        assert not daemon.history.queries.state("turns")

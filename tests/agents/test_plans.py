@@ -274,7 +274,7 @@ async def test_ending_drops_the_plan_and_cancels_the_task(paths: Paths) -> None:
         assert running.failure is not None
         assert running.failure.code == "cancelled"
         assert plan.events() == ["begun", "ended", "begun", "ready", "applying", "a running", "ended"]
-        assert test.daemon.history.state("plans") == {}
+        assert test.daemon.history.queries.state("plans") == {}
 
 
 async def test_it_stops_at_the_first_task_that_failed(paths: Paths) -> None:
@@ -488,7 +488,7 @@ async def test_a_note_shows_no_secret_that_a_check_printed(paths: Paths) -> None
         stopped = await plan.rests()
         assert stopped.tasks[0].note.startswith("Its check did not pass: ")
         assert secret not in stopped.tasks[0].note
-        stored = test.daemon.history.state("plans")[plan.session.id]
+        stored = test.daemon.history.queries.state("plans")[plan.session.id]
         assert stored["tasks"][0]["note"] == stopped.tasks[0].note
 
 

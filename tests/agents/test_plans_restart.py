@@ -245,7 +245,7 @@ def _check_went_on(before: dict[str, Any], turns: dict[str, Any], plan: Planning
     assert now.phase == "completed"
     left = sum(task["state"] in ("running", "pending") for task in before["tasks"])
     assert len(again.model.requests) == left
-    assert again.daemon.history.state("turns") == {}
+    assert again.daemon.history.queries.state("turns") == {}
     return "queued" if running else "between"
 
 

@@ -92,7 +92,7 @@ def result(model_id: str, name: str) -> NewEvent:
 async def test_prompts_that_waited_are_run_in_their_order(paths: Paths) -> None:
     session_id = await crashed(paths, [["queued"], ["queued"]])
     async with scripted(paths, [say("one"), say("two")]) as test:
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         session = test.agent.sessions[session_id]
         contents = [message.content for message in test.conversation(session)]
         assert contents == ["p0", "one", "p1", "two"]
@@ -101,7 +101,7 @@ async def test_prompts_that_waited_are_run_in_their_order(paths: Paths) -> None:
 async def test_a_turn_that_asked_the_model_is_ended_and_not_run_again(paths: Paths) -> None:
     session_id = await crashed(paths, [[], ["queued"]])
     async with scripted(paths, [say("fine")]) as test:
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert len(test.model.requests) == 1
         session = test.agent.sessions[session_id]
         assert [message.content for message in test.conversation(session)] == ["p0", "p1", "fine"]
@@ -143,10 +143,10 @@ async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run
             f"The daemon stopped in the middle of the turn {ended.trace_id}: 1 of its calls ended before"
             " that, whether bash_exec took effect is not known, 1 of its calls was not run."
         )
-        assert test.daemon.history.state_of("sessions", session.id) == session.record.to_dict()
+        assert test.daemon.history.queries.state_of("sessions", session.id) == session.record.to_dict()
         await test.prompt(session, "and now?")
         assert session.record.interrupted == ""
-        assert test.daemon.history.state_of("sessions", session.id)["interrupted"] == ""
+        assert test.daemon.history.queries.state_of("sessions", session.id)["interrupted"] == ""
         sent = test.model.requests[0].body["messages"]
         assert [message["role"] for message in sent] == [
             "system",
@@ -238,14 +238,14 @@ async def test_turns_of_an_agent_that_is_gone_are_ended_and_its_prompts_stay(pat
     session_id = await crashed(paths, [[asked("bash_exec"), intent("call_a", "bash_exec")], ["queued"]])
     async with Daemon(paths) as daemon:
         assert "test" not in daemon.registry.agents
-        told = daemon.history.find_in_topic(HistoryRecovered.topic, lambda _: True)
+        told = daemon.history.queries.find_in_topic(HistoryRecovered.topic, lambda _: True)
         assert told is not None
         assert told.data is not None
         assert (told.data["interrupted_turns"], told.data["unknown_calls"]) == (1, 1)
-        ended = daemon.history.find_in_topic("agent.error", lambda _: True)
+        ended = daemon.history.queries.find_in_topic("agent.error", lambda _: True)
         assert ended is not None
         assert (ended.type, ended.session) == ("interrupted", session_id)
-        assert [turn["state"] for turn in daemon.history.state("turns").values()] == ["queued"]
+        assert [turn["state"] for turn in daemon.history.queries.state("turns").values()] == ["queued"]
 
 
 async def test_the_check_of_a_task_that_ran_has_an_unknown_outcome(paths: Paths) -> None:

@@ -53,12 +53,12 @@ def contents(session: Session) -> list[str]:
 async def test_a_prompt_is_stored_before_it_is_acknowledged(history: History) -> None:
     session = new_session(history)
     turn = await queued(session, "  how\nare   you?  ")
-    prompt = history.select(Filter(trace=turn.trace_id))[0]
+    prompt = history.queries.select(Filter(trace=turn.trace_id))[0]
     assert (prompt.topic, prompt.owner, prompt.session) == ("agent.prompt", 1000, session.id)
     assert (prompt.correlation_id, prompt.data) == ("ticket", {"text": "  how\nare   you?  "})
-    assert history.state("turns")[turn.trace_id]["state"] == "queued"
-    assert history.state("sessions")[session.id]["title"] == "how are you?"
-    assert history.state("sessions")[session.id]["turns"] == 1
+    assert history.queries.state("turns")[turn.trace_id]["state"] == "queued"
+    assert history.queries.state("sessions")[session.id]["title"] == "how are you?"
+    assert history.queries.state("sessions")[session.id]["turns"] == 1
 
 
 async def test_the_prompt_of_a_turn_is_in_the_conversation_once(history: History) -> None:
@@ -111,7 +111,7 @@ async def test_calls_without_a_result_get_one_when_the_turn_fails(history: Histo
         await session.end(turn, FAILED)
     check_conversation(session.messages)
     assert [message.role for message in session.messages] == ["user", "assistant", "tool"]
-    assert history.state("turns") == {}
+    assert history.queries.state("turns") == {}
 
 
 async def test_calls_that_an_earlier_turn_left_open_are_answered_before_the_next_prompt(

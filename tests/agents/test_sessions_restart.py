@@ -172,7 +172,7 @@ async def test_a_killed_delete_happened_or_did_not(paths: Paths) -> None:
         await asyncio.to_thread(daemon.stop)
         stored = StoredHistory(paths.history)
         try:
-            for event in stored.range(limit=10_000):
+            for event in stored.queries.range(limit=10_000):
                 if event.session in names and event.session not in left:
                     assert (event.data is None) == (event.topic != "session.deleted")
         finally:

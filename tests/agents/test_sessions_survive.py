@@ -23,6 +23,7 @@ from lightagentd import errors
 from lightagentd.agents.content import Content
 from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.store import layout
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import ME, check_conversation, define
@@ -202,12 +203,12 @@ class World:
             if shown.interrupted:
                 assert "The daemon stopped in the middle of the turn" in shown.interrupted
         history = self.daemon.history
-        for event in history.range(limit=100_000):
+        for event in history.queries.range(limit=100_000):
             if event.session in self.deleted:
                 assert (event.data is None) == (event.topic != "session.deleted")
-        assert self.deleted.isdisjoint(history.state("sessions"))
-        assert {str(turn["session"]) for turn in history.state("turns").values()} <= self.known.keys()
-        assert history.verify().ok
+        assert self.deleted.isdisjoint(history.queries.state("sessions"))
+        assert {str(turn["session"]) for turn in history.queries.state("turns").values()} <= self.known.keys()
+        assert verify(history.environment).ok
 
     def _session(self, session: str) -> Session:
         return self.daemon.registry.get("test").sessions[session]

@@ -30,7 +30,7 @@ def results(events: list[TurnEvent]) -> list[str]:
 
 async def record(test: Scripted, session: str) -> dict[str, Any]:
     """The session as it is stored; it is what is in memory."""
-    stored = test.daemon.history.state_of("sessions", session)
+    stored = test.daemon.history.queries.state_of("sessions", session)
     assert SessionRecord.from_dict(stored) == test.agent.sessions[session].record
     return stored
 

@@ -159,7 +159,7 @@ async def test_a_cancel_ends_the_prompts_that_wait_too(paths: Paths) -> None:
             assert (await watch(turn))[-1]["code"] == "cancelled"
         assert len(test.model.requests) == 1
         assert [message.content for message in test.conversation(session)] == ["one"]
-        assert test.daemon.history.state("turns") == {}
+        assert test.daemon.history.queries.state("turns") == {}
 
 
 async def test_a_cancel_before_the_turn_began_ends_it(paths: Paths) -> None:
@@ -169,7 +169,7 @@ async def test_a_cancel_before_the_turn_began_ends_it(paths: Paths) -> None:
         test.agent.cancel(session)
         assert (await watch(turn))[-1]["code"] == "cancelled"
         assert test.model.requests == []
-        assert test.daemon.history.state("turns") == {}
+        assert test.daemon.history.queries.state("turns") == {}
 
 
 async def test_two_prompts_to_one_session_keep_their_order(paths: Paths) -> None:
@@ -274,7 +274,7 @@ async def test_every_ending_leaves_a_conversation_that_every_endpoint_takes(path
                 check_conversation(test.conversation(session))
                 assert session.messages == test.conversation(session)
         assert test.agent.restarts == 0
-        assert test.daemon.history.state("turns") == {}
+        assert test.daemon.history.queries.state("turns") == {}
 
 
 def assistant(*ids: str) -> Message:

@@ -49,7 +49,7 @@ def counters(test: Scripted, key: str) -> Counters:
 
 def stored(test: Scripted, key: str) -> dict[str, Any]:
     """The row on disk."""
-    return test.daemon.history.state_of("usage", key)
+    return test.daemon.history.queries.state_of("usage", key)
 
 
 def told(prompt: int, completion: int, cached: int) -> bytes:
@@ -308,7 +308,7 @@ async def test_the_room_for_calls_is_the_same_after_a_restart(paths: Paths) -> N
         await asked(test)
         assert turn.meter is not None
         measured = turn.meter.wall_ms
-        waits = test.daemon.history.state("turns")[turn.trace_id]
+        waits = test.daemon.history.queries.state("turns")[turn.trace_id]
         assert waits["calls_left"] == 1
         assert 0 <= waits["wall_ms"] <= measured
     async with asking(paths, [say("never")], toml=toml) as test:
@@ -412,9 +412,9 @@ async def test_sums_are_stored_in_the_order_of_the_appends(paths: Paths) -> None
     fast = ledger.add(Whose(agent="b", owner=7), Counters(steps=1))
     assert ledger.row("owner/7").counters.steps == 2, "what runs counts at once"
     await history.append(changes=fast)
-    assert history.state_of("usage", "owner/7")["steps"] == 1, "and is stored with its event"
+    assert history.queries.state_of("usage", "owner/7")["steps"] == 1, "and is stored with its event"
     await history.append(changes=slow)
-    assert history.state_of("usage", "owner/7")["steps"] == 2
+    assert history.queries.state_of("usage", "owner/7")["steps"] == 2
     await history.close()
 
 
@@ -451,9 +451,13 @@ async def test_only_the_newest_turns_and_days_are_kept(paths: Paths, monkeypatch
     again.load()
     whose = Whose(agent="a", owner=7, session="ses_0", trace_id="trace_6")
     await history.append(changes=again.add(whose, Counters(steps=1)))
-    assert sorted(history.state_below("usage", "turn/")) == ["turn/trace_4", "turn/trace_5", "turn/trace_6"]
-    assert list(history.state_below("usage", "day/")) == [f"day/{kept}"]
-    assert list(history.state_below("usage", "owner_day/")) == [f"owner_day/{kept}/7"]
+    assert sorted(history.queries.state("usage", "turn/")) == [
+        "turn/trace_4",
+        "turn/trace_5",
+        "turn/trace_6",
+    ]
+    assert list(history.queries.state("usage", "day/")) == [f"day/{kept}"]
+    assert list(history.queries.state("usage", "owner_day/")) == [f"owner_day/{kept}/7"]
     assert again.row("all/all").counters.steps == 7
     assert again.row("session/ses_0").counters.turns == 4
     await history.append(changes=[again.forget_session("ses_0")])

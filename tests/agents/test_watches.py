@@ -105,7 +105,7 @@ async def watch(daemon: Daemon, path: Path, **args: Any) -> str:
 
 def events(daemon: Daemon, event_type: str = "") -> list[Event]:
     """The stored events about watches, other than calls."""
-    found = daemon.history.select(Filter(topic="tool.inotify"), limit=10_000)
+    found = daemon.history.queries.select(Filter(topic="tool.inotify"), limit=10_000)
     return [one for one in found if one.type != "invocation" and event_type in ("", one.type)]
 
 
@@ -238,7 +238,7 @@ async def test_a_stopped_watch_is_forgotten(daemon: Daemon, folder: Path) -> Non
     made = await watch(daemon, folder)
     await result_of(daemon.pool, inotify("stop", watch=made))
     await until(lambda: events(daemon, "watch_stopped"))
-    assert daemon.history.state("watches") == {}
+    assert daemon.history.queries.state("watches") == {}
     assert daemon.registry.watches.records == {}
 
 
@@ -248,7 +248,7 @@ async def test_the_watches_of_an_agent_end_with_it(daemon: Daemon, folder: Path)
     [stopped] = [event.data for event in events(daemon, "watch_stopped")]
     assert stopped is not None
     assert (stopped["watch"], stopped["reason"]) == (made, "the agent was stopped")
-    assert daemon.history.state("watches") == {}
+    assert daemon.history.queries.state("watches") == {}
     await daemon.registry.get("ops").start()
     assert await listed(daemon) == []
 
@@ -327,7 +327,7 @@ async def test_a_watch_that_policy_allows_no_more_is_not_made_again(open_paths: 
         [stopped] = [event.data for event in events(second, "watch_stopped")]
         assert stopped is not None
         assert "policy" in stopped["reason"]
-        assert second.history.state("watches") == {}
+        assert second.history.queries.state("watches") == {}
         assert len(events(second, "watch_started")) == 1
 
 
@@ -358,7 +358,7 @@ async def test_a_watcher_speaks_for_its_agents_watches_only(open_paths: Paths, f
         await forge("tool.bash", "invocation", watch=made)
         await forge("tool.inotify.event", "overflow", watch=made, session="ses_other", owner="0")
         await forge("tool.forger.seen", "seen", what="this")
-        await until(lambda: started.history.select(Filter(topic="tool.forger.seen")))
+        await until(lambda: started.history.queries.select(Filter(topic="tool.forger.seen")))
         assert {event.type for event in events(started)} == {"watch_started", "overflow"}
         assert list(started.registry.watches.records) == [made]
         [overflow] = events(started, "overflow")
@@ -366,8 +366,8 @@ async def test_a_watcher_speaks_for_its_agents_watches_only(open_paths: Paths, f
         assert overflow.owner == os.getuid()
         assert overflow.data is not None
         assert overflow.data["session"] == ""
-        assert not started.history.select(Filter(topic="tool.bash"))
-        assert not started.history.select(Filter(topic="agent.message"))
+        assert not started.history.queries.select(Filter(topic="tool.bash"))
+        assert not started.history.queries.select(Filter(topic="agent.message"))
 
 
 async def test_an_agent_without_a_watch_is_not_followed_for_ever(daemon: Daemon) -> None:

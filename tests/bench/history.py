@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from lightagentd.agents.sessions.session import SessionRecord
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import GENESIS, Event, EventContext, encode
 from lightagentd.events.queries import Filter, StoredHistory
@@ -258,7 +259,7 @@ def _large(base: Path, rounds: int, events: int) -> None:
 def _read_ms(history: StoredHistory, at: int) -> float:
     wanted = Filter(session=f"ses_{at * 37 % SESSIONS:016x}")
     began = time.perf_counter()
-    found = history.newest(wanted, 50)
+    found = history.queries.newest(wanted, 50)
     seconds = time.perf_counter() - began
     assert len(found) == 50
     return seconds * 1000
@@ -266,7 +267,7 @@ def _read_ms(history: StoredHistory, at: int) -> float:
 
 def _verify_rate(history: StoredHistory, events: int) -> float:
     began = time.perf_counter()
-    found = history.verify()
+    found = verify(history.environment)
     seconds = time.perf_counter() - began
     assert found.ok, found
     return events / seconds

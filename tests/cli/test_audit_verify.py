@@ -187,7 +187,7 @@ def test_a_kept_result_is_taken_as_what_is_expected(stored: DaemonProcess, tmp_p
 def events_of(process: DaemonProcess) -> list[Event]:
     history = StoredHistory(process.paths.history)
     try:
-        return history.range(1, 1000)
+        return history.queries.range(1, 1000)
     finally:
         history.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd import api
+from lightagentd.events.audit.verification import verify
 from tests.cli.conftest import Lactl
 from tests.events.stored import note, opened
 from tests.scripted_daemon import ScriptedDaemon
@@ -65,8 +66,8 @@ async def test_a_store_is_compacted_without_a_daemon(
     assert done.status == 0, done.err
     assert set(json.loads(done.out)) == {"bytes_before", "bytes_after"}
     async with opened(state / "history") as history:
-        assert history.range(51)[0].type == "compacted"
-        assert history.verify().ok
+        assert history.queries.range(51)[0].type == "compacted"
+        assert verify(history.environment).ok
 
 
 def test_without_a_daemon_compact_names_the_option(

@@ -195,7 +195,7 @@ async def test_another_users_events_are_in_no_answer(shared: Daemon) -> None:
     session = await prompt_as_root(shared)
     trace = next(
         event.trace_id
-        for event in shared.history.range(1, 10_000)
+        for event in shared.history.queries.range(1, 10_000)
         if event.session == session and event.trace_id
     )
     async with OtherUser(shared.paths.socket, NOBODY) as nobody:

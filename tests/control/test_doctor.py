@@ -45,7 +45,7 @@ async def test_a_sound_daemon_is_called_sound(daemon: Daemon, sandboxed: None) -
 
 async def test_what_was_tried_is_in_the_history(daemon: Daemon, sandboxed: None) -> None:
     await daemon.service.doctor.diagnose(ME, "ops")
-    events = [event for event in daemon.history.range(limit=10_000) if event.topic == "daemon.doctor"]
+    events = [event for event in daemon.history.queries.range(limit=10_000) if event.topic == "daemon.doctor"]
     assert sorted(event.type for event in events) == ["begun", "begun", "examined", "examined"]
     assert {event.agent for event in events} == {"ops"}
     assert all(event.data and event.data["by"] == os.getuid() for event in events)

@@ -44,7 +44,7 @@ async def pages(daemon: Daemon, wanted: Filter, limit: int, *, oldest_first: boo
 
 
 def all_of(daemon: Daemon, wanted: Filter) -> list[int]:
-    return [event.seq for event in daemon.history.range(1, 10_000) if wanted.wants(event)]
+    return [event.seq for event in daemon.history.queries.range(1, 10_000) if wanted.wants(event)]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
@@ -103,8 +103,8 @@ async def test_a_page_of_large_events_ends_early(daemon: Daemon, monkeypatch: py
 async def test_following_begins_at_a_time(daemon: Daemon) -> None:
     await fill(daemon, 5)
     [seq] = await fill(daemon, 1)
-    since_us = daemon.history.range(seq, 1)[0].time_us
-    expected = [event.seq for event in daemon.history.range(1, 10_000) if event.time_us >= since_us]
+    since_us = daemon.history.queries.range(seq, 1)[0].time_us
+    expected = [event.seq for event in daemon.history.queries.range(1, 10_000) if event.time_us >= since_us]
     stream = daemon.service.events.subscribe(ME, Filter(since_us=since_us), None, follow=False)
     async with aclosing(stream) as items:
         assert [item["event"].seq async for item in items if item["event"] is not None] == expected
@@ -116,7 +116,7 @@ def prune(daemon: Daemon, last_seq: int) -> Any:
     def remove() -> None:
         history = daemon.history
         with history.environment.env.begin(write=True) as txn:
-            for event in history.range(1, 10_000):
+            for event in history.queries.range(1, 10_000):
                 if event.seq <= last_seq:
                     records.remove(history.environment, txn, event)
                     last_hash = event.hash

@@ -153,7 +153,7 @@ async def test_a_long_list_leaves_out_what_is_long(paths: Paths) -> None:
         async with asked_of(test, OWNER) as (asked, events):
             await service.inputs.answer(OWNER, asked.id, "sda")
             await events
-        row = test.daemon.history.state_of("inputs", asked.id) | {"answer": "x" * ANSWER_MAX_BYTES}
+        row = test.daemon.history.queries.state_of("inputs", asked.id) | {"answer": "x" * ANSWER_MAX_BYTES}
         names = [f"inp_{number:016x}" for number in range(LISTED_CHARS // ANSWER_MAX_BYTES + 10)]
         await test.daemon.history.append(
             changes=[Change(state="inputs", key=name, value={**row, "id": name}) for name in names]
@@ -235,4 +235,4 @@ async def test_through_dbus(paths: Paths) -> None:
         )
         again = await owner.call(ROOT, f"{INPUTS}.Answer", "ss", asked["id"], "sdb")
         assert again["error"][0] == "org.lightagent1.Error.InputClosed"
-        await until(lambda: not daemon.history.state("turns"))
+        await until(lambda: not daemon.history.queries.state("turns"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightagentd.control.varlink.interfaces import INTERFACES, descriptions
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.events.audit.verification import verify
 from tests.raw_varlink import Raw, code
 
 FROZEN = Path(__file__).resolve().parents[2] / "packaging" / "varlink"
@@ -106,7 +107,7 @@ async def test_a_value_of_the_wrong_type_names_the_parameter(daemon: Daemon) -> 
                     assert reply == expected, (method, name, value)
                     tried += 1
     assert tried > 150
-    assert daemon.history.verify().ok
+    assert verify(daemon.history.environment).ok
 
 
 async def test_a_missing_or_unknown_parameter_is_named(daemon: Daemon) -> None:
@@ -134,7 +135,7 @@ async def test_a_nasty_value_of_the_right_type_is_never_an_internal_error(daemon
                     if daemon.panic.on:  # or everything after it would only be refused
                         assert code(await raw.call("Manager.EndPanic")) == "ok"
         assert code(await raw.call("Manager.GetStatus")) == "ok"
-    assert daemon.history.verify().ok
+    assert verify(daemon.history.environment).ok
 
 
 async def test_a_streaming_method_asks_for_more(daemon: Daemon) -> None:

@@ -161,7 +161,7 @@ async def test_a_profile_is_set_and_taken_away(rig: Scripted) -> None:
             await service.memory.set_profile(ME, bad)
     await service.memory.set_profile(ME, "")
     assert await service.memory.get_profile(ME) == ""
-    assert rig.daemon.history.state("profiles") == {}
+    assert rig.daemon.history.queries.state("profiles") == {}
     kinds = [event.type for event in rig.stored(topic="memory.profile")]
     assert kinds == ["set", "removed"]
 

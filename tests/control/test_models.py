@@ -200,7 +200,7 @@ async def test_a_test_is_counted_and_stored_like_any_call(rig: Scripted) -> None
     assert (owner.steps, owner.total_tokens, owner.turns) == (1, 15, 0)
     (agent,) = await service.usage.get(ME, "agent", "test")
     assert agent.steps == 1
-    (event,) = rig.daemon.history.select(Filter(topic="agent.llm_response"), limit=10)
+    (event,) = rig.daemon.history.queries.select(Filter(topic="agent.llm_response"), limit=10)
     assert (event.agent, event.owner, event.caller) == ("test", ME.uid, ME.uid)
     assert event.data is not None
     assert event.data["prompt_tokens"] == 10
@@ -371,7 +371,7 @@ async def test_a_refreshed_table_counts_at_once_and_after_a_restart(rig: Scripte
     assert (shown.context_tokens, shown.context_from, shown.name) == (64_000, "refreshed", "X")
     (event,) = [
         event
-        for event in rig.daemon.history.select(Filter(topic="daemon.state"), limit=100)
+        for event in rig.daemon.history.queries.select(Filter(topic="daemon.state"), limit=100)
         if event.type == "models_refreshed"
     ]
     assert event.caller == ME.uid

@@ -99,7 +99,7 @@ async def test_what_waits_in_queues_ends_as_panicked_and_never_runs(paths: Paths
         for turn in turns:
             assert turn.failure is not None
             assert turn.failure.code == "panicked"
-        assert rig.daemon.history.state("turns") == {}
+        assert rig.daemon.history.queries.state("turns") == {}
         await rig.daemon.service.safety.end_panic(ME)
         assert (session.queue, session.running, len(rig.model.requests)) == (
             type(session.queue)(),
@@ -338,9 +338,9 @@ async def test_queued_prompts_of_a_stopped_agent_are_dropped_too(paths: Paths) -
             await rig.agent.prompt(session, f"prompt {number}")
         await until(lambda: rig.model.open_requests)
         await rig.agent.stop()
-        assert len(rig.daemon.history.state("turns")) == 2
+        assert len(rig.daemon.history.queries.state("turns")) == 2
         await stop(rig)
-        assert rig.daemon.history.state("turns") == {}
+        assert rig.daemon.history.queries.state("turns") == {}
         await rig.daemon.service.safety.end_panic(ME)
         await rig.agent.start()
         assert len(rig.model.requests) == 1
@@ -358,7 +358,7 @@ async def test_a_stop_ends_what_waits_of_an_agent_that_cannot_start_with_its_que
         assert "test" not in daemon.registry.agents
         assert daemon.registry.approvals.get(question.id).state == "waiting"
         await daemon.service.safety.panic(ME, "enough")
-        assert daemon.history.state("turns") == {}
+        assert daemon.history.queries.state("turns") == {}
         assert daemon.registry.approvals.get(question.id).state == "lapsed"
         await daemon.service.safety.end_panic(ME)
         write(paths.config / "agent" / "test" / "AGENT.md", good)
@@ -389,7 +389,7 @@ async def test_the_kill_comes_before_a_history_that_cannot_store(
             await turn.over.wait()
             assert rig.daemon.panic.marked
         await rig.daemon.service.safety.end_panic(ME)
-        await until(lambda: rig.daemon.history.state("turns") == {})
+        await until(lambda: rig.daemon.history.queries.state("turns") == {})
 
 
 async def test_a_fork_bomb_ends_and_the_daemon_answers(paths: Paths, seconds: str, sandboxed: None) -> None:

@@ -47,7 +47,7 @@ async def ask(daemon: Daemon, text: str = "hello", **more: Any) -> Any:
 async def until_idle(daemon: Daemon) -> None:
     """Wait until no turn runs or waits."""
     async with asyncio.timeout(60):
-        while daemon.history.state("turns"):
+        while daemon.history.queries.state("turns"):
             await asyncio.sleep(0.01)
 
 

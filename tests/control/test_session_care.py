@@ -162,7 +162,7 @@ async def test_the_queue_of_a_paused_session_can_be_cancelled(test: Scripted, cl
     for turn in queued:
         await turn.over.wait()
         assert isinstance(turn.failure, errors.Cancelled)
-    assert test.daemon.history.state("turns") == {}
+    assert test.daemon.history.queries.state("turns") == {}
 
 
 # Forking
@@ -182,7 +182,7 @@ async def test_a_fork_has_the_conversation_and_goes_its_own_way(test: Scripted, 
         "Sessions.Fork", session=source["id"], up_to_seq=before[1]["seq"], title="The first part"
     )
     assert texts(await conversation(client, part["session"]["id"])) == ["one", "re: one"]
-    stored = test.daemon.history.messages(part["session"]["id"])
+    stored = test.daemon.history.queries.messages(part["session"]["id"])
     assert [(event.data or {})["copied_from"] for event in stored] == [before[0]["seq"], before[1]["seq"]]
     for bad in (0, before[0]["seq"] - 1, after[0]["seq"], 1 << 40):
         with pytest.raises(errors.InvalidArgument) as caught:

@@ -11,6 +11,7 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.store import layout
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, lines
@@ -47,12 +48,12 @@ async def test_a_deleted_session_leaves_headers_and_a_tombstone(test: Scripted, 
     left = [event for event in test.stored() if event.session == made["id"]]
     assert [event.data for event in left[:-1]] == [None] * count
     assert (left[-1].topic, left[-1].data) == ("session.deleted", {"by": ME.uid, "erased_events": count})
-    assert history.verify().ok
+    assert verify(history.environment).ok
     assert (await client.call("History.Verify"))["verification"]["ok"]
     for state in ("sessions", "turns", "plans", "inputs", "approvals", "compactions", "current"):
-        assert made["id"] not in json.dumps(history.state(state))
-    assert f"session/{made['id']}" not in history.state("usage")
-    assert "marmot-4711" not in json.dumps([history.state(state) for state in layout.STATES])
+        assert made["id"] not in json.dumps(history.queries.state(state))
+    assert f"session/{made['id']}" not in history.queries.state("usage")
+    assert "marmot-4711" not in json.dumps([history.queries.state(state) for state in layout.STATES])
     assert texts(await conversation(client, kept["id"])) == ["keep this marmot", "re: keep this marmot"]
     for method in ("Get", "Messages", "Delete", "Switch", "Pause", "Fork", "Export", "Cancel", "Wait"):
         with pytest.raises(errors.SessionNotFound):
@@ -88,7 +89,7 @@ async def test_an_empty_session_is_deleted_without_a_question(test: Scripted, cl
     made = await make(client)
     await client.call("Sessions.Delete", session=made["id"])
     assert (await client.call("Sessions.List"))["sessions"] == []
-    assert test.daemon.history.state("current") == {}
+    assert test.daemon.history.queries.state("current") == {}
 
 
 async def test_deleting_ends_what_runs_and_what_waits(test: Scripted, client: AsyncClient) -> None:
@@ -107,9 +108,9 @@ async def test_deleting_ends_what_runs_and_what_waits(test: Scripted, client: As
     with pytest.raises(errors.ApprovalNotFound):
         await test.daemon.service.approvals.approve(ME, approval.id, "")
     assert test.daemon.registry.approvals.open_ones() == []
-    assert test.daemon.history.state("turns") == {}
+    assert test.daemon.history.queries.state("turns") == {}
     assert lines(out_of(test)) == []
-    assert test.daemon.history.verify().ok
+    assert verify(test.daemon.history.environment).ok
 
 
 async def test_two_who_delete_one_session_and_one_who_prompts_it(test: Scripted, client: AsyncClient) -> None:
@@ -122,8 +123,10 @@ async def test_two_who_delete_one_session_and_one_who_prompts_it(test: Scripted,
     done = await asyncio.gather(*deleting, prompt, return_exceptions=True)
     assert sorted(type(one).__name__ for one in done[:2]) == ["NoneType", "SessionNotFound"]
     assert isinstance(done[2], errors.SessionNotFound | errors.Cancelled)
-    assert made["id"] not in json.dumps([test.daemon.history.state(name) for name in ("sessions", "turns")])
-    assert test.daemon.history.verify().ok
+    assert made["id"] not in json.dumps(
+        [test.daemon.history.queries.state(name) for name in ("sessions", "turns")]
+    )
+    assert verify(test.daemon.history.environment).ok
     last = [event for event in test.stored() if event.session == made["id"]][-1]
     assert last.topic == "session.deleted"
 
@@ -137,9 +140,9 @@ async def test_a_session_of_a_stopped_agent_is_deleted_with_what_waits_in_it(
     await test.agent.prompt(session, "later")
     await asked(test)
     await client.call("Agents.Stop", name="test")
-    assert test.daemon.history.state("turns")
+    assert test.daemon.history.queries.state("turns")
     await client.call("Sessions.Delete", session=session.id, confirmed=True)
-    assert test.daemon.history.state("turns") == {}
+    assert test.daemon.history.queries.state("turns") == {}
     await client.call("Agents.Start", name="test")
     assert test.agent.sessions == {}
-    assert test.daemon.history.verify().ok
+    assert verify(test.daemon.history.environment).ok

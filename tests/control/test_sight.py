@@ -236,6 +236,6 @@ async def test_the_agents_of_the_history_are_found(daemon: Daemon) -> None:
         with within(agent=agent):
             for _ in range(3):
                 await daemon.history.append(emitted("tool.test", "done", {}))
-    found = daemon.history.agents()
+    found = daemon.history.queries.agents()
     assert len(found) == len(set(found))
     assert {"a", "a-b", "ab", "é", HIDDEN} <= set(found)

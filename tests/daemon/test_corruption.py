@@ -15,6 +15,7 @@ import pytest
 from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError, StorageError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.corruption import examination as damage
 from lightagentd.events.corruption.examination import DATA, LOCK, export_of
 from lightagentd.events.corruption.pages import Walk
@@ -41,7 +42,7 @@ async def stored(paths: Paths) -> Event:
                 *(Said(role="user", content="x" * 900).event() for _ in range(10)), changes=[change]
             )
     async with opened(paths.history) as history:
-        last = history.last()
+        last = history.queries.last()
     assert last is not None
     return last
 
@@ -56,7 +57,7 @@ async def works(paths: Paths) -> tuple[list[str], list[Event]]:
         session = await test.session()
         assert (await test.prompt(session))[-1]["text"] == "fine"
         await until(lambda: all(export_of(path).exists() for path in damage.left_aside(paths.history)))
-        assert (await asyncio.to_thread(test.daemon.history.verify)).ok
+        assert (await asyncio.to_thread(verify, test.daemon.history.environment)).ok
         problems = (await test.daemon.service.manager.status(ME)).problems
         await test.daemon.history.append()  # what the salvage appended is stored before that
         return problems, test.stored(topic="daemon.history")
@@ -196,7 +197,7 @@ async def test_a_start_that_was_killed_while_it_set_aside_is_gone_on_with(
 async def test_a_note_that_was_not_removed_is_not_told_twice(paths: Paths, stored: Event) -> None:
     data_file(paths).write_bytes(b"no database")
     async with Daemon(paths) as daemon:
-        message = (daemon.history.range(1, 1)[0].data or {})["message"]
+        message = (daemon.history.queries.range(1, 1)[0].data or {})["message"]
     (aside,) = damage.left_aside(paths.history)
     aside.rename(paths.history.with_name("moved"))
     shutil.copytree(paths.history, paths.history.with_name("copy"))
@@ -205,7 +206,7 @@ async def test_a_note_that_was_not_removed_is_not_told_twice(paths: Paths, store
     paths.history.with_name("copy").rename(paths.history)
     paths.history.with_name("moved").rename(aside)
     async with Daemon(paths) as daemon:
-        told = daemon.history.range(1, 1000)
+        told = daemon.history.queries.range(1, 1000)
     assert [event.type for event in told if event.topic == "daemon.history"].count("set_aside") == 1
 
 
@@ -227,7 +228,7 @@ async def test_a_forged_entry_of_meta_is_damage_and_becomes_no_event(
         txn.put(key, value)
     await is_set_aside(paths, stored, None)
     async with opened(paths.history) as history:
-        after = history.range(stored.seq + 1, 100)
+        after = history.queries.range(stored.seq + 1, 100)
     assert "never said" not in [(event.data or {}).get("content") for event in after]
 
 
@@ -264,7 +265,7 @@ async def test_a_history_that_does_not_verify_is_named_and_used(paths: Paths, st
     alter(paths.history, stored.seq - 3, lambda line, data: line + b"\n" + data + b" ")
     async with Daemon(paths) as daemon:
         assert any(f"event {stored.seq - 3}" in each and "audit verify" in each for each in daemon.problems())
-        (told,) = [each for each in daemon.history.range(stored.seq, 100) if each.type == "recovered"]
+        (told,) = [each for each in daemon.history.queries.range(stored.seq, 100) if each.type == "recovered"]
         assert f"does not verify at event {stored.seq - 3}" in (told.data or {})["message"]
         assert "without a stop" not in (told.data or {})["message"]
     assert damage.left_aside(paths.history) == []
@@ -279,7 +280,7 @@ async def test_after_two_short_runs_everything_is_looked_at(
         await asyncio.to_thread(daemon_process.kill)
         assert damage.left_aside(paths.history) == []
     async with Daemon(paths) as daemon:
-        (first, *_) = daemon.history.range(1, 1)
+        (first, *_) = daemon.history.queries.range(1, 1)
         assert (first.type, "the event at 50 cannot be read" in (first.data or {})["message"]) == (
             "set_aside",
             True,
@@ -316,5 +317,5 @@ async def test_a_call_of_a_person_that_was_killed_is_told_of_in_one_event(
         assert (await client.call("History.Verify"))["verification"]["ok"]
     assert await asyncio.to_thread(daemon_process.stop) == 0
     async with Daemon(paths) as daemon:
-        events: list[Any] = daemon.history.range(1, 1000)
+        events: list[Any] = daemon.history.queries.range(1, 1000)
         assert [event.type for event in events].count("recovered") == 1

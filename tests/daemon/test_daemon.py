@@ -19,6 +19,7 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, LightagentError, StorageError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory
 from lightagentd.host.paths import Paths
@@ -200,9 +201,9 @@ async def test_sigterm_lets_a_running_turn_end_and_takes_no_new_one(
         assert await stopping == 0
     history = StoredHistory(daemon_process.paths.history)
     try:
-        assert history.verify().ok
-        assert history.state("turns") == {}
-        last = [(event.topic, event.type) for event in history.newest(Filter(), 2)]
+        assert verify(history.environment).ok
+        assert history.queries.state("turns") == {}
+        last = [(event.topic, event.type) for event in history.queries.newest(Filter(), 2)]
         assert last == [("daemon.state", "stopped"), ("daemon.checkpoint", "signed")]
     finally:
         history.close()
@@ -372,5 +373,5 @@ async def test_200_sessions_at_once_have_no_error_and_keep_their_order(
             assert shown == [said for text in texts for said in (text, f"re: {text}")]
 
         await asyncio.gather(*(one(number) for number in range(200)))
-        assert daemon.history.verify().ok
-        assert daemon.history.state("turns") == {}
+        assert verify(daemon.history.environment).ok
+        assert daemon.history.queries.state("turns") == {}

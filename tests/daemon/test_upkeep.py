@@ -11,6 +11,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon import upkeep
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.model import NewEvent
 from lightagentd.events.queries import Filter
 from lightagentd.events.store import retention
@@ -97,7 +98,7 @@ async def test_a_history_that_is_too_large_loses_its_oldest_events_and_no_messag
     assert texts(await conversation(client, made["id"])) == ["keep this marmot", "re: keep this marmot"]
     await ask(client, "go on", session=made["id"])
     assert (await client.call("History.Verify"))["verification"]["ok"]
-    assert test.daemon.history.select(Filter(topic="daemon.history", type="pruned"))
+    assert test.daemon.history.queries.select(Filter(topic="daemon.history", type="pruned"))
     again = await prune(client)
     assert (again["removed"], again["sessions"]) == (0, [])
 
@@ -116,7 +117,7 @@ async def test_when_only_messages_are_left_the_sessions_idle_longest_go(
     assert (await client.call("History.Verify"))["verification"]["ok"]
     with pytest.raises(errors.SessionNotFound):
         await client.call("Sessions.Get", session=made[1]["id"])
-    tombstone = test.daemon.history.select(Filter(topic="session.deleted"))[0]
+    tombstone = test.daemon.history.queries.select(Filter(topic="session.deleted"))[0]
     assert (tombstone.data or {})["reason"] == "The history is too large."
 
 
@@ -161,7 +162,7 @@ async def test_a_deleted_session_is_swept_away_with_the_next_look(
     await client.call("Sessions.Delete", session=made["id"], confirmed=True)
     await prune(client)
     await prune(client)
-    left = test.daemon.history.select(Filter(session=made["id"]), limit=100)
+    left = test.daemon.history.queries.select(Filter(session=made["id"]), limit=100)
     assert [event.topic for event in left if event.topic == "agent.message"] == []
     assert (await client.call("History.Verify"))["verification"]["ok"]
 
@@ -225,4 +226,4 @@ async def test_a_daemon_stops_in_the_middle_of_it(paths: Paths, monkeypatch: pyt
     with pytest.raises(errors.LightagentError):
         await pruning
     async with caring(paths) as test:
-        assert test.daemon.history.verify().ok
+        assert verify(test.daemon.history.environment).ok

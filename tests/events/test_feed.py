@@ -143,13 +143,13 @@ async def test_a_follower_reads_no_store_for_what_comes_while_it_listens(
     feed: Feed, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    read = history.slice
+    read = history.queries.slice
 
     def counted(*args: Any, **options: Any) -> Slice:
         reads.append(args)
         return read(*args, **options)
 
-    monkeypatch.setattr(history, "slice", counted)
+    monkeypatch.setattr(history.queries, "slice", counted)
     async with contextlib.aclosing(feed.follow(history, Filter(), 1)) as events:
         waiting = asyncio.ensure_future(anext(events))
         while not reads:
@@ -190,11 +190,11 @@ async def test_who_is_not_late_misses_nothing(feed: Feed, history: History) -> N
 async def test_what_was_removed_is_told_once_and_what_was_kept_is_given(feed: Feed, history: History) -> None:
     with within(session="ses_1"):
         await history.append(*(note(number) for number in range(20)))
-    kept, hash_of_10 = (4, 7), history.range(10, 1)[0].hash
+    kept, hash_of_10 = (4, 7), history.queries.range(10, 1)[0].hash
 
     def prune() -> None:
         with history.environment.env.begin(write=True) as txn:
-            for event in history.range(1, 10):
+            for event in history.queries.range(1, 10):
                 if event.seq not in kept:
                     records.remove(history.environment, txn, event)
             history.environment.set_anchor(txn, 10, hash_of_10)
@@ -214,11 +214,11 @@ async def test_what_is_removed_before_a_time_that_was_asked_for_is_nothing_misse
     await history.append(
         *(NewEvent(topic="test.x", type="y", data={}, time_us=n * 1000) for n in range(1, 21))
     )
-    hash_of_10 = history.range(10, 1)[0].hash
+    hash_of_10 = history.queries.range(10, 1)[0].hash
 
     def prune() -> None:
         with history.environment.env.begin(write=True) as txn:
-            for event in history.range(1, 10):
+            for event in history.queries.range(1, 10):
                 records.remove(history.environment, txn, event)
             history.environment.set_anchor(txn, 10, hash_of_10)
 

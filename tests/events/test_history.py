@@ -20,6 +20,7 @@ import lmdb
 import pytest
 
 from lightagentd.errors import HistoryDamaged, NotFound, StorageError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import GENESIS, within
 from lightagentd.events.queries import Filter, StoredHistory
@@ -78,12 +79,12 @@ async def test_events_get_their_numbers_and_are_chained(tmp_path: Path) -> None:
         [third] = await history.append(note(3))
         assert [first.seq, second.seq, third.seq] == [1, 2, 3]
         assert [first.prev, second.prev, third.prev] == [GENESIS, first.hash, second.hash]
-        assert history.range() == [first, second, third]
+        assert history.queries.range() == [first, second, third]
         assert history.head_seq == 3
     async with opened(tmp_path / "history") as history:
         [fourth] = await history.append(note(4))
         assert (fourth.seq, fourth.prev) == (4, third.hash)
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_many_appends_in_flight_keep_their_order_and_share_commits(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ async def test_many_appends_in_flight_keep_their_order_and_share_commits(tmp_pat
         waiting = [history.append(note(number)) for number in range(2000)]
         done = await asyncio.gather(*waiting)
         assert [events[0].seq for events in done] == list(range(1, 2001))
-        assert numbers(history.select(Filter(), limit=5000)) == list(range(2000))
-        assert history.verify().events == 2000
+        assert numbers(history.queries.select(Filter(), limit=5000)) == list(range(2000))
+        assert verify(history.environment).events == 2000
     assert sum(commits) == 2000
     assert len(commits) < 500
 
@@ -122,9 +123,9 @@ async def test_an_append_that_cannot_be_stored_does_not_fail_its_neighbours(
         with pytest.raises(StorageError, match="could not store an event"):
             await failing
         await asyncio.gather(*before, *after)
-        assert numbers(history.range()) == list(range(40))
-        assert history.state("sessions") == {}
-        assert history.verify().ok
+        assert numbers(history.queries.range()) == list(range(40))
+        assert history.queries.state("sessions") == {}
+        assert verify(history.environment).ok
 
 
 async def test_data_that_nests_too_deep_fails_alone_and_the_history_lives_on(tmp_path: Path) -> None:
@@ -135,14 +136,14 @@ async def test_data_that_nests_too_deep_fails_alone_and_the_history_lives_on(tmp
         with pytest.raises(StorageError):
             await history.append(note(deep=deep))
         await history.append(note(1))
-        assert numbers(history.range()) == [1]
+        assert numbers(history.queries.range()) == [1]
 
 
 async def test_what_is_told_of_a_commit_is_in_order_and_on_disk_already(tmp_path: Path) -> None:
     told: list[int] = []
 
     def on_commit(events: list[Event]) -> None:
-        last = history.last()
+        last = history.queries.last()
         assert last is not None
         assert last.seq >= events[-1].seq
         told.extend(event.seq for event in events)
@@ -157,7 +158,7 @@ async def test_a_caller_that_stops_waiting_loses_nothing(tmp_path: Path) -> None
         given_up = history.append(note(1))
         given_up.cancel()
         await history.append(note(2))
-        assert numbers(history.range()) == [1, 2]
+        assert numbers(history.queries.range()) == [1, 2]
 
 
 async def test_state_is_stored_replaced_and_deleted_with_its_event(tmp_path: Path) -> None:
@@ -170,12 +171,12 @@ async def test_state_is_stored_replaced_and_deleted_with_its_event(tmp_path: Pat
                 Change(state="undo", key="trace_1", value={"b": "ü"}),
             ],
         )
-        assert history.state("watches") == {"ses_1": {"a": 2}}
-        assert history.state_of("undo", "trace_1") == {"b": "ü"}
+        assert history.queries.state("watches") == {"ses_1": {"a": 2}}
+        assert history.queries.state_of("undo", "trace_1") == {"b": "ü"}
         await history.append(note(), changes=[Change(state="watches", key="ses_1", value=None)])
-        assert history.state("watches") == {}
+        assert history.queries.state("watches") == {}
         with pytest.raises(NotFound, match="ses_1"):
-            history.state_of("watches", "ses_1")
+            history.queries.state_of("watches", "ses_1")
 
 
 async def test_closing_stores_what_was_appended_and_refuses_more(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ async def test_closing_stores_what_was_appended_and_refuses_more(tmp_path: Path)
     await closing
     assert [events[0].seq for events in await asyncio.gather(*waiting)] == list(range(1, 101))
     with pytest.raises(StorageError):
-        history.last()
+        history.queries.last()
     await history.close()
 
 
@@ -201,10 +202,10 @@ async def test_the_map_grows_under_load(tmp_path: Path, monkeypatch: pytest.Monk
     async with opened(tmp_path / "history") as history:
         waiting = [history.append(note(number, text="x" * 4000)) for number in range(1000)]
         while not all(future.done() for future in waiting):
-            reads += len(history.newest(Filter(), 5)) > 0
+            reads += len(history.queries.newest(Filter(), 5)) > 0
             await asyncio.sleep(0)
-        assert numbers(history.select(Filter(), limit=2000)) == list(range(1000))
-        assert history.verify().ok
+        assert numbers(history.queries.select(Filter(), limit=2000)) == list(range(1000))
+        assert verify(history.environment).ok
         assert history.environment.env.info()["map_size"] >= 4 << 20
     assert reads
 
@@ -215,7 +216,7 @@ async def test_one_event_larger_than_the_whole_map_is_stored(
     monkeypatch.setattr(layout, "INITIAL_MAP_BYTES", 512 << 10)
     async with opened(tmp_path / "history") as history:
         [stored] = await history.append(note(1, text="ü" * (1 << 20)))
-        assert history.last() == stored
+        assert history.queries.last() == stored
 
 
 def test_every_acknowledged_event_is_there_after_kill_9(tmp_path: Path) -> None:
@@ -248,9 +249,9 @@ def check_after_kill(folder: Path, acknowledged: dict[int, tuple[str, int]], see
     """Acknowledged events are there, events of one append are whole, and the state is that of the last."""
     stored = StoredHistory(folder)
     try:
-        events = {event.seq: event for event in stored.select(Filter(), limit=10**6)}
-        verification = stored.verify()
-        state = stored.state("undo")
+        events = {event.seq: event for event in stored.queries.select(Filter(), limit=10**6)}
+        verification = verify(stored.environment)
+        state = stored.queries.state("undo")
     finally:
         stored.close()
     assert verification.ok, f"{verification} (seed {seed})"
@@ -291,11 +292,12 @@ async def test_it_is_read_beside_the_writer_while_the_map_grows(
     program = """
 import sys
 from pathlib import Path
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.queries import Filter, StoredHistory
 stored = StoredHistory(Path(sys.argv[1]))
 for _ in sys.stdin:
-    found = stored.verify()
-    print(found.ok, found.events, len(stored.newest(Filter(agent=""), 10)), flush=True)
+    found = verify(stored.environment)
+    print(found.ok, found.events, len(stored.queries.newest(Filter(agent=""), 10)), flush=True)
 stored.close()
 """
     async with opened(tmp_path / "history") as history:
@@ -325,8 +327,8 @@ async def test_it_is_read_while_no_daemon_runs_and_never_written(tmp_path: Path)
         events = await history.append(note(1), note(2))
     stored = StoredHistory(tmp_path / "history")
     try:
-        assert stored.range() == events
-        assert stored.verify().ok
+        assert stored.queries.range() == events
+        assert verify(stored.environment).ok
         with pytest.raises(lmdb.ReadonlyError):
             stored.environment.env.begin(write=True)
     finally:
@@ -449,12 +451,12 @@ async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Pa
         for number in range(30):
             name = ("gone", "kept", long_ids + "1", long_ids + "2")[number % 4]
             await history.append(of_session(name, number))
-        before = history.range()
+        before = history.queries.range()
         change = Change(state="sessions", key="gone", value=None)
         await history.append(changes=[replace(change, value={"a": 1})])
         [tombstone] = await history.erase("gone", deleted("gone", 99), changes=[change])
         assert tombstone.data == {"n": 99, "erased_events": 8}
-        after = history.range()
+        after = history.queries.range()
         assert [(one.seq, one.hash, one.data_sha256) for one in after[:-1]] == [
             (one.seq, one.hash, one.data_sha256) for one in before
         ]
@@ -462,14 +464,14 @@ async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Pa
         assert [one for one in after if one.session != "gone"] == [
             one for one in before if one.session != "gone"
         ]
-        assert history.messages("gone") == []
-        assert history.state("sessions") == {}
+        assert history.queries.messages("gone") == []
+        assert history.queries.state("sessions") == {}
         [again] = await history.erase(long_ids + "1", deleted(long_ids + "1", 100))
         assert (again.data or {})["erased_events"] == 7
-        assert len(history.messages(long_ids + "2")) == 7
-        assert history.verify().ok
+        assert len(history.queries.messages(long_ids + "2")) == 7
+        assert verify(history.environment).ok
     async with opened(tmp_path / "history") as history:
-        assert history.verify().ok
+        assert verify(history.environment).ok
         await history.append(note(1))
 
 
@@ -481,7 +483,7 @@ async def test_what_is_appended_with_an_erasure_keeps_its_place(tmp_path: Path) 
         await asyncio.gather(*waiting, *after)
         [tombstone] = await erased
         assert (tombstone.seq, (tombstone.data or {})["erased_events"]) == (21, 20)
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_an_erasure_that_cannot_be_stored_erases_nothing(tmp_path: Path) -> None:
@@ -490,7 +492,7 @@ async def test_an_erasure_that_cannot_be_stored_erases_nothing(tmp_path: Path) -
         bad = Change(state="no-such-state", key="k", value=None)
         with pytest.raises(StorageError):
             await history.erase("gone", of_session("gone", 2), changes=[bad])
-        assert numbers(history.range()) == [1]
+        assert numbers(history.queries.range()) == [1]
 
 
 async def test_the_newest_messages_are_those_at_the_end(tmp_path: Path) -> None:
@@ -499,10 +501,10 @@ async def test_the_newest_messages_are_those_at_the_end(tmp_path: Path) -> None:
             for number in range(10):
                 await history.append(of_session(session, number), of_session(session, 50, "session.turn"))
         for limit in (1, 3, 10, 100):
-            found = history.newest_messages("b", limit)
-            assert found == history.messages("b")[-limit:]
-        assert history.newest_messages("ab", 2) == history.messages("ab")[-2:]
-        assert history.newest_messages("none", 2) == history.newest_messages("", 2) == []
+            found = history.queries.newest_messages("b", limit)
+            assert found == history.queries.messages("b")[-limit:]
+        assert history.queries.newest_messages("ab", 2) == history.queries.messages("ab")[-2:]
+        assert history.queries.newest_messages("none", 2) == history.queries.newest_messages("", 2) == []
 
 
 # Errors of the disk
@@ -531,13 +533,13 @@ async def test_a_file_that_lmdb_gave_up_is_opened_again(tmp_path: Path) -> None:
             with pytest.raises(StorageError, match="could not store"):
                 await history.append(note(100), changes=[Change(state="undo", key="a", value={"n": 100})])
             assert "could not be written" in history.problem
-            assert numbers(history.range()) == list(range(1, number))
+            assert numbers(history.queries.range()) == list(range(1, number))
             await history.append(note(number))
             assert not history.problem
-        assert history.state("undo") == {"a": {"n": 1}}
-        assert history.verify().ok
+        assert history.queries.state("undo") == {"a": {"n": 1}}
+        assert verify(history.environment).ok
     async with opened(tmp_path / "history") as history:
-        assert numbers(history.range()) == [1, 2, 3]
+        assert numbers(history.queries.range()) == [1, 2, 3]
 
 
 async def test_a_file_that_cannot_be_opened_again_is_read_and_comes_back(
@@ -556,20 +558,20 @@ async def test_a_file_that_cannot_be_opened_again_is_read_and_comes_back(
             for _ in range(2):
                 with pytest.raises(StorageError):
                     await history.append(note(2))
-                assert numbers(history.range()) == [1]
+                assert numbers(history.queries.range()) == [1]
         await history.append(note(2))
-        assert numbers(history.range()) == [1, 2]
-        assert history.verify().ok
+        assert numbers(history.queries.range()) == [1, 2]
+        assert verify(history.environment).ok
 
 
 async def test_a_number_that_is_taken_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:
     """Nobody else writes the store of a running daemon; if somebody does, that must not be silent."""
     async with opened(tmp_path / "history") as history:
         await history.append(note(1), note(2))
-        history._head = (1, history.range()[0].hash)
+        history._head = (1, history.queries.range()[0].hash)
         with pytest.raises(HistoryDamaged, match="has an event 2 already"):
             await history.append(note(3))
-        assert numbers(history.range()) == [1, 2]
-        history._head = history._stored_head()
+        assert numbers(history.queries.range()) == [1, 2]
+        history._head = history.queries.stored_head()
         await history.append(note(3))
-        assert history.verify().ok
+        assert verify(history.environment).ok

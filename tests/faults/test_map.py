@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.filter import Filter
 from lightagentd.events.queries import StoredHistory
 from lightagentd.events.store import layout
@@ -34,14 +35,14 @@ async def test_a_map_that_must_grow_under_load_keeps_readers_and_appends(
         async def read() -> None:
             nonlocal reads
             while not done.is_set():
-                found = await asyncio.to_thread(history.newest, Filter(topic="agent.message"), 20)
+                found = await asyncio.to_thread(history.queries.newest, Filter(topic="agent.message"), 20)
                 assert [event.seq for event in found] == sorted(event.seq for event in found)
                 reads += 1
 
         async def append(first: int) -> None:
             for number in range(first, first + EACH):
                 (stored,) = await history.append(note(number, text="x" * BYTES))
-                assert history.range(stored.seq, 1)[0].hash == stored.hash
+                assert history.queries.range(stored.seq, 1)[0].hash == stored.hash
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(3):
@@ -52,10 +53,10 @@ async def test_a_map_that_must_grow_under_load_keeps_readers_and_appends(
             done.set()
         assert len(grown) >= 4
         assert reads > 0
-        assert history.verify().ok
+        assert verify(history.environment).ok
     stored_history = StoredHistory(tmp_path / "history")
     try:
-        found = stored_history.newest(Filter(topic="agent.message"), APPENDERS * EACH + 1)
+        found = stored_history.queries.newest(Filter(topic="agent.message"), APPENDERS * EACH + 1)
         assert sorted(event.data["n"] for event in found if event.data) == list(range(APPENDERS * EACH))
     finally:
         stored_history.close()

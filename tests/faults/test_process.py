@@ -113,7 +113,7 @@ def test_a_start_killed_at_any_write_of_the_migration_is_finished_by_the_next(ol
     old.daemon.stop()
     history = StoredHistory(old.paths.history)
     try:
-        assert [event.seq for event in history.range(limit=45)] == list(range(1, 46))
+        assert [event.seq for event in history.queries.range(limit=45)] == list(range(1, 46))
     finally:
         history.close()
     sound(old)

@@ -29,6 +29,6 @@ async def test_a_root_that_was_half_written_is_no_damage(tmp_path: Path) -> None
     assert (found.problem, found.seq) == ("", 5)
     stored = StoredHistory(folder)
     try:
-        assert [event.seq for event in stored.range()] == [1, 2, 3, 4, 5]
+        assert [event.seq for event in stored.queries.range()] == [1, 2, 3, 4, 5]
     finally:
         stored.close()

@@ -16,6 +16,7 @@ import lmdb
 
 from lightagentd.agents.sessions import imports
 from lightagentd.errors import ImportInvalid, LightagentError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.backup import importing, portable
 from lightagentd.events.model import decode
 from lightagentd.events.queries import Filter, StoredHistory
@@ -151,15 +152,15 @@ class Reading(_OverStore):
     def _reads(self, history: StoredHistory) -> list[Callable[[], Any]]:
         session = Filter(session=samples.SESSION)
         return [
-            history.verify,
-            lambda: history.range(1, 100),
-            lambda: history.newest(session, 10),
-            lambda: history.newest(Filter(tool="file", since_us=1), 10),
-            lambda: history.newest(Filter(text="disk", type="message"), 10),
-            lambda: history.messages(samples.SESSION),
-            lambda: history.newest_messages(samples.SESSION, 10),
-            lambda: history.state("sessions"),
-            history.last,
+            lambda: verify(history.environment),
+            lambda: history.queries.range(1, 100),
+            lambda: history.queries.newest(session, 10),
+            lambda: history.queries.newest(Filter(tool="file", since_us=1), 10),
+            lambda: history.queries.newest(Filter(text="disk", type="message"), 10),
+            lambda: history.queries.messages(samples.SESSION),
+            lambda: history.queries.newest_messages(samples.SESSION, 10),
+            lambda: history.queries.state("sessions"),
+            history.queries.last,
             lambda: _exported(history),
         ]
 
@@ -229,8 +230,8 @@ class HistoryImport(_OverStore):
             return
         history = StoredHistory(folder)
         try:
-            history.verify()
-            history.range(1, 100)
+            verify(history.environment)
+            history.queries.range(1, 100)
         finally:
             history.close()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.model import Event
 from lightagentd.events.queries import StoredHistory
 from lightagentd.events.store.layout import INDEXES, index_keys
@@ -28,12 +29,12 @@ def look(folder: Path, ledger: Ledger) -> list[str]:
     """What is wrong with the store in a folder, as sentences."""
     history = StoredHistory(folder)
     try:
-        verification = history.verify()
+        verification = verify(history.environment)
         if not verification.ok:
             return [f"the chain does not verify at {verification.first_bad_seq}: {verification.reason}"]
         anchor, _ = history.environment.anchor()
         events = [event for event in _all(history) if event.seq > anchor]
-        states = {name: history.state(name) for name in _COMPARED}
+        states = {name: history.queries.state(name) for name in _COMPARED}
         problems = [*_lost(events, anchor, ledger), *_indexed(history)]
         told = Told.of(events, whole=anchor == 0)
         ledger.expired |= told.expired
@@ -56,7 +57,7 @@ def head(folder: Path) -> int:
     """The number of the newest event."""
     history = StoredHistory(folder)
     try:
-        last = history.last()
+        last = history.queries.last()
         return last.seq if last is not None else history.environment.anchor()[0]
     finally:
         history.close()
@@ -64,7 +65,7 @@ def head(folder: Path) -> int:
 
 def _all(history: StoredHistory) -> Iterator[Event]:
     seq = 1
-    while found := history.range(from_seq=seq, limit=1000):
+    while found := history.queries.range(from_seq=seq, limit=1000):
         yield from found
         seq = found[-1].seq + 1
 

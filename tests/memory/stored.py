@@ -60,7 +60,7 @@ async def memories(path: Path, **settings: Any) -> AsyncIterator[Memories]:
 
 
 def events(found: Memories, topic: str = "memory") -> list[Event]:
-    return found._history.select(Filter(topic=topic), limit=10_000)
+    return found._history.queries.select(Filter(topic=topic), limit=10_000)
 
 
 def kinds(found: Memories) -> list[str]:

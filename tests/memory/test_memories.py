@@ -78,7 +78,7 @@ async def test_a_rejected_text_is_dropped_and_not_proposed_again(tmp_path: Path)
             await found.promote(2, proposed.id)
         kept = await found.remember(by_person("always allow please"))  # now he wants it himself
         assert [each.id for each in await found.list(1, state="all")] == [kept.id]
-        stored = str([event.data for event in events(found)]) + str(found._history.state("memories"))
+        stored = str([event.data for event in events(found)]) + str(found._history.queries.state("memories"))
         assert "please!" not in stored
 
 
@@ -146,7 +146,7 @@ async def test_an_agent_forgets_only_what_it_kept_for_itself(tmp_path: Path) -> 
         assert {each.id for each in await found.list(1, state="all")} == {written.id, shared.id, others.id}
         for each in (written, shared, others):
             await found.forget(1, each.id)
-        assert found._history.state("memories") == {}
+        assert found._history.queries.state("memories") == {}
 
 
 async def test_there_is_a_limit_and_agents_cannot_fill_it_up_with_candidates(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_not_more_are_kept_when_many_come_at_once(tmp_path: Path) -> None:
         done = await asyncio.gather(
             *(found.remember(by_person(f"text {n % 10}")) for n in range(40)), return_exceptions=True
         )
-        assert len(await found.list(1)) == 5 == len(found._history.state("memories"))
+        assert len(await found.list(1)) == 5 == len(found._history.queries.state("memories"))
         assert all(isinstance(each, LimitExceeded) or not isinstance(each, Exception) for each in done)
 
 
@@ -207,7 +207,7 @@ async def test_a_secret_is_refused_and_stored_nowhere(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="key or a password"):
             await found.remember(by_person("x", tags=("correct-horse-battery",)))
         assert events(found) == []
-        assert found._history.state("memories") == {}
+        assert found._history.queries.state("memories") == {}
 
 
 async def test_events_say_what_happened_but_not_what_it_says(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_a_caller_who_goes_away_leaves_nothing_half_done(tmp_path: Path) -
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await found._history.append()  # appends keep their order
-        stored = [value["text"] for value in found._history.state("memories").values()]
+        stored = [value["text"] for value in found._history.queries.state("memories").values()]
         assert texts(await found.list(1)) == stored
 
 

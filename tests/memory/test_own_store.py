@@ -136,7 +136,7 @@ async def test_it_keeps_and_finds_as_the_history_does(tmp_path: Path, shelf: str
         with pytest.raises(MemoryNotFound):
             await found.get(1, kept.id)
         assert kinds(found) == ["remembered", "proposed", "remembered", "promoted", "forgotten"]
-        assert found._history.state("memories") == {}
+        assert found._history.queries.state("memories") == {}
     module = sys.modules[shelf.partition(":")[0]]
     assert module.closed == ["memory-store"], "its own thread closes it"
     assert "memory-store" not in [thread.name for thread in threading.enumerate()]

@@ -20,7 +20,7 @@ READ = a_call("file.read", effect=Effect.OBSERVE, args={"path": "/etc/hosts"})
 
 
 def events(daemon: Daemon) -> list[tuple[str, dict[str, object]]]:
-    found = daemon.history.select(Filter(topic="policy.rules"))
+    found = daemon.history.queries.select(Filter(topic="policy.rules"))
     return [(event.type, event.data or {}) for event in found]
 
 

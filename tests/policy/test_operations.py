@@ -200,7 +200,7 @@ async def test_replay_is_of_an_agent_and_since_a_time(daemon: Daemon) -> None:
     changes, last = await replay(daemon, NEW, agent="ops")
     assert [one.seq for one in changes] == [other]
     assert last.judged == 1
-    (event,) = daemon.history.range(other, 1)
+    (event,) = daemon.history.queries.range(other, 1)
     _, last = await replay(daemon, NEW, since_us=event.time_us + 1)
     assert last.judged == 0
 

@@ -122,5 +122,5 @@ async def test_a_secret_that_is_learned_later_is_removed_from_then_on(tmp_path: 
                 NewEvent(topic="agent.message", type="message", data={"text": "learned-later"})
             )
             history.redactor.add("learned-later")
-        texts = [event.data["text"] for event in history.range() if event.data]
+        texts = [event.data["text"] for event in history.queries.range() if event.data]
     assert texts == ["learned-later", "[removed: credential]"]

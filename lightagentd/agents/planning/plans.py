@@ -315,7 +315,7 @@ class Plans:
 
     def _ended_with(self, trace_id: str) -> str:
         """Why a task's turn ended, when the plan was not told."""
-        errors = self._history.select(Filter(trace=trace_id, topic="agent.error"), limit=1000)
+        errors = self._history.queries.select(Filter(trace=trace_id, topic="agent.error"), limit=1000)
         last = next((event for event in reversed(errors) if event.data and event.type != "fallback"), None)
         if last is None or last.data is None or last.type == "interrupted":
             return STOPPED

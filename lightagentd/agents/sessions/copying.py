@@ -78,9 +78,9 @@ async def _store(session: Session, events: Sequence[NewEvent]) -> None:
 
 def _forked(history: History, source: str, up_to_seq: int | None) -> list[NewEvent]:
     if up_to_seq is None:
-        found = history.messages(source, most_bytes=MAX_COPIED_BYTES)
+        found = history.queries.messages(source, most_bytes=MAX_COPIED_BYTES)
     else:
-        found = history.messages(source, to_seq=max(0, up_to_seq), most_bytes=MAX_COPIED_BYTES)
+        found = history.queries.messages(source, to_seq=max(0, up_to_seq), most_bytes=MAX_COPIED_BYTES)
         if up_to_seq not in {event.seq for event in found[-1:]}:
             raise InvalidArgument(
                 f"The event {up_to_seq} is no message of the session {source}.",

@@ -84,7 +84,7 @@ def _all_of(history: History, session: Session) -> list[Change]:
     """The stored state to delete with a session. Reads a lot, so run it in a thread."""
     found = [("sessions", session.id)]
     for state in _BY_SESSION:
-        for key, value in history.state(state).items():
+        for key, value in history.queries.state(state).items():
             if value.get("session") == session.id or key.split("/")[0] == session.id:
                 found.append((state, key))
     return [Change(state=state, key=key, value=None) for state, key in found]

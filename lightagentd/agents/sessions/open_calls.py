@@ -24,7 +24,7 @@ _MADE_BY = "daemon"
 async def close_open_calls(history: History) -> int:
     """Store the end of each open call; gives their number. Raises StorageError."""
     found = await asyncio.to_thread(_open_calls, history)
-    last = history.last()
+    last = history.queries.last()
     until_us = last.time_us if last is not None else 0
     ended = [_ended(intent, until_us).event(source=_MADE_BY, context=_context(intent)) for intent in found]
     if ended:
@@ -51,8 +51,8 @@ def _open_calls(history: History) -> list[Event]:
                 begun.pop(str(event.data.get("call_id")), None)
             return event.seq <= oldest
 
-        history.find_in_topic(f"tool.{tool}", ended)
-    found = [history.range(seq, 1) for seq, _ in sorted(begun.values())]
+        history.queries.find_in_topic(f"tool.{tool}", ended)
+    found = [history.queries.range(seq, 1) for seq, _ in sorted(begun.values())]
     return [events[0] for events in found if events]
 
 
@@ -67,16 +67,16 @@ def _begun(history: History) -> dict[str, tuple[int, str]]:
             begun[str(data["call_id"])] = event.seq, str(data["tool"])
         return event.seq <= first or len(begun) >= MOST_CALLS
 
-    history.find_in_topic(DISPATCH, over)
+    history.queries.find_in_topic(DISPATCH, over)
     return begun
 
 
 def _first_seq(history: History) -> int:
     """The first event of the newest run that got ready; it closed the calls of earlier runs."""
-    ready = history.find_in_topic("daemon.state", lambda event: event.type == "ready")
+    ready = history.queries.find_in_topic("daemon.state", lambda event: event.type == "ready")
     if ready is None:
         return 0
-    starting = history.find_in_topic(
+    starting = history.queries.find_in_topic(
         "daemon.state", lambda event: event.type == "starting" and event.seq < ready.seq
     )
     return starting.seq if starting is not None else 0
@@ -84,7 +84,7 @@ def _first_seq(history: History) -> int:
 
 def _waiting_calls(history: History) -> set[str]:
     """The calls that ask a person, in turns that continue to wait."""
-    inputs = history.state("inputs")
+    inputs = history.queries.state("inputs")
     return {str(inputs[key].get("call_id", "")) for key in waited_for(history) & inputs.keys()}
 
 

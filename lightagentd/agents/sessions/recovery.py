@@ -70,7 +70,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
     """End or queue again the unfinished turns of a session, oldest first. Raises StorageError."""
     found = Found()
     for trace_id, state in unfinished.items():
-        events = session.history.select(Filter(trace=trace_id), limit=100_000)
+        events = session.history.queries.select(Filter(trace=trace_id), limit=100_000)
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
         data = (prompt.data if prompt is not None else None) or {"text": ""}
         whole = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
@@ -177,7 +177,7 @@ async def end_stored_turns(
 
     `sessions` are those in memory; turns in their queues are left to their agent. Raises StorageError.
     """
-    records = history.state("sessions")
+    records = history.queries.state("sessions")
     for session_id, unfinished in unfinished_turns(history).items():
         if records.get(session_id, {}).get("agent") != agent:
             continue
@@ -200,7 +200,7 @@ async def end_interrupted_turns(history: History, agent: str) -> int:
     """End the running turns of an agent that does not start. Waiting turns stay stored, because the agent may
     come back. Gives the number of ended turns. Raises StorageError.
     """
-    records = history.state("sessions")
+    records = history.queries.state("sessions")
     ended = 0
     for session_id, unfinished in unfinished_turns(history).items():
         if records.get(session_id, {}).get("agent") == agent:
@@ -211,8 +211,8 @@ async def end_interrupted_turns(history: History, agent: str) -> int:
 
 def agents_with_turns(history: History) -> set[str]:
     """The names of the agents, running or not, that have stored unfinished turns."""
-    sessions = {str(turn["session"]) for turn in history.state("turns").values()}
-    records = history.state("sessions")
+    sessions = {str(turn["session"]) for turn in history.queries.state("turns").values()}
+    records = history.queries.state("sessions")
     return {str(records[session]["agent"]) for session in sessions if session in records}
 
 
@@ -223,7 +223,7 @@ def _unattended(turn: Turn) -> dict[str, bool]:
 def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:
     """The stored unfinished turns: session id → trace id → state, in the order of their prompts."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    turns = history.state("turns")
+    turns = history.queries.state("turns")
     order = {trace: _first_seq(history, trace) for trace in turns}
     for trace_id in sorted(turns, key=lambda trace: order[trace]):
         state = turns[trace_id]
@@ -233,5 +233,5 @@ def unfinished_turns(history: History) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _first_seq(history: History, trace_id: str) -> int:
-    events = history.select(Filter(trace=trace_id), limit=1)
+    events = history.queries.select(Filter(trace=trace_id), limit=1)
     return events[0].seq if events else 0

@@ -239,8 +239,8 @@ class Offers:
         if kept is None:
             kept = _Kept()
             with contextlib.suppress(NotFound):
-                self._history.state_of(_COMPACTIONS, session.id)
-                events = await asyncio.to_thread(self._history.messages, session.id)
+                self._history.queries.state_of(_COMPACTIONS, session.id)
+                events = await asyncio.to_thread(self._history.queries.messages, session.id)
                 kept.new_in([Message.from_dict(event.data) for event in events if event.data])
             self._sessions[session] = kept
         return kept

@@ -74,7 +74,7 @@ class Access:
         """
         if caller.is_administrator or agent:
             return None
-        return await self.inspectable(caller, await asyncio.to_thread(self._history.agents))
+        return await self.inspectable(caller, await asyncio.to_thread(self._history.queries.agents))
 
     async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
         """The agents for which the caller may do this. Nobody is asked for a password."""

@@ -118,7 +118,7 @@ class History(Operations, interface="org.lightagent1.History"):
         size_bytes = 0
         while position and len(found) < limit:
             part = await asyncio.to_thread(
-                self._history.slice,
+                self._history.queries.slice,
                 wanted,
                 position,
                 limit=limit - len(found),

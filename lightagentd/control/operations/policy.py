@@ -129,7 +129,9 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
         wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer, agents=agents)
         judged = changed = skipped = 0
         seq, last = 1, self._history.head_seq
-        while events := await asyncio.to_thread(self._history.select, wanted, from_seq=seq, limit=_PAGE):
+        while events := await asyncio.to_thread(
+            self._history.queries.select, wanted, from_seq=seq, limit=_PAGE
+        ):
             for event in events:
                 if event.seq > last:
                     break

@@ -81,7 +81,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         await self._access.admit_to(caller, Operation.INSPECT, session)
         check_limit(limit)
         found = await asyncio.to_thread(
-            self._history.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
+            self._history.queries.newest_messages, session, limit, most_bytes=MAX_MESSAGE_BYTES
         )
         return [
             api.Message(
@@ -181,7 +181,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         record = found.record
 
         def written() -> str:
-            messages = self._history.messages(record.id, most_bytes=4 * MAX_MESSAGE_BYTES)
+            messages = self._history.queries.messages(record.id, most_bytes=4 * MAX_MESSAGE_BYTES)
             return _of_bounded_size(write(record, messages))
 
         async with self._copying_of[caller.uid], self._copying:
@@ -225,7 +225,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
             session.record.turns
             or session.storing
             or session.plan is not None
-            or self._history.newest_messages(session.id, 1)
+            or self._history.queries.newest_messages(session.id, 1)
         )
 
     def _changed(self, session: Session) -> api.Session:

@@ -27,7 +27,7 @@ from lightagentd.control.operations.history import History
 from lightagentd.control.operations.sessions import Sessions, session_info
 from lightagentd.control.presentation import as_json
 from lightagentd.errors import InvalidArgument, MethodNotFound
-from lightagentd.events.backup.backup import head_of, open_stored
+from lightagentd.events.backup.backup import open_stored
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History as WritingHistory
 from lightagentd.events.queries import StoredHistory
@@ -62,10 +62,10 @@ class _StoredAccess(Access):
 
     def sessions(self) -> list[Session]:
         """All that are stored."""
-        plans = self._history.state("plans")
-        current = {str(value["session"]) for value in self._history.state("current").values()}
+        plans = self._history.queries.state("plans")
+        current = {str(value["session"]) for value in self._history.queries.state("current").values()}
         sessions = []
-        for value in self._history.state("sessions").values():
+        for value in self._history.queries.state("sessions").values():
             session = Session(SessionRecord.from_dict(value), self._history)
             session.plan = Plan.from_dict(plans[session.id]) if session.id in plans else None
             session.is_current = session.id in current
@@ -88,10 +88,10 @@ class _StoredEvents(Events):
     ) -> AsyncGenerator[api.EventItem, None]:
         if follow:
             raise InvalidArgument("The store itself cannot be followed.", suggestion=_NEEDS_DAEMON)
-        head, _ = head_of(self._history)
+        head, _ = self._history.queries.stored_head()
         position = max(1, from_seq or 1)
         while 0 < position <= head:
-            part = self._history.slice(wanted, position)
+            part = self._history.queries.slice(wanted, position)
             for event, _ in part.events:
                 if event.seq <= head:
                     yield {"event": stored(event), "missed": None}
@@ -117,7 +117,7 @@ class _StoredSessions(Sessions):
 
     def _waiting(self) -> list[str]:
         """The session of each stored turn that has not ended."""
-        return [str(turn["session"]) for turn in self._history.state("turns").values()]
+        return [str(turn["session"]) for turn in self._history.queries.state("turns").values()]
 
 
 _ANSWERED = (

@@ -106,7 +106,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
 
     def _changes(self, readable: Filter) -> list[api.Change]:
         """The newest changes of files first, each with the call that undid it."""
-        events = self._history.of_topic("tool.file", readable, LISTED)
+        events = self._history.queries.of_topic("tool.file", readable, LISTED)
         undone: dict[str, str] = {}
         found: list[api.Change] = []
         for event in events:  # newest first: an undo comes before the change it undid
@@ -152,7 +152,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
     def _event_of(self, topic: str, readable: Filter, call_id: str) -> Event | None:
         # The id alone names a call, whichever agent made it.
         wanted = replace(readable, agent="")
-        return self._history.find_in_topic(
+        return self._history.queries.find_in_topic(
             topic, lambda event: wanted.wants(event) and (event.data or {}).get("call_id") == call_id
         )
 

@@ -209,7 +209,7 @@ class Checkpoints:
     def _without_head(self) -> CheckpointBroken | None:
         """Without a kept head, the history may not have a checkpoint with this key either."""
         try:
-            signed = self._history.find_in_topic(
+            signed = self._history.queries.find_in_topic(
                 TOPIC, lambda event: (event.data or {}).get("fingerprint") == self.key.fingerprint
             )
         except HistoryDamaged:

@@ -17,7 +17,7 @@ from typing import Any
 import lmdb
 
 from lightagentd.errors import HistoryDamaged, LightagentError, NotFound, StorageError
-from lightagentd.events.queries import Queries, StoredHistory
+from lightagentd.events.queries import StoredHistory
 from lightagentd.events.store.layout import Environment
 
 PIECE_BYTES = 1 << 20
@@ -39,18 +39,12 @@ def copy_store(history: str) -> Iterator[bytes | dict[str, Any]]:
     """
     stored = open_stored(Path(history))
     try:
-        seq, head_hash = head_of(stored)
+        seq, head_hash = stored.queries.stored_head()
         events = stored.environment.entries()
         yield from _pieces(stored.environment)
     finally:
         stored.close()
     yield {"events": events, "seq": seq, "hash": head_hash}
-
-
-def head_of(stored: Queries) -> tuple[int, str]:
-    """Number and hash of the newest event of the chain, or of the anchor when the chain is empty."""
-    last, anchor = stored.last(), stored.environment.anchor()
-    return max((last.seq, last.hash), anchor) if last is not None else anchor
 
 
 def _pieces(environment: Environment) -> Iterator[bytes]:

@@ -123,7 +123,7 @@ def _all(stored: StoredHistory, done: dict[str, Any], state: bool | None) -> Ite
 def _part(stored: StoredHistory, done: dict[str, Any], wanted: Filter, state: bool) -> Iterator[bytes]:
     environment = stored.environment
     anchor = head = environment.anchor()
-    last = stored.last()
+    last = stored.queries.last()
     time_us = last.time_us if last is not None else 0
     yield first_line(environment.version, anchor, whole=False, events=None, time_us=time_us)
     count = states = 0
@@ -143,7 +143,7 @@ def _part(stored: StoredHistory, done: dict[str, Any], wanted: Filter, state: bo
 def _records(stored: StoredHistory, wanted: Filter, last_seq: int) -> Iterator[bytes]:
     """The stored bytes of the matching events up to a number, oldest first."""
     from_seq = 1
-    while found := stored.select(wanted, from_seq=from_seq, limit=_PAGE):
+    while found := stored.queries.select(wanted, from_seq=from_seq, limit=_PAGE):
         for event in found:
             if event.seq > last_seq:
                 return

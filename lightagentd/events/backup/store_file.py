@@ -16,12 +16,11 @@ import lmdb
 
 from lightagentd.errors import HistoryDamaged, InvalidArgument
 from lightagentd.events.audit.verification import verify
-from lightagentd.events.backup.backup import head_of
 from lightagentd.events.queries import Queries
 from lightagentd.events.store.layout import EVENTS, META, STATES, Environment
 
 
-class StoreFile(Environment, Queries):
+class StoreFile(Environment):
     """A single file, opened read-only. There is no lock, so nobody may write it meanwhile."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -30,7 +29,6 @@ class StoreFile(Environment, Queries):
         """
         self._file = path
         super().__init__(Path(name), read_only=True)
-        self.environment = self
 
     def _open(self) -> Any:
         self._data_file = self._file
@@ -119,8 +117,9 @@ def facts_of(store: StoreFile, *, verifying: bool = True) -> StoreFacts:
     found = verify(store) if verifying else None
     if verifying:
         _walk(store)
-    last = store.last()
-    seq, head_hash = head_of(store)
+    queries = Queries(store)
+    last = queries.last()
+    seq, head_hash = queries.stored_head()
     return StoreFacts(
         schema_version=store.version,
         events=store.entries(),

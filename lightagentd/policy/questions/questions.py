@@ -70,7 +70,7 @@ class Questions(Generic[T]):
         """
         waiting = waited_for(self._history)
         closed: list[T] = []
-        for key, value in self._history.state(self._name).items():
+        for key, value in self._history.queries.state(self._name).items():
             try:
                 found = self._read(key, value)
             except _INVALID as err:
@@ -224,7 +224,7 @@ class Questions(Generic[T]):
     def all(self) -> list[T]:
         """All stored questions, oldest first. Reads all of them; may run in a thread."""
         found = {key: one.now() for key, one in [*self._pending.items()] if key not in self._asking}
-        for key, value in self._history.state(self._name).items():
+        for key, value in self._history.queries.state(self._name).items():
             if key not in found and key not in self._asking:
                 with contextlib.suppress(*_INVALID):  # told by the next `load`
                     found[key] = self._read(key, value).now()
@@ -261,7 +261,7 @@ class Questions(Generic[T]):
 
     def _stored(self, question_id: str) -> T:
         """The question as stored on disk. Raises NotFound, TypeError, KeyError, ValueError."""
-        return self._read(question_id, self._history.state_of(self._name, question_id))
+        return self._read(question_id, self._history.queries.state_of(self._name, question_id))
 
     def _read(self, key: str, value: dict[str, Any]) -> T:
         """Raises TypeError, KeyError or ValueError for an invalid record."""
@@ -322,7 +322,7 @@ class Questions(Generic[T]):
 
 def waited_for(history: History) -> set[str]:
     """The ids of all questions for which stored turns wait."""
-    return {str(turn.get("approval", "")) for turn in history.state("turns").values()}
+    return {str(turn.get("approval", "")) for turn in history.queries.state("turns").values()}
 
 
 def about(question: Question) -> contextlib.AbstractContextManager[Any]:

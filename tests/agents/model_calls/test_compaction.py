@@ -117,7 +117,7 @@ async def test_the_model_sums_up_the_older_part_and_the_newest_turns_stay(paths:
         whole = test.conversation(session)
         assert len(whole) == 2 * len(requests(test)), "the originals stay"
         assert event.data["removed"] + event.data["kept"] == len(whole) - 1, "the answer came after it"
-        first = test.daemon.history.messages(session.id, event.data["from_seq"])[0]
+        first = test.daemon.history.queries.messages(session.id, event.data["from_seq"])[0]
         assert first.data is not None
         assert first.data["content"].startswith(asked_now[0])
         [counted] = [one for one in test.stored(topic="agent.llm_response") if one.type == "summary"]
@@ -353,7 +353,7 @@ async def test_a_summary_has_nothing_in_it_that_is_not_stored(paths: Paths) -> N
         [compacted] = test.stored(topic="session.compacted")
         assert "probe_add" in str(compacted.data)
         assert secret not in str(compacted.data)
-        assert secret not in str(test.daemon.history.state("compactions"))
+        assert secret not in str(test.daemon.history.queries.state("compactions"))
         assert secret not in str(requests(test, summaries=True))
 
 

@@ -216,7 +216,7 @@ async def test_a_call_that_is_too_large_to_be_read_is_not_asked_about(paths: Pat
             ME, agent="test", tool="probe", action="add", args=add(out, line="y" * 1_000_000)
         )
         assert [event async for event in called][-1]["type"] == "done", "nobody has to read his own call"
-        (kept,) = test.daemon.history.state("approvals").values()
+        (kept,) = test.daemon.history.queries.state("approvals").values()
         assert len(json.dumps(kept)) < 100_000
         assert [len(line) for line in lines(out)] == [1_000_000]
 
@@ -271,7 +271,7 @@ async def test_after_a_restart_no_call_runs_with_arguments_that_lost_a_secret(pa
             question = await asked(test)
             assert "[removed" not in str(question.args)
             await test.daemon.service.approvals.approve(ME, question.id, "")
-        await until(lambda: test.daemon.history.state("turns") == {})
+        await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert lines(out) == ["ran", "plain"]
         (session,) = test.agent.sessions.values()
         check_conversation(test.conversation(session))

@@ -26,7 +26,7 @@ async def prompt(client: Bus, *attachments: dict[str, Variant]) -> list[Any]:
 async def test_they_follow_the_text(paths: Paths) -> None:
     async with serving(paths, [say("seen")]) as (daemon, address), connect(address) as client:
         await prompt(client, GOOD)
-        [stored] = daemon.history.select(Filter(topic="agent.prompt"), limit=10)
+        [stored] = daemon.history.queries.select(Filter(topic="agent.prompt"), limit=10)
         assert stored.data is not None
         assert stored.data["text"] == "look\n\n```a.log\none\n```"
 
@@ -45,7 +45,7 @@ async def test_what_is_none_is_refused(paths: Paths, wrong: dict[str, Variant], 
         with pytest.raises(LightagentError) as caught:
             await prompt(client, wrong)
         assert words in f"{caught.value} {caught.value.suggestion}"
-        assert daemon.history.select(Filter(topic="agent.prompt"), limit=10) == []
+        assert daemon.history.queries.select(Filter(topic="agent.prompt"), limit=10) == []
 
 
 def test_every_method_that_takes_them_knows_their_members() -> None:

@@ -22,7 +22,7 @@ async def test_the_caller_of_a_turn_is_who_asked_for_it_on_the_bus(paths: Paths)
     async with serving(paths, script) as (daemon, address):
 
         def of_topic(topic: str) -> list[Event]:
-            return daemon.history.select(Filter(topic=topic), limit=100)
+            return daemon.history.queries.select(Filter(topic=topic), limit=100)
 
         async with BusClient(address, NOBODY) as nobody, BusClient(address, 0) as root:
             await nobody.call(ROOT, f"{MANAGER}.Ask", "ssa{sv}", "talker", "first", {})
@@ -34,7 +34,7 @@ async def test_the_caller_of_a_turn_is_who_asked_for_it_on_the_bus(paths: Paths)
             await root.call(ROOT, f"{SESSIONS}.Rename", "ss", created.session, "a name")
         by_prompt = {
             (event.data or {})["text"]: {
-                one.caller for one in daemon.history.select(Filter(trace=event.trace_id), limit=100)
+                one.caller for one in daemon.history.queries.select(Filter(trace=event.trace_id), limit=100)
             }
             for event in of_topic("agent.prompt")
         }

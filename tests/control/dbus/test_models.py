@@ -66,5 +66,5 @@ async def test_a_test_ends_with_whoever_wants_it(paths: Paths) -> None:
             await until(lambda: not meters)
             await asyncio.gather(asking, return_exceptions=True)
         calls = Filter(topic="agent.llm_response")
-        await until(lambda: daemon.history.select(calls, limit=10))
-        assert [event.type for event in daemon.history.select(calls, limit=10)] == ["failed"]
+        await until(lambda: daemon.history.queries.select(calls, limit=10))
+        assert [event.type for event in daemon.history.queries.select(calls, limit=10)] == ["failed"]

@@ -20,6 +20,7 @@ from lightagentd.errors import (
     SessionNotPaused,
     SessionPaused,
 )
+from lightagentd.events.audit.verification import verify
 from lightagentd.host.paths import Paths
 from tests.control.dbus.on_the_bus import (
     GET_ALL,
@@ -71,12 +72,12 @@ async def test_every_operation_is_there_with_its_errors(bus: tuple[Daemon, Bus])
     assert (await call(client, "Wait", "sa{sv}", one, {"timeout_s": Variant("d", 60.0)}))["state"] == "idle"
     export = await call(client, "Export", "sa{sv}", one, {"format": Variant("s", "jsonl")})
     taken = await call(client, "Import", "ssa{sv}", "talker", export["text"], {})
-    assert len(daemon.history.messages(taken["id"])) == 2
+    assert len(daemon.history.queries.messages(taken["id"])) == 2
     assert "line 1" in await refused(client, ImportInvalid, "Import", "ssa{sv}", "talker", "{", {})
     await refused(client, ConfirmationRequired, "Delete", "sa{sv}", one, {})
     await call(client, "Delete", "sa{sv}", one, {"confirmed": Variant("b", True)})
     await refused(client, SessionNotFound, "Delete", "sa{sv}", one, {"confirmed": Variant("b", True)})
-    assert daemon.history.verify().ok
+    assert verify(daemon.history.environment).ok
 
 
 async def test_watching_ends_with_the_session(bus: tuple[Daemon, Bus]) -> None:
@@ -100,7 +101,7 @@ async def test_a_session_that_is_not_the_current_one_any_more_is_looked_at(bus: 
     former, current = (Key(SESSION_KIND, one["id"]) for one in made)
     changes.known = {current: await daemon.service.sessions.get(Views.of_all(), current.name)}
     await call(client, "Switch", "s", former.name)
-    switched = daemon.history.last()
+    switched = daemon.history.queries.last()
     assert switched is not None
     assert switched.topic == "session.switched"
     assert {former, current} <= changes._touched(switched)

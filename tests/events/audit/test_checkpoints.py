@@ -50,18 +50,18 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def signed(history: History) -> list[Event]:
-    found = [event for event in history.range(1, 1000) if event.topic == "daemon.checkpoint"]
+    found = [event for event in history.queries.range(1, 1000) if event.topic == "daemon.checkpoint"]
     return [event for event in found if event.type == "signed"]
 
 
 async def test_the_first_start_stores_its_key_and_the_next_one_signs_what_it_finds(tmp_path: Path) -> None:
     async with running(tmp_path / "state") as (history, checkpoints):
-        [event] = history.range()
+        [event] = history.queries.range()
         assert (event.topic, event.type, event.caller) == ("daemon.checkpoint", "key", None)
         key = checkpoints.key
         assert event.data == {"fingerprint": key.fingerprint, "public_key": key.public_text, "made": True}
     async with running(tmp_path / "state") as (history, _):
-        first, second, third = history.range()
+        first, second, third = history.queries.range()
         assert (second.type, third.type) == ("key", "signed")
         assert second.data is not None
         assert second.data["made"] is False
@@ -111,7 +111,7 @@ async def test_the_stop_makes_one_and_keeps_the_hash_of_its_own_event(tmp_path: 
     kept = KeptHead.read(tmp_path / "state/audit/head.json")
     assert kept is not None
     async with running(tmp_path / "state") as (history, _):
-        newest = history.range(kept.seq, 1)[0]
+        newest = history.queries.range(kept.seq, 1)[0]
         assert (newest.type, newest.hash) == ("signed", kept.hash)
         assert signed_by(checkpoints.key.public, kept.seq, kept.hash, kept.signature)
 
@@ -167,7 +167,7 @@ async def test_a_head_that_was_altered_or_lost_is_told_by_the_next_start(tmp_pat
             head.write_text(content)
         async with running(state) as (history, checkpoints):
             assert words in checkpoints.problem()
-            broken = [event for event in history.range(1, 1000) if event.type == "broken"][-1]
+            broken = [event for event in history.queries.range(1, 1000) if event.type == "broken"][-1]
             assert words in (broken.data or {})["message"]
             fields = journal_fields(broken)
             assert (fields["PRIORITY"], words in fields["MESSAGE"]) == ("3", True)
@@ -209,7 +209,7 @@ async def test_the_journal_gets_what_an_auditor_needs(tmp_path: Path) -> None:
     async with running(tmp_path / "state") as (history, checkpoints):
         await history.append(note(1))
         await checkpoints.sign()
-        first, second, event = history.range()
+        first, second, event = history.queries.range()
         fields = journal_fields(event)
         key = checkpoints.key
         assert fields["MESSAGE"] == f"signed: the history up to event 2, with the key {key.fingerprint[:16]}"
@@ -227,7 +227,7 @@ async def test_a_daemon_signs_at_its_start_and_its_stop(paths: Paths) -> None:
         async with Daemon(paths) as daemon:
             assert daemon.now.checkpoints is not None
             assert not daemon.now.checkpoints.problem()
-            topics = [(event.topic, event.type) for event in daemon.history.range(1, 1000)]
+            topics = [(event.topic, event.type) for event in daemon.history.queries.range(1, 1000)]
     starts = [number for number, kind in enumerate(topics) if kind == ("daemon.state", "starting")]
     assert topics[starts[1] - 2 : starts[1]] == [
         ("daemon.checkpoint", "key"),

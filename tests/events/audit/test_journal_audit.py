@@ -58,7 +58,7 @@ async def folder(tmp_path: Path) -> Path:
 def events_in(folder: Path) -> list[Event]:
     stored = StoredHistory(folder)
     try:
-        return stored.range(1, 10_000)
+        return stored.queries.range(1, 10_000)
     finally:
         stored.close()
 

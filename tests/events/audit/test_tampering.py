@@ -660,7 +660,7 @@ async def test_a_history_that_changes_while_it_is_verified_is_intact(
                     await delete(sessions.pop(number % len(sessions)))
                 bounds = Bounds(reason="size", to_seq=history.head_seq - 300)
                 await history.appending(partial(prune, history.environment, bounds))
-                for part in parts(history.state("prunings")):
+                for part in parts(history.queries.state("prunings")):
                     await history.appending(partial(sweep, history.environment, part))
             done.set()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.events.audit import verification
-from lightagentd.events.audit.verification import Verification
+from lightagentd.events.audit.verification import Verification, verify
 from lightagentd.events.model import GENESIS
 from lightagentd.events.queries import StoredHistory
 from lightagentd.events.store import layout
@@ -44,10 +44,10 @@ def folder(tmp_path: Path, original: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "history"))
 
 
-def verify(folder: Path) -> Verification:
+def verified(folder: Path) -> Verification:
     stored = StoredHistory(folder)
     try:
-        return stored.verify()
+        return verify(stored.environment)
     finally:
         stored.close()
 
@@ -59,23 +59,23 @@ def rewritten(line: bytes, **changes: Any) -> bytes:
 
 async def test_an_intact_chain_verifies_and_names_its_head(folder: Path) -> None:
     async with opened(folder) as history:
-        last = history.last()
+        last = history.queries.last()
         assert last is not None
-        found = history.verify()
+        found = verify(history.environment)
         assert (found.ok, found.events, found.head_seq, found.head_hash) == (True, COUNT, COUNT, last.hash)
         assert (found.first_seq, found.began, found.checkpoints, found.notes) == (1, "start", 0, ())
 
 
 async def test_an_empty_history_verifies(tmp_path: Path) -> None:
     async with opened(tmp_path / "history") as history:
-        found = history.verify()
+        found = verify(history.environment)
         assert (found.ok, found.events, found.head_seq, found.head_hash) == (True, 0, 0, GENESIS)
 
 
 @pytest.mark.parametrize("seq", range(1, COUNT + 1))
 def test_a_flipped_bit_in_data_is_found_at_its_event(folder: Path, seq: int) -> None:
     alter(folder, seq, lambda line, data: line + b"\n" + data.replace(b"some", b"sole"))
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq, found.events) == (False, seq, seq - 1)
     assert f"event {seq} was altered: its data" in found.reason
 
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_data_is_found_at_its_event(folder: Path, seq: int) -> 
 def test_a_changed_header_field_is_found_at_its_event(folder: Path, seq: int, name: str) -> None:
     value: Any = {"time": 1, "seq": 999, "owner": 0}.get(name, "0" * 63 + "1")
     alter(folder, seq, lambda line, data: rewritten(line, **{name: value}) + b"\n" + data)
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, seq), found.reason
 
 
@@ -97,21 +97,21 @@ def test_every_flipped_bit_of_a_record_is_found_at_its_event(folder: Path) -> No
         flipped[place] ^= 1 << place % 8
         with raw_events(folder) as txn:
             txn.put(seq_key(6), bytes(flipped))
-        found = verify(folder)
+        found = verified(folder)
         assert (found.ok, found.first_bad_seq) == (False, 6), (place, bytes(flipped), found.reason)
 
 
 def test_a_last_event_that_no_longer_follows_is_blamed_on_the_one_before_or_itself(folder: Path) -> None:
     # With nothing after it there is no telling which of the two was changed: the first is named.
     alter(folder, COUNT, lambda line, data: rewritten(line, prev="0" * 64) + b"\n" + data)
-    assert verify(folder).first_bad_seq == COUNT - 1
+    assert verified(folder).first_bad_seq == COUNT - 1
 
 
 @pytest.mark.parametrize("seq", range(1, COUNT))
 def test_a_dropped_record_is_found(folder: Path, seq: int) -> None:
     with raw_events(folder) as txn:
         assert txn.delete(seq_key(seq))
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, seq)
     assert found.reason == f"event {seq} is missing: the next stored one is {seq + 1}"
 
@@ -122,7 +122,7 @@ def test_a_dropped_record_is_found_when_the_others_move_up(folder: Path, seq: in
         for number in range(seq, COUNT):
             txn.put(seq_key(number), txn.get(seq_key(number + 1)))
         txn.delete(seq_key(COUNT))
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, seq)
     assert found.reason == f"the record at {seq} says that it is event {seq + 1}"
 
@@ -133,7 +133,7 @@ def test_swapped_records_are_found(folder: Path, one: int, other: int) -> None:
         first, second = txn.get(seq_key(one)), txn.get(seq_key(other))
         txn.put(seq_key(one), second)
         txn.put(seq_key(other), first)
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, one)
 
 
@@ -144,7 +144,7 @@ def test_an_inserted_record_is_found_when_the_others_move_down(folder: Path, seq
         for number in range(COUNT, seq - 1, -1):
             txn.put(seq_key(number + 1), txn.get(seq_key(number)))
         txn.put(seq_key(seq), forged)
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, seq)
     assert "inserted" in found.reason
 
@@ -157,7 +157,7 @@ def test_a_forged_record_with_right_hashes_is_found(folder: Path, seq: int) -> N
         return rewritten(line, data_sha256=hashlib.sha256(forged).hexdigest()) + b"\n" + forged
 
     alter(folder, seq, forge)
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, seq)
     assert "altered or replaced" in found.reason
 
@@ -173,7 +173,7 @@ def test_a_record_under_a_foreign_key_is_found(
     monkeypatch.setattr(verification, "BATCH", batch)
     with raw_events(folder) as txn:
         txn.put(key, txn.get(seq_key(5)))
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, before)
     assert "foreign key" in found.reason
 
@@ -181,7 +181,7 @@ def test_a_record_under_a_foreign_key_is_found(
 @pytest.mark.parametrize("junk", [b"", b"\n", b"{}", b"[1]\n{}", b"null", b"\xff\xff\n{}", b"[" * 100_000])
 def test_a_record_that_is_no_event_is_found(folder: Path, junk: bytes) -> None:
     alter(folder, 4, lambda line, data: junk)
-    found = verify(folder)
+    found = verified(folder)
     assert (found.ok, found.first_bad_seq) == (False, 4)
     assert "not an event" in found.reason
 
@@ -197,15 +197,15 @@ def cut_by_one(record: bytes) -> bytes:
 @pytest.mark.parametrize("shorten", [cut, cut_by_one])
 def test_a_truncated_record_is_found(folder: Path, shorten: Callable[[bytes], bytes]) -> None:
     alter(folder, 4, lambda line, data: shorten(line + b"\n" + data))
-    assert verify(folder).first_bad_seq == 4
+    assert verified(folder).first_bad_seq == 4
 
 
 async def test_tampering_is_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path / "history") as history:
         await history.append(*(note(number) for number in range(700)))
-        assert history.verify().events == 700
+        assert verify(history.environment).events == 700
     for seq in (700, 513, 512, 257, 256, 255):
         alter(tmp_path / "history", seq, lambda line, data: line + b"\n" + b'{"n":-1}')
-        assert verify(tmp_path / "history").first_bad_seq == seq
+        assert verified(tmp_path / "history").first_bad_seq == seq
     monkeypatch.setattr(layout, "BATCH_BYTES", 1)
-    assert verify(tmp_path / "history").first_bad_seq == 255
+    assert verified(tmp_path / "history").first_bad_seq == 255

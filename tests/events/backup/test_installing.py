@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import Conflict, HistoryDamaged, InvalidArgument, StorageError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.backup import installing, store_file
 from lightagentd.events.backup.importing import install_export
 from lightagentd.events.backup.installing import MARK, STAGING, install_backup, settle
@@ -72,7 +73,7 @@ def events(folder: Path) -> dict[bytes, bytes]:
 async def started(state: Path) -> list[Any]:
     """The events of `daemon.history` that the next start of a daemon adds."""
     async with opened(state / "history") as history:
-        return [event for event in history.range(limit=1000) if event.type == "installed"]
+        return [event for event in history.queries.range(limit=1000) if event.type == "installed"]
 
 
 async def test_a_restore_puts_the_backup_in_place_and_the_next_start_says_so(
@@ -99,7 +100,7 @@ async def test_a_restored_history_goes_on_and_verifies(state: Path, backup: Path
     restored(state, backup)
     async with opened(state / "history") as history:
         await history.append(note(text="later"))
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 def test_two_restores_within_a_second_overwrite_nothing(state: Path, backup: Path) -> None:
@@ -294,9 +295,9 @@ async def test_a_store_of_the_first_schema_is_restored_as_it_is_and_migrated_by_
     (open_folder / "backup").write_bytes(gzip.decompress(FIRST_SCHEMA.read_bytes()))
     assert restored(state, open_folder / "backup")["schema_version"] == 1
     async with opened(state / "history") as history:
-        said = [event.type for event in history.range(limit=1000) if event.topic == "daemon.history"]
+        said = [event.type for event in history.queries.range(limit=1000) if event.topic == "daemon.history"]
         assert sorted(said) == ["installed", "migrated"]
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_an_export_of_the_first_schema_becomes_a_store_of_this_one(open_folder: Path) -> None:

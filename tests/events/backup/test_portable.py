@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from lightagentd.cli.output import dump
 from lightagentd.errors import Conflict, HistoryDamaged, ImportInvalid, NotFound
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.backup import export_lines, importing
 from lightagentd.events.backup.importing import install_export
 from lightagentd.events.backup.portable import export, line
@@ -89,7 +90,7 @@ def refused(state: Path, lines: Lines, *, number: int = 0, reason: str = "") -> 
 def test_events_are_lines_as_lactl_prints_them(state: Path, whole: Lines) -> None:
     stored = StoredHistory(state / "history")
     try:
-        shown = [dump(event.to_dict()) for event in stored.range(limit=1000)]
+        shown = [dump(event.to_dict()) for event in stored.queries.range(limit=1000)]
     finally:
         stored.close()
     lines = [one.decode().removesuffix("\n") for one in whole[1 : len(shown) + 1]]
@@ -125,14 +126,14 @@ def test_deleted_data_stay_deleted_and_kept_events_stay_kept(whole: Lines, elsew
     imported(elsewhere, b"".join(whole))
     stored = StoredHistory(elsewhere / "history")
     try:
-        events = stored.range(limit=1000)
+        events = stored.queries.range(limit=1000)
         assert [event.seq for event in events if event.seq <= 10]
         assert all(
             event.data is None
             for event in events
             if event.session == "ses_b" and event.topic != "session.deleted"
         )
-        assert stored.verify().ok
+        assert verify(stored.environment).ok
     finally:
         stored.close()
 

@@ -15,6 +15,7 @@ import lmdb
 import pytest
 
 from lightagentd.errors import Conflict, HistoryDamaged, StorageError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import within
 from lightagentd.events.queries import Filter, StoredHistory
@@ -130,19 +131,19 @@ async def test_a_compacted_store_holds_the_same_in_less_room(tmp_path: Path) -> 
         assert history.environment.used_bytes() < done.bytes_before * 0.8
         assert folder.stat().st_ino != inode
         assert beside(folder) == {"history"}
-        last = history.last()
+        last = history.queries.last()
         assert last is not None
         assert (last.topic, last.type) == ("daemon.history", "compacted")
         assert last.data == {"bytes_before": done.bytes_before, "bytes_after": done.bytes_after}
         after = whole(history.environment)
         assert [row for row in after["events"] if row in before["events"]] == before["events"]
         assert after["watches"] == before["watches"]
-        assert history.verify().ok
+        assert verify(history.environment).ok
         assert (folder / "data.mdb").stat().st_mode & 0o777 == 0o600
         assert (folder / "data.mdb").stat().st_blocks * 512 >= 16 << 20  # the reserve
         await history.append(note(1))
     async with opened(folder) as history:
-        assert history.verify().ok
+        assert verify(history.environment).ok
         assert history.head_seq == last.seq + 1
 
 
@@ -164,14 +165,14 @@ async def test_what_is_stored_and_erased_while_it_is_copied_is_in_the_new_store(
 
         await compacting.compact(history, copy)
         assert history.head_seq == appended + 1
-        assert history.state("watches") == {}
-        assert history.state("undo") == {"trace_1": {"a": 1}}
-        assert history.select(Filter(tool="bash")) == []
-        assert history.select(Filter(tool="file")) == []
-        assert [one.type for one in history.select(Filter(session="ses_2"), limit=5000) if one.data] == [
-            "deleted"
-        ]
-        assert history.verify().ok
+        assert history.queries.state("watches") == {}
+        assert history.queries.state("undo") == {"trace_1": {"a": 1}}
+        assert history.queries.select(Filter(tool="bash")) == []
+        assert history.queries.select(Filter(tool="file")) == []
+        assert [
+            one.type for one in history.queries.select(Filter(session="ses_2"), limit=5000) if one.data
+        ] == ["deleted"]
+        assert verify(history.environment).ok
 
 
 async def test_events_are_stored_all_the_time_and_none_is_lost(tmp_path: Path) -> None:
@@ -183,16 +184,16 @@ async def test_events_are_stored_all_the_time_and_none_is_lost(tmp_path: Path) -
         async def write() -> None:
             while True:
                 stored.extend(event.seq for event in await history.append(note(7), note(8)))
-                assert history.newest(Filter(), 3)
+                assert history.queries.newest(Filter(), 3)
 
         writer = asyncio.create_task(write())
         for _ in range(3):
             await compacting.compact(history, copied)
         writer.cancel()
         await asyncio.wait([writer])
-        assert history.verify().ok
-        assert set(stored) <= {event.seq for event in history.select(Filter(), limit=10**6)}
-        assert len(history.select(Filter(topic="daemon.history"))) == 3
+        assert verify(history.environment).ok
+        assert set(stored) <= {event.seq for event in history.queries.select(Filter(), limit=10**6)}
+        assert len(history.queries.select(Filter(topic="daemon.history"))) == 3
 
 
 async def test_somebody_who_reads_beside_it_goes_on_with_what_there_was(tmp_path: Path) -> None:
@@ -200,13 +201,14 @@ async def test_somebody_who_reads_beside_it_goes_on_with_what_there_was(tmp_path
     program = """
 import sys
 from pathlib import Path
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.queries import StoredHistory
 stored = StoredHistory(Path(sys.argv[1]))
 for line in sys.stdin:
     if line == "again\\n":
         stored.close()
         stored = StoredHistory(Path(sys.argv[1]))
-    print(stored.verify().ok, stored.last().seq, flush=True)
+    print(verify(stored.environment).ok, stored.queries.last().seq, flush=True)
 stored.close()
 """
     async with opened(folder) as history:
@@ -253,13 +255,13 @@ async def test_a_kill_at_any_stage_loses_nothing(tmp_path: Path, stage: str, ato
     )
     assert done.returncode == -signal.SIGKILL
     async with opened(folder) as history:
-        assert history.verify().ok
-        assert [event.data["n"] for event in history.range(head + 1) if event.data] == [1000]
-        assert history.state("watches") == {"ses_2": {"n": 59}}
+        assert verify(history.environment).ok
+        assert [event.data["n"] for event in history.queries.range(head + 1) if event.data] == [1000]
+        assert history.queries.state("watches") == {"ses_2": {"n": 59}}
         assert beside(folder) == {"history"}
         await compacting.compact(history, copied)
     async with opened(folder) as history:
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_without_an_atomic_exchange_it_works_all_the_same(
@@ -271,7 +273,7 @@ async def test_without_an_atomic_exchange_it_works_all_the_same(
         await filled(history)
         await compacting.compact(history, copied)
         assert beside(folder) == {"history"}
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_a_copy_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -289,7 +291,7 @@ async def test_a_copy_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert folder.stat().st_ino == inode
         assert beside(folder) == {"history"}
         await history.append(note(1))
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_a_copy_that_is_not_the_same_is_not_used(tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ async def test_a_copy_that_is_not_the_same_is_not_used(tmp_path: Path) -> None:
         with pytest.raises(HistoryDamaged, match="by_topic"):
             await compacting.compact(history, copy)
         await history.append(note(1))
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_who_gives_up_waiting_leaves_the_history_whole(tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ async def test_who_gives_up_waiting_leaves_the_history_whole(tmp_path: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await compaction
         assert beside(folder) == {"history"}
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_no_room_is_said_before_anything_is_done(
@@ -357,17 +359,17 @@ async def test_a_stopped_store_is_compacted_and_the_next_start_says_so(tmp_path:
     assert done["bytes_after"] < done["bytes_before"] * 0.8
     assert beside(tmp_path / "history") == {"history", "lock"}
     stored = StoredHistory(tmp_path / "history")
-    last = stored.last()
+    last = stored.queries.last()
     assert last is not None
     assert last.seq == head
     stored.close()
     told: list[Any] = []
     async with opened(tmp_path / "history", on_commit=told.extend) as history:
-        last = history.last()
+        last = history.queries.last()
         assert last is not None
         assert (last.seq, last.type, last.data) == (head + 1, "compacted", done)
         assert told == [last]
-        assert history.verify().ok
+        assert verify(history.environment).ok
     async with opened(tmp_path / "history") as history:
         assert history.head_seq == head + 1
 
@@ -422,7 +424,7 @@ async def test_who_opens_it_in_the_middle_of_an_exchange_gets_one_store_and_not_
 
     monkeypatch.setattr(lmdb, "open", open_and_exchange)
     stored = StoredHistory(folder)
-    last = stored.last()
+    last = stored.queries.last()
     stored.close()
     assert last is not None
     assert (last.seq, times) == (1, 2)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import HistoryDamaged
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import History
 from lightagentd.events.model import decode
 from lightagentd.events.queries import Filter, StoredHistory
@@ -75,12 +76,12 @@ async def test_a_store_of_version_1_becomes_what_this_version_would_have_stored(
     before = dump_version_1(folder)
     async with opened(folder, progress=told.append) as history:
         assert history.environment.version == SCHEMA_VERSION
-        last = history.last()
+        last = history.queries.last()
         assert last is not None
         assert (last.topic, last.type) == ("daemon.history", "migrated")
         assert last.data == {"from_version": 1, "to_version": SCHEMA_VERSION}
-        assert history.verify().ok
-        assert history.select(Filter(tool="skill"))
+        assert verify(history.environment).ok
+        assert history.queries.select(Filter(tool="skill"))
     assert "schema version 2" in told[0]
     stored = dump(folder)
     assert stored[EVENTS][:EVENTS_OF_VERSION_1] == before
@@ -102,8 +103,8 @@ async def test_a_migration_that_is_killed_goes_on_with_the_next_start(folder: Pa
     )
     assert done.returncode == -signal.SIGKILL
     async with opened(folder) as history:
-        assert history.verify().ok
-        assert len(history.select(Filter(topic="daemon.history"))) == 1
+        assert verify(history.environment).ok
+        assert len(history.queries.select(Filter(topic="daemon.history"))) == 1
     stored = dump(folder)
     assert indexed_anew(stored[EVENTS]) == {name: stored[name] for name in INDEXES}
 
@@ -124,8 +125,10 @@ def test_it_is_read_without_being_migrated_also_after_a_kill(folder: Path) -> No
         try:
             assert "by_field" not in stored.environment.db
             assert stored.environment.version == 1
-            assert stored.verify().ok
-            return stored.select(Filter(tool="skill"), limit=100), stored.newest(Filter(type="message"), 100)
+            assert verify(stored.environment).ok
+            return stored.queries.select(Filter(tool="skill"), limit=100), stored.queries.newest(
+                Filter(type="message"), 100
+            )
         finally:
             stored.close()
 
@@ -150,4 +153,4 @@ async def test_the_map_grows_while_it_migrates(folder: Path, monkeypatch: pytest
     size_bytes = (folder / "data.mdb").stat().st_size
     monkeypatch.setattr("lightagentd.events.store.layout.INITIAL_MAP_BYTES", size_bytes)
     async with opened(folder) as history:
-        assert history.verify().ok
+        assert verify(history.environment).ok

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import HistoryDamaged, NotFound
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event, decode, within
 from lightagentd.events.queries import Filter
@@ -52,7 +53,7 @@ async def prune(
 
 async def sweep(history: History) -> list[Event]:
     found: list[Event] = []
-    for part in retention.parts(history.state("prunings")):
+    for part in retention.parts(history.queries.state("prunings")):
         if retention.needs_sweep(history.environment, part):
             found += await history.appending(partial(retention.sweep, history.environment, part))
     return found
@@ -60,7 +61,7 @@ async def sweep(history: History) -> list[Event]:
 
 def check(history: History) -> list[int]:
     """The chain verifies, and the indexes have what is there and nothing else; gives the stored numbers."""
-    verification = history.verify()
+    verification = verify(history.environment)
     assert verification.ok, verification
     environment = history.environment
     wanted: dict[str, set[bytes]] = {name: set() for name in INDEXES}
@@ -78,7 +79,7 @@ async def test_old_events_go_whole_and_the_chain_begins_behind_them(tmp_path: Pa
     async with opened(tmp_path / "history") as history:
         for number in range(10):
             await history.append(event(tool="bash", n=number))
-        sixth = history.range(6, 1)[0]
+        sixth = history.queries.range(6, 1)[0]
         [pruned] = await prune(history, 6)
         assert (pruned.topic, pruned.type, pruned.seq) == ("daemon.history", "pruned", 11)
         assert pruned.data == {
@@ -91,8 +92,8 @@ async def test_old_events_go_whole_and_the_chain_begins_behind_them(tmp_path: Pa
         }
         assert history.environment.anchor() == (6, sixth.hash)
         assert check(history) == [7, 8, 9, 10, 11]
-        assert [one.seq for one in history.select(Filter(tool="bash"))] == [7, 8, 9, 10]
-        assert history.state("prunings") == {}
+        assert [one.seq for one in history.queries.select(Filter(tool="bash"))] == [7, 8, 9, 10]
+        assert history.queries.state("prunings") == {}
         assert await prune(history, 6) == []
     async with opened(tmp_path / "history") as history:
         assert check(history) == [7, 8, 9, 10, 11]
@@ -111,10 +112,10 @@ async def test_messages_of_sessions_that_exist_stay_with_their_hash(tmp_path: Pa
         await history.append(event("session.created", "created", session="ses_1"), changes=[SESSION])
         for number in range(6):
             await history.append(message(("ses_1", "gone")[number % 2], number), event())
-        before = history.messages("ses_1")
+        before = history.queries.messages("ses_1")
         [pruned] = await prune(history)
         assert check(history) == [2, 6, 10, pruned.seq]
-        assert history.messages("ses_1") == before
+        assert history.queries.messages("ses_1") == before
         assert [tuple(pair) for pair in (pruned.data or {})["kept"]] == [
             (one.seq, one.hash) for one in before
         ]
@@ -122,7 +123,7 @@ async def test_messages_of_sessions_that_exist_stay_with_their_hash(tmp_path: Pa
         # The next pass keeps what says so as long as it counts.
         [second] = await prune(history)
         assert check(history) == [2, 6, 10, pruned.seq, second.seq]
-        assert history.verify().ok
+        assert verify(history.environment).ok
 
 
 async def test_a_deletion_has_the_kept_events_swept_away(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ async def test_a_deletion_has_the_kept_events_swept_away(tmp_path: Path) -> None
         gone = Change(state="sessions", key="ses_1", value=None)
         [deleted] = await history.erase("ses_1", tombstone, changes=[gone])
         assert (deleted.data or {})["erased_events"] == 3
-        assert history.verify().ok
+        assert verify(history.environment).ok
         await prune(history, deleted.seq)
         # What says that the data were erased stays as long as there are headers without data.
         assert deleted.seq in check(history)
@@ -149,8 +150,12 @@ async def test_a_deletion_has_the_kept_events_swept_away(tmp_path: Path) -> None
             check(history)
         left = check(history)
         assert deleted.seq not in left
-        assert [one.data["content"] for one in history.messages("ses_2") if one.data] == ["1", "3", "5"]
-        assert history.select(Filter(session="ses_1")) == []
+        assert [one.data["content"] for one in history.queries.messages("ses_2") if one.data] == [
+            "1",
+            "3",
+            "5",
+        ]
+        assert history.queries.select(Filter(session="ses_1")) == []
     async with opened(tmp_path / "history") as history:
         assert check(history) == left
 
@@ -243,7 +248,7 @@ async def test_what_was_tampered_with_is_not_removed(tmp_path: Path, seq: int) -
         assert history.environment.entries() == 6
         assert history.environment.anchor()[0] == 0
         await history.append(event())
-        assert history.verify().first_bad_seq == seq
+        assert verify(history.environment).first_bad_seq == seq
 
 
 async def test_a_missing_event_stops_retention(tmp_path: Path) -> None:
@@ -274,7 +279,7 @@ async def test_a_kept_event_that_was_tampered_with_is_not_swept_away(tmp_path: P
     async with opened(tmp_path / "history") as history:
         with pytest.raises(HistoryDamaged, match="event 2 was altered"):
             await sweep(history)
-        assert not history.verify().ok
+        assert not verify(history.environment).ok
 
 
 async def test_reading_copes_with_events_that_go_meanwhile(tmp_path: Path) -> None:
@@ -285,10 +290,10 @@ async def test_reading_copes_with_events_that_go_meanwhile(tmp_path: Path) -> No
         bounds = Bounds(reason="size", to_seq=history.head_seq)
         found = 0
         while await history.appending(partial(retention.prune, history.environment, bounds)):
-            found += len(history.select(Filter(session="ses_2"), limit=1000))
-            assert len(history.messages("ses_1")) == 400
-            assert history.newest(Filter(), 5)
-        assert history.select(Filter(trace="trace_1")) == []
+            found += len(history.queries.select(Filter(session="ses_2"), limit=1000))
+            assert len(history.queries.messages("ses_1")) == 400
+            assert history.queries.newest(Filter(), 5)
+        assert history.queries.select(Filter(trace="trace_1")) == []
         check(history)
 
 
@@ -312,8 +317,8 @@ async def test_an_erased_session_leaves_the_index_of_fields(tmp_path: Path) -> N
         await history.erase("ses_1", event("session.deleted", "deleted", session="ses_1"))
         check(history)
         for wanted in (Filter(tool="bash"), Filter(effect="change"), Filter(decision="ask")):
-            assert [one.seq for one in history.select(wanted)] == [2]
-        assert [one.seq for one in history.select(Filter(type="note"))] == [1, 2]
+            assert [one.seq for one in history.queries.select(wanted)] == [2]
+        assert [one.seq for one in history.queries.select(Filter(type="note"))] == [1, 2]
 
 
 async def test_the_state_of_a_part_is_gone_with_its_last_kept_event(tmp_path: Path) -> None:
@@ -321,9 +326,9 @@ async def test_the_state_of_a_part_is_gone_with_its_last_kept_event(tmp_path: Pa
         await history.append(message("ses_1", 1), changes=[SESSION])
         await history.append(event())
         await prune(history)
-        assert list(history.state("prunings")) == [f"{1:020d}"]
+        assert list(history.queries.state("prunings")) == [f"{1:020d}"]
         await history.append(changes=[Change(state="sessions", key="ses_1", value=None)])
         await sweep(history)
         with pytest.raises(NotFound):
-            history.state_of("prunings", f"{1:020d}")
+            history.queries.state_of("prunings", f"{1:020d}")
         assert sorted(check(history)) == [3, 4]

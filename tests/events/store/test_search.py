@@ -96,7 +96,7 @@ def filters(draw: st.DrawFn) -> Filter:
 
 
 def walked(stored: StoredHistory, wanted: Filter) -> list[Event]:
-    return [event for event in stored.range(1, 10_000) if wanted.wants(event)]
+    return [event for event in stored.queries.range(1, 10_000) if wanted.wants(event)]
 
 
 def searched(stored: StoredHistory, wanted: Filter, *, limit: int, backwards: bool) -> list[Event]:
@@ -104,7 +104,7 @@ def searched(stored: StoredHistory, wanted: Filter, *, limit: int, backwards: bo
     found: list[Event] = []
     position = LAST_SEQ if backwards else 1
     while position:
-        part = stored.slice(wanted, position, limit=limit, backwards=backwards)
+        part = stored.queries.slice(wanted, position, limit=limit, backwards=backwards)
         assert len(part.events) <= limit
         assert part.next_seq == 0 or (part.next_seq < position if backwards else part.next_seq > position)
         found += [event for event, _ in part.events]
@@ -121,7 +121,7 @@ async def fill(folder: Path, new: list[NewEvent], gone: set[int], erased: str) -
 
         def remove() -> None:
             with history.environment.env.begin(write=True) as txn:
-                for event in history.range(1, 10_000):
+                for event in history.queries.range(1, 10_000):
                     if event.seq in gone:
                         records.remove(history.environment, txn, event)
 
@@ -156,8 +156,8 @@ def test_it_finds_what_a_walk_finds(
             expected = walked(stored, wanted)
             for backwards in (False, True):
                 assert searched(stored, wanted, limit=limit, backwards=backwards) == expected
-            assert stored.select(wanted, limit=limit) == expected[:limit]
-            assert stored.newest(wanted, limit) == expected[-limit:]
+            assert stored.queries.select(wanted, limit=limit) == expected[:limit]
+            assert stored.queries.newest(wanted, limit) == expected[-limit:]
     finally:
         stored.close()
 
@@ -169,14 +169,14 @@ async def test_a_text_is_found_whatever_json_and_the_case_of_letters_make_of_it(
             found = {
                 event.data["text"]
                 for wanted in (text, text.upper(), text.casefold())
-                for event in history.select(Filter(text=wanted))
+                for event in history.queries.select(Filter(text=wanted))
                 if event.data
             }
             assert text in found
-        assert [event.seq for event in history.select(Filter(text="strasse"))] == [2, 3]
-        assert [event.seq for event in history.select(Filter(text="SS"))] == [2, 3, 5]
-        assert [event.seq for event in history.select(Filter(text='"hi"'))] == [1]
-        assert history.select(Filter(text='text":"say')) == []
+        assert [event.seq for event in history.queries.select(Filter(text="strasse"))] == [2, 3]
+        assert [event.seq for event in history.queries.select(Filter(text="SS"))] == [2, 3, 5]
+        assert [event.seq for event in history.queries.select(Filter(text='"hi"'))] == [1]
+        assert history.queries.select(Filter(text='text":"say')) == []
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on(
 ) -> None:
     monkeypatch.setattr(search, "SLICE_S", 0.0)
     wanted = Filter(text="number 2999")
-    part = stored.slice(wanted, 1)
+    part = stored.queries.slice(wanted, 1)
     assert (part.events, part.next_seq) == ([], search._LOOK_EVERY + 1)
     for backwards in (False, True):
         assert [event.seq for event in searched(stored, wanted, limit=9, backwards=backwards)] == [3000]
@@ -259,7 +259,7 @@ def test_a_join_that_agrees_on_nothing_ends_when_its_time_is_over(
     monkeypatch.setattr(search, "SLICE_S", 0.0)
     monkeypatch.setattr(search, "_LOOK_EVERY", 1)
     wanted = Filter(session="ses_0", tool="bash")
-    first = stored.slice(wanted, 1)
+    first = stored.queries.slice(wanted, 1)
     assert first.events == []
     assert 1 < first.next_seq < 3000
     for backwards in (False, True):
@@ -267,11 +267,11 @@ def test_a_join_that_agrees_on_nothing_ends_when_its_time_is_over(
 
 
 def test_a_slice_ends_once_it_has_read_enough(stored: StoredHistory, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = stored.slice(Filter(), 1, limit_bytes=2000)
+    part = stored.queries.slice(Filter(), 1, limit_bytes=2000)
     assert sum(size_bytes for _, size_bytes in part.events[:-1]) < 2000
     assert part.next_seq == len(part.events) + 1
     monkeypatch.setattr(search, "BATCH_BYTES", 2000)
-    nothing = stored.slice(Filter(text="number 2999"), 1)
+    nothing = stored.queries.slice(Filter(text="number 2999"), 1)
     assert nothing.events == []
     assert 1 < nothing.next_seq < 20
 
@@ -285,14 +285,14 @@ def test_others_read_and_write_between_the_slices_of_a_long_search(tmp_path: Pat
             def scan() -> int:
                 rounds = 0
                 while not stop.is_set():
-                    assert history.newest(Filter(text="nowhere")) == []
+                    assert history.queries.newest(Filter(text="nowhere")) == []
                     rounds += 1
                 return rounds
 
             scanning = asyncio.create_task(asyncio.to_thread(scan))
             for number in range(20):
                 await history.append(note(number))
-                assert history.last() is not None
+                assert history.queries.last() is not None
             stop.set()
             assert await scanning
 
@@ -305,8 +305,8 @@ async def test_many_topics_below_one_are_found_without_their_index(
     monkeypatch.setattr(search, "_MOST_TOPICS", 5)
     async with opened(tmp_path / "history") as history:
         await history.append(*(note(number, topic=f"tool.t{number}") for number in range(20)), note(20))
-        assert [event.seq for event in history.select(Filter(topic="tool"))] == list(range(1, 21))
-        assert [event.seq for event in history.newest(Filter(topic="tool.t7"))] == [8]
+        assert [event.seq for event in history.queries.select(Filter(topic="tool"))] == list(range(1, 21))
+        assert [event.seq for event in history.queries.newest(Filter(topic="tool.t7"))] == [8]
 
 
 async def test_a_clock_that_was_set_back_far_hides_nothing(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ async def test_a_clock_that_was_set_back_far_hides_nothing(tmp_path: Path) -> No
         ):
             for until_us in (0, 500_000, 2_000_000, 10_000_000_000, 30_000_000_000, 1 << 99, -(1 << 99)):
                 wanted = Filter(since_us=since_us, until_us=until_us)
-                expected = [event for event in history.range() if wanted.wants(event)]
-                assert history.select(wanted) == history.newest(wanted) == expected
+                expected = [event for event in history.queries.range() if wanted.wants(event)]
+                assert history.queries.select(wanted) == history.queries.newest(wanted) == expected
 
 
 async def test_a_store_that_does_not_know_its_clock_measures_it_once(tmp_path: Path) -> None:
@@ -348,7 +348,10 @@ async def test_a_store_that_does_not_know_its_clock_measures_it_once(tmp_path: P
             with environment.env.begin(write=True) as txn:
                 txn.delete(clock._KEY, db=environment.db["meta"])
             assert known() is None
-            assert [event.time_us for event in history.select(Filter(since_us=8_000))] == [9_000, 8_000]
+            assert [event.time_us for event in history.queries.select(Filter(since_us=8_000))] == [
+                9_000,
+                8_000,
+            ]
             assert list(clock.measure(environment)) == [4]
             assert list(clock.measure(environment)) == []
 
@@ -369,9 +372,9 @@ def test_a_store_of_version_1_answers_every_query(tmp_path: Path) -> None:
             Filter(decision="allow", topic="agent"),
             Filter(caller=0),
             Filter(text="CHECK disk"),
-            Filter(since_us=stored.range(30, 1)[0].time_us),
+            Filter(since_us=stored.queries.range(30, 1)[0].time_us),
         ):
             assert searched(stored, wanted, limit=5, backwards=True) == walked(stored, wanted)
-        assert len(stored.newest(Filter(type="intent"))) == 2
+        assert len(stored.queries.newest(Filter(type="intent"))) == 2
     finally:
         stored.close()

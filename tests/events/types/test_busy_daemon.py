@@ -110,7 +110,7 @@ async def live(test: Scripted) -> None:
 
 def everything(paths: Paths) -> list[Event]:
     with contextlib.closing(StoredHistory(paths.history)) as stored:
-        return stored.select(Filter(), limit=100_000)
+        return stored.queries.select(Filter(), limit=100_000)
 
 
 async def test_all_that_a_busy_daemon_stored_is_as_declared(paths: Paths) -> None:

@@ -86,7 +86,7 @@ async def ask(approvals: Approvals, history: History, bound: Bound = BOUND, **mo
 
 
 def events(history: History) -> list[str]:
-    return [event.type for event in history.select(Filter(topic="approval"), limit=1000)]
+    return [event.type for event in history.queries.select(Filter(topic="approval"), limit=1000)]
 
 
 @pytest.mark.parametrize("field", OTHERWISE)
@@ -143,7 +143,7 @@ async def test_an_approval_is_used_once(history: History, paths: Paths) -> None:
     with pytest.raises(ApprovalRequired, match="used"):
         await approvals.use(approval.id, BOUND, "call_1", INTENT)
     assert events(history) == ["requested", "granted", "used"]
-    assert len(history.select(Filter(topic="agent.tool_dispatch"))) == 1
+    assert len(history.queries.select(Filter(topic="agent.tool_dispatch"))) == 1
     again = await loaded(history, paths)
     assert again.get(approval.id).state is State.USED
     with pytest.raises(ApprovalRequired):
@@ -162,7 +162,7 @@ async def test_what_is_about_to_run_must_be_what_was_approved(
     with pytest.raises(ApprovalMismatch):
         await approvals.use(approval.id, BOUND, "call_2", INTENT)
     assert "used" not in events(history)
-    assert not history.select(Filter(topic="agent.tool_dispatch"))
+    assert not history.queries.select(Filter(topic="agent.tool_dispatch"))
 
 
 @pytest.mark.parametrize("field", [*OTHERWISE, "digest", "state"])
@@ -173,7 +173,7 @@ async def test_a_record_that_was_changed_in_the_store_is_of_no_use(
     approval = await ask(approvals, history)
     await approvals.answer(approval.id, grant=True, uid=0)
     value = {**OTHERWISE, "digest": "0" * 64, "state": "waiting"}[field]
-    stored = history.state_of("approvals", approval.id)
+    stored = history.queries.state_of("approvals", approval.id)
     await history.append(changes=[Change(state="approvals", key=approval.id, value={**stored, field: value})])
     with pytest.raises(ApprovalMismatch):
         await approvals.use(approval.id, BOUND, "call_1", INTENT)
@@ -257,7 +257,7 @@ async def test_a_start_closes_what_cannot_go_on(history: History, paths: Paths) 
     assert again.get(lost.id).state is State.LAPSED
     assert again.get(secret.id).state is State.LAPSED
     assert "memory" in again.get(secret.id).note
-    assert "sk-a" not in str(history.state("approvals"))
+    assert "sk-a" not in str(history.queries.state("approvals"))
     assert events(history) == ["requested"] * 3 + ["lapsed"] * 3
 
 
@@ -290,10 +290,10 @@ async def test_a_secret_anywhere_keeps_the_question_out_of_the_store(
         more, bound = {}, replace(BOUND, cwd=f"/{secret}")
     approval = await ask(approvals, history, bound, **more)
     assert approval.volatile
-    assert secret not in str(history.state("approvals"))
+    assert secret not in str(history.queries.state("approvals"))
     await approvals.answer(approval.id, grant=True, uid=0)
     await approvals.use(approval.id, bound, "call_1", INTENT)
-    assert secret not in str([event.data for event in history.range(limit=1000)])
+    assert secret not in str([event.data for event in history.queries.range(limit=1000)])
 
 
 async def test_bytes_that_are_no_text_keep_the_question_out_of_the_store(
@@ -315,7 +315,7 @@ async def test_a_volatile_digest_cannot_be_made_with_the_stored_key(history: His
     key = (paths.state / "approvals.key").read_bytes()
     guesses = {replace(bound, args={"pin": f"{pin:04}"}).digest(key) for pin in range(10_000)}
     assert approval.digest not in guesses
-    stored = history.state_of("approvals", approval.id)
+    stored = history.queries.state_of("approvals", approval.id)
     assert (stored["args"], stored["preview"], stored["expected"]) == ({"pin": HIDDEN}, "", {})
     assert (approval.preview, approval.expected) == ("1234", {"pin": "1234"})
 

@@ -69,7 +69,7 @@ class Kind:
         return await store.answer(question_id, "a", uid=uid)
 
     def events(self) -> list[str]:
-        return [event.type for event in self.history.select(Filter(topic=self.noun), limit=1000)]
+        return [event.type for event in self.history.queries.select(Filter(topic=self.noun), limit=1000)]
 
 
 @pytest.fixture(params=["approval", "input"])
@@ -127,7 +127,7 @@ async def test_one_that_expired_while_nothing_ran_is_stored_so(kind: Kind) -> No
     asked = await kind.ask(await kind.loaded(timeout_s=0.01))
     await asyncio.sleep(0.02)
     await kind.loaded()
-    assert kind.history.state_of(kind.state, asked.id)["state"] == "expired"
+    assert kind.history.queries.state_of(kind.state, asked.id)["state"] == "expired"
 
 
 async def test_one_that_nobody_waits_for_is_listed_as_expired_and_stored_so(kind: Kind) -> None:
@@ -139,7 +139,7 @@ async def test_one_that_nobody_waits_for_is_listed_as_expired_and_stored_so(kind
     assert (store.open_ones(), store.waiting) == ([], 0)
     assert store.is_open(asked.id) is (kind.noun == "input"), "that nobody answered is an answer, too"
     await store.expire()
-    assert kind.history.state_of(kind.state, asked.id)["state"] == "expired"
+    assert kind.history.queries.state_of(kind.state, asked.id)["state"] == "expired"
     with pytest.raises(LightagentError, match="expired"):
         await kind.answer(store, asked.id)
     assert kind.events() == ["requested", "expired"]
@@ -163,7 +163,7 @@ async def test_a_broken_record_is_dropped_and_keeps_nobody_from_starting(kind: K
         )
     await kind.history.append(changes=changes)
     assert (await kind.loaded()).all() == []
-    assert kind.history.state(kind.state) == {}
+    assert kind.history.queries.state(kind.state) == {}
 
 
 async def test_of_the_closed_ones_the_newest_are_kept(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ async def test_of_the_closed_ones_the_newest_are_kept(kind: Kind, monkeypatch: p
             await kind.answer(store, ids[-1])
         events, changes = store.lapse(ids[-1], "gone")
         await kind.history.append(*events, changes=changes)
-    assert sorted(kind.history.state(kind.state)) == sorted(ids[3:])
+    assert sorted(kind.history.queries.state(kind.state)) == sorted(ids[3:])
     assert store.find(ids[0]) is None
 
 

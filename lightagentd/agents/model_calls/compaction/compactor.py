@@ -68,12 +68,12 @@ class Stored:
 def stored_conversation(history: History, session: str) -> Stored:
     """The messages sent to a session's model, read from the history. Raises StorageError."""
     try:
-        compacted = history.state_of(_STATE, session)
+        compacted = history.queries.state_of(_STATE, session)
     except NotFound:
-        return Stored(summary=None, events=history.messages(session))
+        return Stored(summary=None, events=history.queries.messages(session))
     return Stored(
         summary=message_of(str(compacted["summary"]), str(compacted["summarized_by"])),
-        events=history.messages(session, int(compacted["from_seq"])),
+        events=history.queries.messages(session, int(compacted["from_seq"])),
     )
 
 

@@ -185,7 +185,7 @@ class Ledger:
 
     def load(self) -> None:
         """Read which turns are stored. Raises StorageError."""
-        stored = self.history.state_below(_STATE, "turn/")
+        stored = self.history.queries.state(_STATE, "turn/")
         rows = [Row.from_dict(key, value) for key, value in stored.items()]
         self._turns = dict.fromkeys(row.key for row in sorted(rows, key=lambda row: row.updated_us))
 
@@ -194,7 +194,7 @@ class Ledger:
         row = self._rows.get(key)
         if row is None:
             try:
-                row = Row.from_dict(key, self.history.state_of(_STATE, key))
+                row = Row.from_dict(key, self.history.queries.state_of(_STATE, key))
             except NotFound:
                 row = Row(key=key)
             self._rows[key] = row
@@ -213,7 +213,7 @@ class Ledger:
 
     async def rows(self, scope: str) -> list[Row]:
         """All usage in one kind of scope, ordered by key. Raises StorageError."""
-        stored = await asyncio.to_thread(self.history.state_below, _STATE, f"{scope}/")
+        stored = await asyncio.to_thread(self.history.queries.state, _STATE, f"{scope}/")
         return self._with_newer(scope, stored)
 
     def _with_newer(self, scope: str, stored: Mapping[str, Mapping[str, Any]]) -> list[Row]:
@@ -270,7 +270,7 @@ class Ledger:
         old = [
             row.key
             for scope in ("day", "owner_day")
-            for row in self._with_newer(scope, self.history.state_below(_STATE, f"{scope}/"))
+            for row in self._with_newer(scope, self.history.queries.state(_STATE, f"{scope}/"))
             if row.name.partition("/")[0] < first
         ]
         for key in old:

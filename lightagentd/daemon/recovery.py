@@ -82,16 +82,16 @@ class Recovery:
         if tail is None or (not self._crashed_at and tail.ok):
             return
         left = [agent.left for agent in registry.agents.values()]
-        waiting_inputs = len(registry.inputs.open_ones())
+        waiting_inputs = len(registry.inputs.questions.open_ones())
         interrupted = sum(each.interrupted for each in left) + registry.ended_turns
         recovered = HistoryRecovered(
-            message=self._sentence(tail, interrupted, registry.approvals.waiting, waiting_inputs),
+            message=self._sentence(tail, interrupted, registry.approvals.questions.waiting, waiting_inputs),
             tail_events=tail.events,
             interrupted_turns=interrupted,
             unknown_calls=self._closed_calls,
             requeued_turns=sum(each.requeued for each in left),
             waiting_turns=sum(each.waiting for each in left),
-            approvals=registry.approvals.waiting,
+            approvals=registry.approvals.questions.waiting,
             inputs=waiting_inputs,
             watches=len(registry.watches.records),
         )

@@ -150,7 +150,7 @@ async def test_a_cancel_while_the_question_is_stored_leaves_nothing_waiting(
         monkeypatch.setattr(store, "request", cancelled)
         events = await test.prompt(session)
         assert events[-1]["code"] == "cancelled"
-        assert store.waiting == 0
+        assert store.questions.waiting == 0
         assert [value["state"] for value in test.daemon.history.queries.state("approvals").values()] == [
             "lapsed"
         ]
@@ -164,11 +164,11 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
         turn = await test.agent.prompt(session, "go")
         question = await asked(test)
         store = test.daemon.registry.approvals
-        lapsed, changes = store.lapse(question.id, "Its turn ends.")
+        lapsed, changes = store.questions.lapse(question.id, "Its turn ends.")
         assert test.daemon.history.queries.state_of("approvals", question.id)["state"] == "waiting"
         with pytest.raises(ApprovalClosed, match="has lapsed"):
             await store.answer(question.id, grant=True, uid=ME.uid)
-        assert store.open_ones() == []
+        assert store.questions.open_ones() == []
         await test.daemon.history.append(*lapsed, changes=changes)
         await turn.over.wait()
         assert [event.type for event in test.stored(topic="approval")] == ["requested", "lapsed"]
@@ -457,7 +457,7 @@ async def test_a_stored_state_of_granted_alone_grants_nothing(paths: Paths) -> N
                     )
                 ]
             )
-            assert test.daemon.registry.approvals.get(question.id).state is State.WAITING
+            assert test.daemon.registry.approvals.questions.get(question.id).state is State.WAITING
             await test.daemon.service.approvals.deny(ME, question.id, "")
             await turn.end()
         assert lines(out) == []

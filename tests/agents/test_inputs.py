@@ -131,7 +131,7 @@ async def test_what_is_none_of_the_choices_is_refused_and_the_question_stays(pat
             with pytest.raises(InvalidArgument, match="none of the choices") as refused:
                 await test.daemon.registry.inputs.answer(asked.id, text, uid=ME)
             assert "2 (3)" in refused.value.suggestion
-            assert test.daemon.registry.inputs.get(asked.id).state == "waiting"
+            assert test.daemon.registry.inputs.questions.get(asked.id).state == "waiting"
         assert kinds(test) == ["requested"]
 
 
@@ -241,14 +241,14 @@ async def test_an_emergency_stop_withdraws_every_question(paths: Paths) -> None:
 async def check_withdrawn(test: Scripted, session: Session, asked: str) -> None:
     """The question lapsed, its call has one result, and the session goes on."""
     inputs = test.daemon.registry.inputs
-    assert inputs.get(asked).state == "lapsed"
+    assert inputs.questions.get(asked).state == "lapsed"
     with pytest.raises(InputClosed, match="has lapsed"):
         await inputs.answer(asked, "too late", uid=ME)
     assert kinds(test) == ["requested", "lapsed"]
     assert [(end["call_id"], end["result"]) for end in ends(test)] == [
         (intents(test)[0]["call_id"], "cancelled")
     ]
-    assert not inputs.open_ones()
+    assert not inputs.questions.open_ones()
     assert not test.daemon.history.queries.state("turns")
     events = await test.prompt(session)
     assert events[-1]["text"] == "again"
@@ -263,9 +263,13 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
             await test.daemon.service.sessions.delete(CALLER, session.id, confirmed=True)
             assert (await events)[-1]["code"] == "cancelled"
         inputs = test.daemon.registry.inputs
-        assert (inputs.all(), inputs.open_ones(), inputs.of_session(session.id)) == ([], [], [])
+        assert (
+            inputs.questions.all(),
+            inputs.questions.open_ones(),
+            inputs.questions.of_session(session.id),
+        ) == ([], [], [])
         with pytest.raises(InputNotFound):
-            inputs.get(asked.id)
+            inputs.questions.get(asked.id)
         assert kinds(test) == ["requested", "lapsed"]
         assert not [event for event in test.stored(topic="input") if event.data]
         assert verify(test.daemon.history.environment).ok
@@ -279,10 +283,10 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
             inputs = test.daemon.registry.inputs
             lapsed, changes = inputs.lapse(asked.id, "Its turn ends.")
             assert test.daemon.history.queries.state_of("inputs", asked.id)["state"] == "waiting"
-            assert inputs.get(asked.id).state == "lapsed"
+            assert inputs.questions.get(asked.id).state == "lapsed"
             with pytest.raises(InputClosed, match="has lapsed"):
                 await inputs.answer(asked.id, "too late", uid=ME)
-            assert inputs.of_session(session.id) == []
+            assert inputs.questions.of_session(session.id) == []
             await test.daemon.history.append(*lapsed, changes=changes)
             await events
         assert kinds(test) == ["requested", "lapsed"]

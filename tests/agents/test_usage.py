@@ -315,7 +315,7 @@ async def test_the_room_for_calls_is_the_same_after_a_restart(paths: Paths) -> N
         session = test.agent.sessions[session.id]
         for _ in range(2):
             await test.daemon.service.approvals.approve(CALLER, (await asked(test)).id, "")
-            await until(lambda: test.daemon.registry.approvals.waiting == 0)
+            await until(lambda: test.daemon.registry.approvals.questions.waiting == 0)
         await until(lambda: session.running is None)
         assert lines(out) == ["ran", "ran"]
         assert test.stored(topic="agent.error")[-1].type == "budget_exceeded"

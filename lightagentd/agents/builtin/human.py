@@ -97,8 +97,8 @@ class Human(Tool):
             choices=args.choices,
             timeout_s=args.timeout_s,
         )
-        await self._inputs.ask(asked, changes=ctx.origin.asks(asked.id))
-        return answer_result(await answer_to(self._inputs, asked.id, ctx.origin, ctx.stream))
+        await self._inputs.questions.ask(asked, changes=ctx.origin.asks(asked.id))
+        return answer_result(await answer_to(self._inputs.questions, asked.id, ctx.origin, ctx.stream))
 
 
 def answer_result(found: Input) -> Result:

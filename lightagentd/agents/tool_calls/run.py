@@ -53,6 +53,7 @@ from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.approvals import granted
 from lightagentd.policy.questions.asked import AllQuestions, is_input
 from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
@@ -169,15 +170,15 @@ class ToolRun:
             if ruling.decision is Decision.ASK:
                 await self._ask(ruling)
         if self._waits_for:
-            approvals = self._dispatcher.asked.approvals
-            self._granted = await answer_to(approvals, self._waits_for, self._origin, self._stream)
+            questions = self._dispatcher.asked.approvals.questions
+            self._granted = granted(await answer_to(questions, self._waits_for, self._origin, self._stream))
             ruling = self._decide()  # it may have changed while a person was asked
         if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and self._granted is None):
             raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
 
     def _resume_approval(self) -> None:
         """Take the call from the approval that an earlier run of the daemon asked for."""
-        asked = self._dispatcher.asked.approvals.get(self._waits_for)
+        asked = self._dispatcher.asked.approvals.questions.get(self._waits_for)
         self._what |= {"call_id": asked.call_id, "decision": Decision.ASK.value}
         self._what |= {"rule": asked.rule, "approval": asked.id}
         self._ready = resumed(self._call, asked, self._toolbox)
@@ -189,7 +190,7 @@ class ToolRun:
         Its arguments are not checked again: the stored question has all that matters. Raises LightagentError
         for a damaged record, which nobody can answer.
         """
-        asked = self._dispatcher.asked.inputs.get(self._waits_for)
+        asked = self._dispatcher.asked.inputs.questions.get(self._waits_for)
         action = self._toolbox.by_function(self._call.name)
         if (action.tool, action.name) != (TOOL, ACTION):
             raise Input.not_found(self._waits_for)
@@ -308,7 +309,7 @@ class ToolRun:
 
     def _abandon(self) -> None:
         dispatcher = self._dispatcher
-        events, changes = dispatcher.asked.approvals.lapse(self._waits_for, "Its caller went away.")
+        events, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, "Its caller went away.")
         if events:
             dispatcher.history.append(*events, changes=changes)
 
@@ -334,7 +335,7 @@ class ToolRun:
         outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
         message = dispatcher.readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
-        lapsed, changes = dispatcher.asked.approvals.lapse(self._waits_for, err.message)
+        lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         told = turn_events.ToolResult(
@@ -377,7 +378,7 @@ class ToolRun:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
-            if origin.turn is not None and dispatcher.asked.inputs.is_open(origin.turn.waits_for):
+            if origin.turn is not None and dispatcher.asked.inputs.questions.is_open(origin.turn.waits_for):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(stopped.code, error_text(stopped), {}, started)
@@ -398,7 +399,7 @@ class ToolRun:
         if action.place is not Place.DAEMON:
             return await self._work()
         if is_input(self._waits_for):
-            inputs = dispatcher.asked.inputs
+            inputs = dispatcher.asked.inputs.questions
             found = answer_result(await answer_to(inputs, self._waits_for, self._origin, self._stream))
         else:
             inside = BuiltinContext(call_id=ready.call_id, origin=self._origin, stream=self._stream)
@@ -442,7 +443,7 @@ class ToolRun:
     def _taken(self) -> Stored:
         """What to store with the result of a call that asked a person: the turn no longer waits."""
         turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
-        if turn is None or not inputs.is_open(turn.waits_for):
+        if turn is None or not inputs.questions.is_open(turn.waits_for):
             return [], []
         lapsed, changes = inputs.taken(turn.waits_for)
         return lapsed, [*changes, *self._origin.running()]

@@ -6,7 +6,6 @@ call from one's own session is not approved for that reason. The owner may deny 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -38,8 +37,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     async def listed(self, caller: Caller, *, all_: bool = False) -> list[api.Approval]:
         """The open questions that the caller may see, oldest first; with all, also those that are over."""
         caller = await self._access.admit(caller, Operation.INSPECT)
-        await self._kept.expire()
-        found = await asyncio.to_thread(self._kept.all) if all_ else self._kept.open_ones()
+        found = await self._kept.questions.listed(closed=all_)
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
         may = await self._access.may_each(caller, Operation.APPROVE, agents)
@@ -81,7 +79,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     async def _admit_to(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
         """The approval, if the caller may see it. Raises ApprovalNotFound, PermissionDenied."""
         caller = await self._access.admit(caller, Operation.INSPECT)
-        found = self._kept.get(approval)
+        found = self._kept.questions.get(approval)
         if not sees(caller, found.owner):
             raise store.not_found(approval)
         return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found

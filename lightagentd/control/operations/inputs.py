@@ -6,7 +6,6 @@ and administrators. For others the question does not exist.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from lightagentd import api
@@ -33,8 +32,7 @@ class Inputs(Operations, interface="org.lightagent1.Inputs"):
         over.
         """
         caller = await self._access.admit(caller, Operation.INSPECT)
-        await self._kept.expire()
-        found = await asyncio.to_thread(self._kept.all) if all_ else self._kept.open_ones()
+        found = await self._kept.questions.listed(closed=all_)
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
         listed = [shown(api.Input, one) for one in found if one.agent in agents]
@@ -61,7 +59,7 @@ class Inputs(Operations, interface="org.lightagent1.Inputs"):
     async def _admit_to(self, caller: Caller, input_id: str) -> tuple[Caller, store.Input]:
         """The question, if the caller may see it. Raises InputNotFound, PermissionDenied."""
         caller = await self._access.admit(caller, Operation.INSPECT)
-        found = self._kept.get(input_id)
+        found = self._kept.questions.get(input_id)
         if not sees(caller, found.owner):
             raise store.not_found(input_id)
         return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found

@@ -18,9 +18,9 @@ from typing import Any
 from lightagentd.errors import (
     ApprovalDenied,
     ApprovalMismatch,
+    ApprovalNotFound,
     ApprovalRequired,
     LimitExceeded,
-    NotFound,
 )
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import dump_json
@@ -35,18 +35,20 @@ PREVIEW_CHARS = 64 << 10
 """A preview is cut there, and says so; the arguments are never cut."""
 
 
-class Approvals(Questions[Approval]):
-    """The store of approvals."""
+class Approvals:
+    """The store of approvals. Begin with `load()` when the history is open; there is nothing to close."""
 
     def __init__(self, history: History, *, timeout_s: float, key_file: Path) -> None:
-        super().__init__(history, Approval, timeout_s=timeout_s)
+        self.questions = Questions(history, Approval, timeout_s=timeout_s)
+        self._redactor = history.redactor
         self._key_file = key_file
         self._key = b""
         self._volatile_key = secrets.token_bytes(KEY_BYTES)
 
     async def load(self) -> None:
+        """As `Questions.load`, and read the key of the digests."""
         self._key = await asyncio.to_thread(kept_key, self._key_file)
-        await super().load()
+        await self.questions.load()
 
     def new(
         self,
@@ -73,7 +75,7 @@ class Approvals(Questions[Approval]):
                 " than a person can be asked about.",
                 suggestion="Ask for less at once.",
             )
-        begun = self._begun(owner)
+        begun = self.questions.begun(owner)
         if len(preview) > PREVIEW_CHARS:
             left = len(preview) - PREVIEW_CHARS
             preview = f"{preview[:PREVIEW_CHARS]}\n({left} more characters of this preview are left out)\n"
@@ -100,27 +102,19 @@ class Approvals(Questions[Approval]):
         changes: Sequence[Change] = (),
         granted_by: int | None = None,
     ) -> Approval:
-        """As `ask`. With `granted_by`, the caller who may approve the call, it is granted at once."""
-        granted = None if granted_by is None else _answered(approval, State.GRANTED, granted_by, "")
-        return await self.ask(approval, *before, changes=changes, answered=granted)
-
-    async def wait(self, question_id: str) -> Approval:
-        """Wait for the answer; gives the granted approval.
-
-        Raises ApprovalDenied, also when it expired; ApprovalRequired when it lapsed; Suspended when the
-        daemon stops meanwhile; ApprovalNotFound; StorageError.
-        """
-        return _granted(await super().wait(question_id))
+        """As `Questions.ask`; granted at once with `granted_by`, the caller who may approve the call."""
+        answered = None if granted_by is None else _answered(approval, State.GRANTED, granted_by, "")
+        return await self.questions.ask(approval, *before, changes=changes, answered=answered)
 
     async def answer(self, approval_id: str, *, grant: bool, uid: int, note: str = "") -> Approval:
         """Grant or deny for the person with this uid, who must be authorized. Gives the new approval.
 
         Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
-        approval = await self._answerable(approval_id)
-        note = self._history.redactor.text(note)
+        approval = await self.questions.answerable(approval_id)
+        note = self._redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
-        return await self._change(approval, _answered(approval, state, uid, note))
+        return await self.questions.change(approval, _answered(approval, state, uid, note))
 
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()
@@ -131,15 +125,15 @@ class Approvals(Questions[Approval]):
         ApprovalMismatch, ApprovalRequired when it is not granted (any more), ApprovalDenied when it expired,
         StorageError.
         """
-        approval = self._any(approval_id)
-        if approval.state is not State.GRANTED or approval_id in self._storing:
+        approval = self.questions.current(approval_id)
+        if approval.state is not State.GRANTED or not self.questions.is_stored(approval_id):
             raise ApprovalRequired(f"The approval {approval_id} is {approval.state}: it cannot be used.")
         if approval.overdue():
-            await self._expire(approval)
+            await self.questions.expire_one(approval)
             raise _over(approval)
         try:
-            stored = self._stored(approval_id)
-        except (NotFound, TypeError, KeyError, ValueError) as err:
+            stored = self.questions.records.get(approval_id)
+        except ApprovalNotFound as err:
             raise ApprovalMismatch(f"The stored record of the approval {approval_id} is broken.") from err
         key = self._volatile_key if approval.volatile else self._key
         digests = [bound.digest(key), stored.digest, approval.digest, approval.bound.digest(key)]
@@ -150,12 +144,12 @@ class Approvals(Questions[Approval]):
                 f"What is about to run is not what the approval {approval_id} was given for.",
                 suggestion="Nothing was run. Ask for the call again.",
             )
-        await self._change(approval, replace(approval, state=State.USED), *events, changes=changes)
+        await self.questions.change(approval, replace(approval, state=State.USED), *events, changes=changes)
 
     def _storable(self, value: dict[str, Any]) -> bool:
         """Whether the history stores this unchanged, without removing secrets."""
         try:
-            return bool(json.loads(dump_json(self._history.redactor.value(value))) == value)
+            return bool(json.loads(dump_json(self._redactor.value(value))) == value)
         except (TypeError, ValueError, RecursionError):
             return False
 
@@ -167,8 +161,10 @@ def _answered(approval: Approval, state: State, uid: int, note: str) -> Approval
     return replace(approval, state=state, answered_by=uid, answered_us=now_us(), note=note)
 
 
-def _granted(approval: Approval) -> Approval:
-    """The approval if it is granted. Raises ApprovalDenied or ApprovalRequired."""
+def granted(approval: Approval) -> Approval:
+    """The answered approval, if it is granted. Raises ApprovalDenied, also when it expired; ApprovalRequired
+    when it lapsed.
+    """
     if approval.state is State.GRANTED:
         return approval
     if approval.state is State.EXPIRED:

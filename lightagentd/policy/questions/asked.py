@@ -24,31 +24,30 @@ class AllQuestions:
     async def load(self) -> None:
         """Read what the last run left. Raises StorageError."""
         await self.approvals.load()
-        await self.inputs.load()
+        await self.inputs.questions.load()
 
     def suspend(self) -> None:
         """End all waiting for answers, because the daemon stops."""
-        self.approvals.suspend()
-        self.inputs.suspend()
+        self.approvals.questions.suspend()
+        self.inputs.questions.suspend()
 
     @property
     def suspended(self) -> bool:
-        return self.approvals.suspended
+        return self.approvals.questions.suspended
 
     def is_open(self, question_id: str) -> bool:
         """Whether the call still needs the question."""
-        return self._of(question_id).is_open(question_id)
+        questions = self.inputs.questions if is_input(question_id) else self.approvals.questions
+        return questions.is_open(question_id)
 
     def lapse(self, question_id: str, why: str) -> Stored:
         """Close a question whose turn ends; returns what the caller has to store."""
-        return self._of(question_id).lapse(question_id, why)
+        lapse = self.inputs.lapse if is_input(question_id) else self.approvals.questions.lapse
+        return lapse(question_id, why)
 
     def of_session(self, session: str) -> list[str]:
         """The ids of a session's questions that calls still need."""
-        return [*self.approvals.of_session(session), *self.inputs.of_session(session)]
-
-    def _of(self, question_id: str) -> Approvals | Inputs:
-        return self.inputs if is_input(question_id) else self.approvals
+        return [*self.approvals.questions.of_session(session), *self.inputs.questions.of_session(session)]
 
 
 def is_input(question_id: str) -> bool:

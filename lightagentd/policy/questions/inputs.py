@@ -77,11 +77,12 @@ class Input(Question):
         )
 
 
-class Inputs(Questions[Input]):
-    """The store of inputs."""
+class Inputs:
+    """The store of inputs. Its `questions` load them and wait."""
 
     def __init__(self, history: History, *, timeout_s: float) -> None:
-        super().__init__(history, Input, timeout_s=timeout_s)
+        self.questions = Questions(history, Input, timeout_s=timeout_s)
+        self._redactor = history.redactor
 
     def new(
         self,
@@ -100,13 +101,13 @@ class Inputs(Questions[Input]):
         Raises LimitExceeded when too many others are open.
         """
         return Input(
-            **self._begun(owner, timeout_s),
+            **self.questions.begun(owner, timeout_s),
             agent=agent,
             session=session,
             trace_id=trace_id,
             call_id=call_id,
-            question=self._history.redactor.text(question),
-            choices=tuple(map(self._history.redactor.text, choices)),
+            question=self._redactor.text(question),
+            choices=tuple(map(self._redactor.text, choices)),
         )
 
     async def answer(self, input_id: str, text: str, *, uid: int) -> Input:
@@ -116,21 +117,21 @@ class Inputs(Questions[Input]):
         With choices, `text` is one of them or its number, counted from 1; an equal text is preferred. Raises
         InputNotFound, InputClosed, InvalidArgument, StorageError.
         """
-        found = await self._answerable(input_id)
-        said = _picked(found, self._history.redactor.text(text))
+        found = await self.questions.answerable(input_id)
+        said = _picked(found, self._redactor.text(text))
         answered = replace(found, state=State.ANSWERED, answer=said, answered_by=uid, answered_us=now_us())
-        return await self._change(found, answered)
+        return await self.questions.change(found, answered)
 
     def taken(self, input_id: str) -> Stored:
         """Close the question of a call that got its result; returns what to store with it."""
-        return super().lapse(input_id, ABANDONED)
+        return self.questions.lapse(input_id, ABANDONED)
 
     def lapse(self, question_id: str, why: str) -> Stored:
         """As `Questions.lapse`, for a turn that ends before its call has a result; includes the end of the
         call.
         """
-        found = self._pending.get(question_id)
-        events, changes = super().lapse(question_id, why)
+        found = self.questions.get(question_id) if self.questions.is_open(question_id) else None
+        events, changes = self.questions.lapse(question_id, why)
         return ([*events, _call_ended(found)] if found is not None else events), changes
 
 

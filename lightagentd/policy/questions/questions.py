@@ -1,38 +1,31 @@
-"""The store of one kind of questions to people: durable, expiring, answered once, found after a restart.
+"""The questions to people of one kind: durable, expiring, answered once, found after a restart.
 
-`Questions` owns the stored state named after its kind (`approvals`, `inputs`). Each change of a question
-commits together with its event. Questions that calls still need are in memory. Times are wall-clock times,
-because a question outlives the daemon.
+`Approvals` and `Inputs` own one each, and make and answer its questions. Each change of a question commits
+together with its event. Questions that calls still need are in memory, the others in `Records`. Times are
+wall-clock times, because a question outlives the daemon.
 
-Only `answer` answers, with a uid from the kernel: no text of a model, a tool or a file can answer.
+Only `answer` of the owners answers, with a uid from the kernel: no text of a model, a tool or a file can
+answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import re
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from lightagentd.errors import LimitExceeded, NotFound
+from lightagentd.errors import LimitExceeded
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import new_id, within
 from lightagentd.policy.questions.question import Question, State, now_us
+from lightagentd.policy.questions.records import Records
 
-_log = logging.getLogger(__name__)
-
-KEPT = 1000
-"""Closed questions of a kind that are kept beside their events, which stay as long as the history does."""
 OPEN_OF_OWNER, OPEN_IN_ALL = 100, 1000
 """Open questions that there may be of a kind: nobody could answer more, and each costs memory."""
 ABANDONED = "Nobody waits for its answer any more."
-_INVALID = (TypeError, KeyError, ValueError)
-"""What the decoding of an invalid record raises."""
 
 Stored = tuple[list[NewEvent], list[Change]]
 """What a caller has to store."""
@@ -49,8 +42,7 @@ class Questions(Generic[T]):
     def __init__(self, history: History, kind: type[T], *, timeout_s: float) -> None:
         self._history = history
         self._kind = kind
-        self._name = f"{kind.NOUN}s"
-        self._id = re.compile(rf"{kind.PREFIX}_[0-9a-f]{{16}}")
+        self.records = Records(history, kind)
         self._timeout_s = timeout_s
         self._pending: dict[str, T] = {}
         """Those whose calls still need them, by id."""
@@ -60,8 +52,6 @@ class Questions(Generic[T]):
         """Those that are not on the disk at all yet."""
         self._changed: dict[str, asyncio.Event] = {}
         """Set, and then forgotten, when a question that somebody waits for has changed."""
-        self._kept: deque[str] = deque()
-        """The closed ones that are stored, the oldest first; about as many as may be kept."""
         self.suspended = False
 
     async def load(self) -> None:
@@ -69,31 +59,18 @@ class Questions(Generic[T]):
         StorageError.
         """
         waiting = waited_for(self._history)
-        closed: list[T] = []
-        for key, value in self._history.queries.state(self._name).items():
-            try:
-                found = self._read(key, value)
-            except _INVALID as err:
-                _log.error("the stored %s %s cannot be read and is dropped: %s", self._kind.NOUN, key, err)
-                await self._history.append(changes=[self._drop(key)])
-                continue
-            if not found.open:
-                closed.append(found)
+        for found in await self.records.load():
             if found.open and (found.lost or found.id not in waiting):
                 events, changes = self._lapse(found, found.lost or ABANDONED)
                 await self._history.append(*events, changes=changes)
             elif found.pending and found.id in waiting:
                 self._pending[found.id] = found
                 if found.overdue():
-                    await self._expire(found)
-        closed.sort(key=lambda one: one.created_us)
-        self._kept.extendleft(one.id for one in reversed(closed))
-        if old := self._too_old():
-            await self._history.append(changes=old)
+                    await self.expire_one(found)
 
     # Asking
 
-    def _begun(self, owner: int, timeout_s: float | None = None) -> dict[str, Any]:
+    def begun(self, owner: int, timeout_s: float | None = None) -> dict[str, Any]:
         """The common fields of a new question. `timeout_s` can only shorten its time.
 
         Raises LimitExceeded when too many others are open.
@@ -103,7 +80,7 @@ class Questions(Generic[T]):
         if of_owner >= OPEN_OF_OWNER or len(open_ones) >= OPEN_IN_ALL:
             raise LimitExceeded(
                 f"Too many questions are open already, {of_owner} of them of uid {owner}.",
-                suggestion=f"They have to be answered first: lactl {self._name}",
+                suggestion=f"They have to be answered first: lactl {self._kind.NOUN}s",
             )
         now = now_us()
         span_s = min(self._timeout_s, timeout_s or self._timeout_s)
@@ -142,11 +119,11 @@ class Questions(Generic[T]):
             if storing := self._storing.get(question_id):
                 await asyncio.wait([storing])
                 continue
-            found = self._any(question_id)
+            found = self.current(question_id)
             if found.state is not State.WAITING:
                 return found
             if found.overdue():
-                await self._expire(found)
+                await self.expire_one(found)
                 continue
             if self.suspended:
                 raise Suspended
@@ -164,7 +141,7 @@ class Questions(Generic[T]):
 
     # Answering
 
-    async def _answerable(self, question_id: str) -> T:
+    async def answerable(self, question_id: str) -> T:
         """The question, if it waits for an answer. The caller must store the answer without an await in
         between, so that of concurrent answers the first counts.
 
@@ -172,22 +149,22 @@ class Questions(Generic[T]):
         """
         while storing := self._storing.get(question_id):
             await asyncio.wait([storing])
-        found = self._any(question_id)
+        found = self.current(question_id)
         if found.state is State.WAITING and found.overdue():
-            await self._expire(found)
+            await self.expire_one(found)
             found = replace(found, state=State.EXPIRED)
         if found.state is not State.WAITING:
             raise found.refusal()
         return found
 
-    async def _change(self, old: T, new: T, *before: NewEvent, changes: Sequence[Change] = ()) -> T:
+    async def change(self, old: T, new: T, *before: NewEvent, changes: Sequence[Change] = ()) -> T:
         """Store a change with its event, after other events. Raises StorageError."""
         await self._store(old, new, *before, _event(new), changes=changes)
         return new
 
     def get(self, question_id: str) -> T:
         """The question to show. Raises the kind's NotFound."""
-        return self._any(question_id).now()
+        return self.current(question_id).now()
 
     def find(self, question_id: str) -> T | None:
         """As `get`; None for an unknown id."""
@@ -219,15 +196,23 @@ class Questions(Generic[T]):
         over = [one for key, one in self._pending.items() if key not in self._storing and one.overdue()]
         for one in over:
             if self._pending.get(one.id) is one:
-                await self._expire(one)
+                await self.expire_one(one)
+
+    async def expire_one(self, found: T) -> None:
+        """Store the expiry of a question. Raises StorageError."""
+        await self.change(found, found.ended(State.EXPIRED, ""))
+
+    async def listed(self, *, closed: bool) -> list[T]:
+        """The open questions, oldest first; with `closed` all that are stored. Raises StorageError."""
+        await self.expire()
+        return await asyncio.to_thread(self.all) if closed else self.open_ones()
 
     def all(self) -> list[T]:
         """All stored questions, oldest first. Reads all of them; may run in a thread."""
         found = {key: one.now() for key, one in [*self._pending.items()] if key not in self._asking}
-        for key, value in self._history.queries.state(self._name).items():
-            if key not in found and key not in self._asking:
-                with contextlib.suppress(*_INVALID):  # told by the next `load`
-                    found[key] = self._read(key, value).now()
+        for one in self.records.all():
+            if one.id not in found and one.id not in self._asking:
+                found[one.id] = one.now()
         return sorted(found.values(), key=lambda one: one.created_us)
 
     # The end of the call
@@ -246,50 +231,35 @@ class Questions(Generic[T]):
 
     # What is stored
 
-    def _any(self, question_id: str) -> T:
+    def current(self, question_id: str) -> T:
         """A question from memory, else from the store. Raises the kind's NotFound."""
         if (found := self._pending.get(question_id)) is not None:
             return found
-        if not self._id.fullmatch(question_id):
-            raise self._kind.not_found(question_id)
-        try:
-            found = self._stored(question_id)
-        except (NotFound, *_INVALID) as err:
-            raise self._kind.not_found(question_id) from err
+        found = self.records.get(question_id)
         # One that is open is in memory: this one was closed just now, and that is on its way to the disk.
         return replace(found, state=State.LAPSED) if found.open else found
 
-    def _stored(self, question_id: str) -> T:
-        """The question as stored on disk. Raises NotFound, TypeError, KeyError, ValueError."""
-        return self._read(question_id, self._history.queries.state_of(self._name, question_id))
-
-    def _read(self, key: str, value: dict[str, Any]) -> T:
-        """Raises TypeError, KeyError or ValueError for an invalid record."""
-        found = self._kind.from_dict(value)
-        if found.id != key or not self._id.fullmatch(key):
-            raise ValueError("its id is invalid")
-        return found
-
-    async def _expire(self, found: T) -> None:
-        await self._change(found, found.ended(State.EXPIRED, ""))
+    def is_stored(self, question_id: str) -> bool:
+        """Whether the disk has the newest change of a question."""
+        return question_id not in self._storing
 
     def _lapse(self, found: T, why: str) -> Stored:
         lapsed = found.ended(State.LAPSED, why)
         self._wake(found.id)
-        return [_event(lapsed, why)], self._changes(lapsed)
+        return [_event(lapsed, why)], self.records.changes(lapsed)
 
     async def _store(self, old: T | None, new: T, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
         """Use `new` at once and store it, so that of concurrent changes only the first succeeds.
 
         A cancelled caller does not undo it. Raises StorageError.
         """
-        done = self._history.append(*events, changes=[*self._changes(new), *changes])
+        done = self._history.append(*events, changes=[*self.records.changes(new), *changes])
         self._pending[new.id] = new
         self._storing[new.id] = done
-        done.add_done_callback(partial(self._is_stored, old, new))
+        done.add_done_callback(partial(self._settle, old, new))
         await asyncio.shield(done)
 
-    def _is_stored(self, old: T | None, new: T, done: asyncio.Future[list[Event]]) -> None:
+    def _settle(self, old: T | None, new: T, done: asyncio.Future[list[Event]]) -> None:
         if self._storing.get(new.id) is done:
             del self._storing[new.id]
         self._asking.discard(new.id)
@@ -300,20 +270,6 @@ class Questions(Generic[T]):
             elif failed or not new.pending:
                 del self._pending[new.id]
         self._wake(new.id)
-
-    def _changes(self, found: T) -> list[Change]:
-        """The changes to store a question; when one closes, they also drop an old one."""
-        change = Change(state=self._name, key=found.id, value=found.to_dict())
-        if found.open:
-            return [change]
-        self._kept.append(found.id)
-        return [change, *self._too_old()]
-
-    def _too_old(self) -> list[Change]:
-        return [self._drop(self._kept.popleft()) for _ in range(len(self._kept) - KEPT)]
-
-    def _drop(self, key: str) -> Change:
-        return Change(state=self._name, key=key, value=None)
 
     def _wake(self, question_id: str) -> None:
         if changed := self._changed.pop(question_id, None):

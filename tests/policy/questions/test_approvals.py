@@ -28,7 +28,7 @@ from lightagentd.policy.questions.approval import (
     hide,
     working_directory,
 )
-from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.policy.questions.approvals import Approvals, granted
 from lightagentd.policy.questions.question import State
 
 KEY = b"k" * 32
@@ -83,6 +83,10 @@ async def ask(approvals: Approvals, history: History, bound: Bound = BOUND, **mo
         state="turns", key="trace_1", value={"session": "ses_1", "state": "waiting", "approval": approval.id}
     )
     return await approvals.request(approval, changes=[waits])
+
+
+async def answered(approvals: Approvals, approval_id: str) -> Approval:
+    return granted(await approvals.questions.wait(approval_id))
 
 
 def events(history: History) -> list[str]:
@@ -145,7 +149,7 @@ async def test_an_approval_is_used_once(history: History, paths: Paths) -> None:
     assert events(history) == ["requested", "granted", "used"]
     assert len(history.queries.select(Filter(topic="agent.tool_dispatch"))) == 1
     again = await loaded(history, paths)
-    assert again.get(approval.id).state is State.USED
+    assert again.questions.get(approval.id).state is State.USED
     with pytest.raises(ApprovalRequired):
         await again.use(approval.id, BOUND, "call_1", INTENT)
 
@@ -179,7 +183,7 @@ async def test_a_record_that_was_changed_in_the_store_is_of_no_use(
         await approvals.use(approval.id, BOUND, "call_1", INTENT)
     again = await loaded(history, paths)
     with pytest.raises((ApprovalMismatch, ApprovalRequired)):
-        await again.use(approval.id, again.get(approval.id).bound, "call_1", INTENT)
+        await again.use(approval.id, again.questions.get(approval.id).bound, "call_1", INTENT)
     assert "used" not in events(history)
 
 
@@ -209,7 +213,7 @@ async def test_the_key_is_for_the_daemon_alone_and_stays(history: History, paths
 async def test_waiting_gives_the_approval_or_says_why_not(history: History, paths: Paths) -> None:
     approvals = await loaded(history, paths)
     granted = await ask(approvals, history)
-    waiter = asyncio.create_task(approvals.wait(granted.id))
+    waiter = asyncio.create_task(answered(approvals, granted.id))
     await asyncio.sleep(0)
     await approvals.answer(granted.id, grant=True, uid=7, note="ok")
     found = await waiter
@@ -217,30 +221,30 @@ async def test_waiting_gives_the_approval_or_says_why_not(history: History, path
     denied = await ask(approvals, history)
     await approvals.answer(denied.id, grant=False, uid=7, note="no")
     with pytest.raises(ApprovalDenied, match=r"uid 7 .* no"):
-        await approvals.wait(denied.id)
+        await answered(approvals, denied.id)
     lapsed = await ask(approvals, history)
-    told, changes = approvals.lapse(lapsed.id, "Its turn ended.")
+    told, changes = approvals.questions.lapse(lapsed.id, "Its turn ended.")
     await history.append(*told, changes=changes)
     with pytest.raises(ApprovalRequired, match="lapsed"):
-        await approvals.wait(lapsed.id)
-    assert approvals.lapse(lapsed.id, "again") == ([], [])
+        await answered(approvals, lapsed.id)
+    assert approvals.questions.lapse(lapsed.id, "again") == ([], [])
     with pytest.raises(ApprovalNotFound):
-        await approvals.wait("apr_0123456789abcdef")
+        await answered(approvals, "apr_0123456789abcdef")
 
 
 async def test_time_is_up_for_who_waits_answers_or_uses(history: History, paths: Paths) -> None:
     approvals = await loaded(history, paths, timeout_s=0.05)
     waited = await ask(approvals, history)
     with pytest.raises(ApprovalDenied, match="time"):
-        await approvals.wait(waited.id)
+        await answered(approvals, waited.id)
     late = await ask(approvals, history)
-    approvals._pending[late.id] = replace(late, expires_us=1)
+    approvals.questions._pending[late.id] = replace(late, expires_us=1)
     with pytest.raises(ApprovalClosed, match="expired"):
         await approvals.answer(late.id, grant=True, uid=0)
     slow = await loaded(history, paths)
     granted = await ask(slow, history)
     await slow.answer(granted.id, grant=True, uid=0)
-    slow._pending[granted.id] = replace(slow.get(granted.id), expires_us=1)
+    slow.questions._pending[granted.id] = replace(slow.questions.get(granted.id), expires_us=1)
     with pytest.raises(ApprovalDenied, match="time"):
         await slow.use(granted.id, BOUND, "call_1", INTENT)
     assert events(history).count("expired") == 3
@@ -253,10 +257,10 @@ async def test_a_start_closes_what_cannot_go_on(history: History, paths: Paths) 
     secret = await ask(first, history, replace(BOUND, args={"text": "sk-" + "a" * 30}))
     assert (stays.volatile, secret.volatile) == (False, True)
     again = await loaded(history, paths)
-    assert again.get(stays.id).state is State.LAPSED
-    assert again.get(lost.id).state is State.LAPSED
-    assert again.get(secret.id).state is State.LAPSED
-    assert "memory" in again.get(secret.id).note
+    assert again.questions.get(stays.id).state is State.LAPSED
+    assert again.questions.get(lost.id).state is State.LAPSED
+    assert again.questions.get(secret.id).state is State.LAPSED
+    assert "memory" in again.questions.get(secret.id).note
     assert "sk-a" not in str(history.queries.state("approvals"))
     assert events(history) == ["requested"] * 3 + ["lapsed"] * 3
 
@@ -270,8 +274,8 @@ async def test_a_question_that_waits_is_found_again_as_it_was(history: History, 
         reason="why",
     )
     again = await loaded(history, paths)
-    assert again.get(approval.id) == approval
-    assert again.waiting == 1
+    assert again.questions.get(approval.id) == approval
+    assert again.questions.waiting == 1
     await again.answer(approval.id, grant=True, uid=0)
     await again.use(approval.id, BOUND, "call_1", INTENT)
 
@@ -327,4 +331,4 @@ async def test_a_use_that_cannot_be_stored_is_none(history: History, paths: Path
     await history.close()
     with pytest.raises(StorageError):
         await approvals.use(approval.id, BOUND, "call_1", INTENT)
-    assert approvals._pending[approval.id].state is State.GRANTED
+    assert approvals.questions._pending[approval.id].state is State.GRANTED

@@ -18,7 +18,8 @@ from lightagentd.policy.questions.approval import Bound
 from lightagentd.policy.questions.approvals import Approvals
 from lightagentd.policy.questions.inputs import Inputs
 from lightagentd.policy.questions.question import Question, State
-from lightagentd.policy.questions.questions import KEPT, OPEN_OF_OWNER, Questions, Suspended
+from lightagentd.policy.questions.questions import OPEN_OF_OWNER, Questions, Suspended
+from lightagentd.policy.questions.records import KEPT
 
 BOUND = Bound(agent="ops", session="ses_1", tool="file", action="write", effect="change", args={}, cwd="/")
 BROKEN: dict[str, list[dict[str, Any]]] = {
@@ -35,24 +36,27 @@ class Kind:
         self.state = f"{noun}s"
         self.history = history
         self._key_file = key_file
+        self._owners: dict[Questions[Any], Approvals | Inputs] = {}
 
     async def loaded(self, timeout_s: float = 600) -> Questions[Any]:
-        """The store as a start of the daemon makes it."""
-        store: Questions[Any]
+        """The questions as a start of the daemon makes them."""
         if self.noun == "approval":
-            store = Approvals(self.history, timeout_s=timeout_s, key_file=self._key_file)
-        else:
-            store = Inputs(self.history, timeout_s=timeout_s)
-        await store.load()
-        return store
+            approvals = Approvals(self.history, timeout_s=timeout_s, key_file=self._key_file)
+            await approvals.load()
+            self._owners[approvals.questions] = approvals
+            return approvals.questions
+        inputs = Inputs(self.history, timeout_s=timeout_s)
+        await inputs.questions.load()
+        self._owners[inputs.questions] = inputs
+        return inputs.questions
 
     def new(self, store: Questions[Any], owner: int = 1000) -> Question:
         about: dict[str, Any] = {"owner": owner, "trace_id": "trace_1", "call_id": "call_1"}
-        if isinstance(store, Approvals):
-            return store.new(BOUND, **about, preview="-", expected={"a": 1}, rule="default", reason="why")
-        assert isinstance(store, Inputs)
+        owned = self._owners[store]
+        if isinstance(owned, Approvals):
+            return owned.new(BOUND, **about, preview="-", expected={"a": 1}, rule="default", reason="why")
         choices = ["a", "b"]
-        return store.new(
+        return owned.new(
             agent="ops", session="ses_1", **about, question="Which?", choices=choices, timeout_s=None
         )
 
@@ -63,10 +67,10 @@ class Kind:
         return await store.ask(asked, changes=[Change(state="turns", key="trace_1", value=turn)])
 
     async def answer(self, store: Questions[Any], question_id: str, uid: int = 0) -> Any:
-        if isinstance(store, Approvals):
-            return await store.answer(question_id, grant=False, uid=uid)
-        assert isinstance(store, Inputs)
-        return await store.answer(question_id, "a", uid=uid)
+        owned = self._owners[store]
+        if isinstance(owned, Approvals):
+            return await owned.answer(question_id, grant=False, uid=uid)
+        return await owned.answer(question_id, "a", uid=uid)
 
     def events(self) -> list[str]:
         return [event.type for event in self.history.queries.select(Filter(topic=self.noun), limit=1000)]
@@ -178,7 +182,7 @@ async def test_of_the_closed_ones_the_newest_are_kept(kind: Kind, monkeypatch: p
     kept = (await kind.loaded()).all()
     assert (len(kept), kept[0].created_us) == (KEPT, 5)
     # And while the daemon runs.
-    monkeypatch.setattr("lightagentd.policy.questions.questions.KEPT", 3)
+    monkeypatch.setattr("lightagentd.policy.questions.records.KEPT", 3)
     store = await kind.loaded()
     ids = []
     for n in range(6):

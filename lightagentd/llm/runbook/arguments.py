@@ -353,6 +353,46 @@ def _hosts(found: Extraction, speller: Speller) -> None:
     )
 
 
+_OUR = r"(?:the\s+|our\s+|my\s+)?"
+_ACTS = r"running|active|enabled|crashing|flapping|failing|crashed|restarting|crashlooping"
+_KNOWN_NAMES = "|".join(re.escape(name) for name in sorted(UNITS, key=len, reverse=True))
+_KNOWN_UNIT = (
+    rf"(?<![\w<:/.@-])(?P<name>(?:{_KNOWN_NAMES}|"
+    r"php[\d.]+-fpm|(?:postgresql|wg-quick|openvpn|openvpn-client|getty|user|mysql|redis|\w+-[\w-]+)@[\w.-]+))"
+    r"(?![\w/@>-]|[:.]\w)"
+)
+_UNKNOWN_UNITS = (
+    rf"\b{_NAME}\s+(?P<keep>service|daemon|unit|systemd unit)\b",
+    (
+        rf"\b(?P<keep>service|daemon|unit)\s+(?:called\s+|named\s+)?{_NAME}(?= (?:is|has|was|failed|fails|"
+        r"crashed|status|not|down|dead|ok|okay|up|running|keeps|won't)\b|\s*[?.,!]|\s*$)"
+    ),
+    (
+        r"\b(?P<keep>(?:is|did|does|has|was|of|with|to|for|from|in|by|on|check))\s+"
+        rf"{_OUR}{_ODD_NAME}(?![\w.:@/>])"
+    ),
+    (
+        rf"^{_OUR}{_ODD_NAME}(?= (?:is|has|keeps?|won't|doesn't|status|logs?|errors?|failed|crashed|down|"
+        r"died|ok|running|not)\b)"
+    ),
+    (
+        rf"\b{_NAME}(?=\s+(?:is|are|was|has been|shows as|reports|went|goes|looks|stays|became|remains)\s+"
+        r"(?:still |again |now )?(?:inactive|dead|failed|masked|activating|deactivating|flapping|"
+        r"crashlooping|crash-looping)\b)"
+    ),
+    rf"\b(?P<keep>is|has)\s+{_OUR}{_NAME}(?=\s+(?:still\s+|actually\s+|even\s+)?(?:{_ACTS})\b)",
+    (
+        rf"\b(?P<keep>why (?:did|does|is|has|do))\s+{_OUR}{_NAME}"
+        rf"(?=\s+(?:keeps?\s+|just\s+)?(?:crash|restart|segfault|{_ACTS})\b)"
+    ),
+    (
+        rf"\b{_NAME}(?=\s+(?:keeps?|won't|wont|will not|fails to|refuses to|does not|doesn't)\s+"
+        r"(?:start|starting|crash|crashing|restart|restarting|dying|failing|come up)\b)"
+    ),
+)
+"""The words around the name of a service that is not among UNITS, in the order in which they are tried."""
+
+
 def _units(found: Extraction, speller: Speller) -> None:
     """Services by their known names, or by the words around an unknown one."""
 
@@ -367,74 +407,9 @@ def _units(found: Extraction, speller: Speller) -> None:
             return None
         return unit_name(match["name"])
 
-    known = "|".join(re.escape(name) for name in sorted(UNITS, key=len, reverse=True))
-    found.take(
-        (
-            rf"(?<![\w<:/.@-])(?P<name>(?:{known}|php[\d.]+-fpm|(?:postgresql|wg-quick|openvpn|"
-            rf"openvpn-client|getty|user|mysql|redis|\w+-[\w-]+)@[\w.-]+))(?![\w/@>-]|[:.]\w)"
-        ),
-        "unit",
-        lambda m: unit_name(m["name"]),
-    )
-    found.take(rf"\b{_NAME}\s+(?P<keep>service|daemon|unit|systemd unit)\b", "unit", unknown)
-    found.take(
-        (
-            rf"\b(?P<keep>service|daemon|unit)\s+(?:called\s+|named\s+)?{_NAME}(?= (?:is|has|was|"
-            rf"failed|fails|crashed|status|not|down|dead|ok|okay|up|running|keeps|won't)\b|\s*[?.,!]|"
-            rf"\s*$)"
-        ),
-        "unit",
-        unknown,
-    )
-    found.take(
-        (
-            rf"\b(?P<keep>(?:is|did|does|has|has|was|of|with|to|for|from|in|by|on|check))\s+(?:the\s+|"
-            rf"our\s+|my\s+)?{_ODD_NAME}(?![\w.:@/>])"
-        ),
-        "unit",
-        unknown,
-    )
-    found.take(
-        (
-            rf"^(?:the\s+|our\s+|my\s+)?{_ODD_NAME}(?= (?:is|has|keeps?|won't|doesn't|status|logs?|"
-            rf"errors?|failed|crashed|down|died|ok|running|not)\b)"
-        ),
-        "unit",
-        unknown,
-    )
-    found.take(
-        rf"\b{_NAME}(?=\s+(?:is|are|was|has been|shows as|reports|went|goes|looks|stays|became|"
-        rf"remains)\s+(?:still |again |now )?(?:inactive|"
-        rf"dead|failed|masked|activating|deactivating|flapping|crashlooping|crash-looping)\b)",
-        "unit",
-        unknown,
-    )
-    acts = r"running|active|enabled|crashing|flapping|failing|crashed|restarting|crashlooping"
-    found.take(
-        (
-            rf"\b(?P<keep>is|has)\s+(?:the\s+|our\s+|my\s+)?{_NAME}(?=\s+(?:still\s+|actually\s+|"
-            rf"even\s+)?(?:{acts})\b)"
-        ),
-        "unit",
-        unknown,
-    )
-    found.take(
-        (
-            rf"\b(?P<keep>why (?:did|does|is|has|do))\s+(?:the\s+|our\s+|"
-            rf"my\s+)?{_NAME}(?=\s+(?:keeps?\s+|just\s+)?(?:crash|restart|segfault|{acts})\b)"
-        ),
-        "unit",
-        unknown,
-    )
-    found.take(
-        (
-            rf"\b{_NAME}(?=\s+(?:keeps?|won't|wont|will not|fails to|refuses to|does not|"
-            rf"doesn't)\s+(?:start|starting|crash|crashing|restart|restarting|dying|failing|"
-            rf"come up)\b)"
-        ),
-        "unit",
-        unknown,
-    )
+    found.take(_KNOWN_UNIT, "unit", lambda m: unit_name(m["name"]))
+    for pattern in _UNKNOWN_UNITS:
+        found.take(pattern, "unit", unknown)
 
 
 def _port(match: re.Match[str]) -> str | None:

@@ -326,88 +326,38 @@ def _strip_prefixes(words: list[str]) -> tuple[list[str], bool]:
             return words, advice
 
 
+_STARTED = words("operation request job limit up timeout")
+_OPENED = words(
+    "ports files sockets connections handles file port tcp udp listening descriptors network sessions session"
+    " logins shares services"
+)
+_TOPICS = words("update upgrade patch reboot restart backup power start")
+"""Verbs that are also what a report is about: `update status`, `reboot history`."""
+_THINGS = words("boot mount lock format cache block limit mail")
+"""Like `_TOPICS`, and parts are named after them: `boot loader`, `mount point`."""
+_PARTS = words("point loop loops file files server supply loss device devices up")
+_OBJECTS = words("service daemon log logs process config space check")
+_ENDING = words("delete remove clear fix rotate kill empty")
+"""Verbs that are never a noun before one of VERB_NOUNS."""
+
+
 def _is_noun(words: list[str]) -> bool:
     """Whether a change verb at the start is a noun or an adjective here: `open ports`, `reboot history`."""
     first, after = words[0], words[1:]
-    if first == "start" and after and after[0] in ("operation", "request", "job", "limit", "up", "timeout"):
+    second = after[0] if after else ""
+    if first == "page" or (first == "start" and second in _STARTED):
         return True
     if (first in _NOUN_VERBS and _SUBJECT_OF & set(after[:2])) or (
         first == "partition" and {"full", "usage", "space", "left"} & set(after)
     ):
         return True
     if first == "open":
-        return (
-            bool(after)
-            and after[0]
-            in (
-                "ports",
-                "files",
-                "sockets",
-                "connections",
-                "handles",
-                "file",
-                "port",
-                "tcp",
-                "udp",
-                "listening",
-                "descriptors",
-                "network",
-                "sessions",
-                "session",
-                "logins",
-                "shares",
-                "services",
-            )
-            and not (after[0] == "port" and "<port>" in after)
-        )
-    if first == "page":
+        return second in _OPENED and not (second == "port" and "<port>" in after)
+    if first in _THINGS and second in _PARTS:
         return True
-    if first in (
-        "update",
-        "upgrade",
-        "patch",
-        "reboot",
-        "boot",
-        "restart",
-        "mount",
-        "lock",
-        "backup",
-        "power",
-        "format",
-        "start",
-        "cache",
-        "block",
-        "limit",
-        "mail",
-        "power",
-    ):
-        return bool(after) and (
-            after[0] in VERB_NOUNS
-            or (
-                after[0]
-                in (
-                    "point",
-                    "loop",
-                    "loops",
-                    "file",
-                    "files",
-                    "server",
-                    "supply",
-                    "loss",
-                    "device",
-                    "devices",
-                    "up",
-                )
-                and first
-                not in ("reboot", "restart", "start", "update", "upgrade", "backup", "patch", "power")
-            )
-        )
-    return (
-        bool(after)
-        and after[0]
-        in VERB_NOUNS - {"service", "daemon", "log", "logs", "process", "config", "space", "check"}
-        and first not in ("delete", "remove", "clear", "fix", "rotate", "kill", "empty")
-    )
+    if first in _TOPICS | _THINGS:
+        return second in VERB_NOUNS
+    return second in VERB_NOUNS - _OBJECTS and first not in _ENDING
 
 
 _ALSO_NOUNS = words("page block partition mount lock release order call mail limit force power image")

@@ -7,7 +7,9 @@
 Every command of a call moves into the call's cgroup between fork and exec (`join`). So all its descendants
 are inside, even in another session. At the end of the call the kernel kills all of them at once, forks in
 progress included (`cgroup.kill`). The cgroup tree belongs to the command's own user; its Landlock domain
-(`landlock.ruleset`) keeps a confined command from moving itself elsewhere. See cgroups(7) and
+(`landlock.ruleset`) keeps a confined command from moving itself elsewhere. Modes are outside Landlock: the
+command can close the folders, or open them to others. So the worker ends a call by descriptors that it opened
+before, and restores the modes after each call. See cgroups(7) and
 https://docs.kernel.org/admin-guide/cgroup-v2.html.
 """
 
@@ -15,16 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
+import stat
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
+
+from lightagentd.errors import OutcomeUnknown
 
 _log = logging.getLogger(__name__)
 
 END_ROUNDS, END_PAUSE_S = 600, 0.005
 """How often and how fast it is looked after a cgroup that was killed: its processes take a moment to go."""
+
+_OPEN = 0o755
 
 _joined: ContextVar[int] = ContextVar("cgroup", default=-1)
 """The descriptor of `cgroup.procs` of the call that the running task belongs to."""
@@ -56,26 +65,36 @@ class CallCgroup:
     `end` kills its processes and removes it; the maker of the object calls it.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Make the cgroup. Raises OSError."""
+    def __init__(self, path: Path, restore: Callable[[], None]) -> None:
+        """Make the cgroup; `restore` gives the folders above it their modes back. Raises OSError."""
         self.path = path
+        self._restore = restore
         path.mkdir()
-        self._procs = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        self._files: list[int] = []
+        try:
+            for name, flags in (
+                ("cgroup.procs", os.O_WRONLY),
+                ("cgroup.kill", os.O_WRONLY),
+                ("cgroup.events", os.O_RDONLY),
+            ):
+                self._files.append(os.open(path / name, flags | os.O_CLOEXEC))
+        except OSError:
+            self._close()
+            path.rmdir()
+            raise
 
     def __enter__(self) -> CallCgroup:
-        self._token = _joined.set(self._procs)
+        self._token = _joined.set(self._files[0])
         return self
 
     def __exit__(self, *_: object) -> None:
         _joined.reset(self._token)
 
-    @property
-    def populated(self) -> bool:
-        """Whether a process is in it or in a cgroup below it."""
-        return "populated 1" in (self.path / "cgroup.events").read_text()
-
     async def end(self) -> None:
-        """Kill its processes, wait for their end, and remove it. A cancel is delayed until then."""
+        """Kill its processes, wait for their end, and remove it. A cancel is delayed until then.
+
+        Raises OutcomeUnknown if they do not end; then only the end of the whole unit can help.
+        """
         cancelled = False
         for _ in range(END_ROUNDS):
             if self._ended():
@@ -85,26 +104,47 @@ class CallCgroup:
             except asyncio.CancelledError:
                 cancelled = True
         else:
-            _log.error("processes of an ended call cannot be killed: %s", self.path)
+            self._close()
+            raise OutcomeUnknown(
+                f"Processes of the call cannot be killed, and may go on: {self.path}.",
+                suggestion="Look at what still runs: systemd-cgls",
+            )
         if cancelled:
             raise asyncio.CancelledError
 
     def _ended(self) -> bool:
         """Kill its processes; True when it was empty and is removed."""
-        if self._procs >= 0:
-            os.close(self._procs)
-            self._procs = -1
-        try:
-            if self.populated:
-                (self.path / "cgroup.kill").write_text("1")
-                return False
-            for folder, _, _ in os.walk(self.path, topdown=False):
-                Path(folder).rmdir()  # a command of root's can have made some below
-        except FileNotFoundError:
+        if not self._files:
             return True
-        except OSError:  # a process joined meanwhile
-            return False
+        _, kill, events = self._files
+        try:
+            if b"populated 1" in os.pread(events, 256, 0):
+                os.write(kill, b"1")
+                return False
+            self._restore()
+            self._remove()
+        except FileNotFoundError:
+            pass
+        except OSError as err:
+            if err.errno != errno.ENODEV:  # somebody else has removed it; else a process joined meanwhile
+                return False
+        self._close()
         return True
+
+    def _remove(self) -> None:
+        try:
+            self.path.rmdir()
+        except OSError:  # a command of root's can have made some below
+            self.path.chmod(_OPEN)
+            for folder, inner, _ in os.walk(self.path):
+                for name in inner:
+                    Path(folder, name).chmod(_OPEN)
+            for folder, _, _ in os.walk(self.path, topdown=False):
+                Path(folder).rmdir()
+
+    def _close(self) -> None:
+        while self._files:
+            os.close(self._files.pop())
 
 
 class CallCgroups:
@@ -112,6 +152,11 @@ class CallCgroups:
 
     def __init__(self, unit: Path) -> None:
         self._unit = unit
+        own = os.geteuid()
+        held = (unit, *unit.glob("[!c]*"), *unit.glob("cgroup.*"), *unit.glob("worker/*")) if own else ()
+        infos = {str(path): path.stat() for path in held}
+        self._modes = {path: info.st_mode for path, info in infos.items() if info.st_uid == own}
+        """What of the unit, but for the calls' own, a command could close or open to others."""
 
     @staticmethod
     def of_this_unit() -> CallCgroups:
@@ -125,4 +170,22 @@ class CallCgroups:
 
     def make(self, call_id: str) -> CallCgroup:
         """A new cgroup for a call. Raises OSError."""
-        return CallCgroup(self._unit / f"call-{re.sub(r'[^A-Za-z0-9_-]', '-', call_id)[:64]}")
+        path = self._unit / f"call-{re.sub(r'[^A-Za-z0-9_-]', '-', call_id)[:64]}"
+        try:
+            return CallCgroup(path, self._restore)
+        except PermissionError:  # a call that still runs has closed the unit's
+            self._restore()
+            return CallCgroup(path, self._restore)
+
+    def _restore(self) -> None:
+        """Give folders and files of the unit the modes that systemd gave them. Raises OSError."""
+        changed = []
+        for path, mode in self._modes.items():
+            try:
+                if os.stat(path).st_mode != mode:  # noqa: PTH116 - the faster one, since each call does it
+                    Path(path).chmod(stat.S_IMODE(mode))
+                    changed.append(path)
+            except FileNotFoundError:  # a controller is gone
+                continue
+        if changed:
+            _log.warning("a command changed modes of its cgroup, %d, first of %s", len(changed), changed[0])

@@ -32,6 +32,7 @@ from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd.errors import (
     LightagentError,
+    OutcomeUnknown,
     PermissionDenied,
     TimedOut,
     ToolError,
@@ -282,7 +283,18 @@ class Worker:
                 yield
         finally:
             if cgroup is not None:
-                await cgroup.end()
+                await self._end_cgroup(cgroup)
+
+    async def _end_cgroup(self, cgroup: CallCgroup) -> None:
+        """End a call's processes. Raises OutcomeUnknown if they stay; the worker then exits, and systemd ends
+        the whole unit.
+        """
+        try:
+            await cgroup.end()
+        except OutcomeUnknown as err:
+            _log.error("%s The worker exits, so that systemd ends what is left.", err.message)
+            self.retired.set()
+            raise
 
     def _cgroup_of(self, call_id: str) -> CallCgroup | None:
         """A new call's cgroup, if calls have cgroups. Raises WorkerUnavailable."""
@@ -325,10 +337,12 @@ class Worker:
         finally:
             task.cancel()
             await asyncio.wait([task])
-            await self._end_leftovers(cgroup)
-            self._calls.pop(context.call_id, None)
-            self._clear_scratch(context.scratch)
-            over.set()
+            try:
+                await self._end_leftovers(cgroup)
+            finally:
+                self._calls.pop(context.call_id, None)
+                self._clear_scratch(context.scratch)
+                over.set()
 
     async def settle(self, call_id: str) -> None:
         """Wait until this call has ended."""
@@ -348,7 +362,7 @@ class Worker:
     async def _end_leftovers(self, cgroup: CallCgroup | None) -> None:
         """Kill the processes that an ended call left, and wait until they are gone."""
         if cgroup is not None:
-            await cgroup.end()
+            await self._end_cgroup(cgroup)
             return
         if self.running > 1:
             return

@@ -159,6 +159,14 @@ END
         exec >/dev/null 2>&1; true""",
     ),
     sh(
+        "a process that stays, and closes its cgroup",
+        """cg="/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"
+        setsid sh -c "trap '' TERM; sleep 300" </dev/null >/dev/null 2>&1 & sleep 0.2
+        chmod -R 777 "$cg/.." /sys/fs/cgroup 2>/dev/null; chmod 000 "$cg"/* "$cg" "$cg/.."
+        setfattr -n user.journald_log_filter_patterns -v '~.*' "$cg/.."; true""",
+        "cat /proc/self/cgroup",
+    ),
+    sh(
         "the control socket",
         """lactl status; for s in @socket@ /run/lightagentd/control.sock @runtime@/workers/*; do
         export LIGHTAGENT_SOCKET=$s

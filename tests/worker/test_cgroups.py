@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+import pwd
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from lightagentd.errors import ToolError
+from lightagentd.errors import OutcomeUnknown, ToolError
 from lightagentd.host import process
 from lightagentd.worker import cgroups
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups, own_cgroup
@@ -156,6 +157,78 @@ async def test_same_call_twice_is_refused(unit: Path) -> None:
     with pytest.raises(OSError, match="exists"):
         CallCgroups(unit).make("call_1")
     await held.end()
+
+
+def as_worker(unit: Path, work: Callable[[CallCgroups], Awaitable[bool]]) -> None:
+    """Do the work as the user `nobody`, in the cgroups of a unit that systemd has delegated to them."""
+    worker, nobody = unit / "worker", pwd.getpwnam("nobody").pw_uid
+    worker.mkdir()
+    for folder in (unit, worker):
+        for path in (folder, folder / "cgroup.procs", folder / "cgroup.subtree_control"):
+            os.chown(path, nobody, nobody)
+    child = os.fork()
+    if not child:
+        try:
+            (worker / "cgroup.procs").write_text("0")
+            os.setgroups([])
+            os.setresgid(nobody, nobody, nobody)
+            os.setresuid(nobody, nobody, nobody)
+            os._exit(0 if asyncio.run(_awaited(work(CallCgroups.of_this_unit()))) else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+async def _awaited(work: Awaitable[bool]) -> bool:
+    return await work
+
+
+CLOSING = {
+    "its own cgroup": "chmod 000 $CG",
+    "its own files": "chmod 000 $CG/*",
+    "the unit": "chmod 000 $CG/.. $CG/../cgroup.procs",
+    "the worker": "chmod 000 $CG/../worker $CG/../worker/cgroup.procs",
+    "everything, opened to strangers": "chmod -R 777 $CG/..",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="modes hold back a worker that is not root")
+@pytest.mark.parametrize("command", CLOSING.values(), ids=CLOSING)
+def test_modes_of_cgroups_keep_no_process_alive_and_no_call_out(unit: Path, command: str) -> None:
+    mark = marker()
+    modes = {path: path.stat().st_mode for path in (unit, unit / "cgroup.procs")}
+
+    async def work(calls: CallCgroups) -> bool:
+        held = calls.make("call_1")
+        with held:
+            await shell(
+                f"CG={held.path}; setsid sleep {mark} > /dev/null 2>&1 &"
+                f" until ps -C sleep -o args= | grep -qF {mark}; do sleep 0.01; done; {command}"
+            )
+        await held.end()
+        again = calls.make("call_2")
+        with again:
+            said = await shell("cat /proc/self/cgroup")
+        await again.end()
+        return "call-call_2" in said
+
+    as_worker(unit, work)
+    assert marked(mark) == []
+    assert sorted(path.name for path in unit.iterdir() if path.is_dir()) == ["worker"]
+    assert {path: path.stat().st_mode for path in modes} == modes
+
+
+async def test_call_whose_processes_stay_fails(
+    unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "END_ROUNDS", 1)  # the first round kills, and it is not looked again
+    held = CallCgroups(unit).make("call_1")
+    with held:
+        await start_apart(marker(), tmp_path)
+    with pytest.raises(OutcomeUnknown, match="cannot be killed"):
+        await held.end()
+    await held.end()  # it is known to have failed
 
 
 async def test_killed_worker_leaves_nothing_that_keeps_the_next_one_out(unit: Path) -> None:

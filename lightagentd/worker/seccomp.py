@@ -7,7 +7,8 @@ things (where the bus is allowed, `busdoor` handles them). Pairs of connected so
 datagram ones, which can still send to anybody (the kernel treats SOCK_RAW as one, too). Other processes
 cannot be slowed down or pinned, and no namespace can be made. Calls that tools do not need and that have a
 history of vulnerabilities answer EPERM. io_uring is one of them, since it opens sockets past any filter of
-socket(2). Calls of another architecture than the machine's own (a 32-bit program, x32) kill the process.
+socket(2). Calls of another architecture than the machine's own (a 32-bit program, x32) answer ENOSYS: to kill
+would write the name of the process, which a command chooses, to the kernel's log.
 
 libseccomp compares 64 bits, but the kernel uses only 32 bits of an int. So a rule that refuses one value
 compares only these (`_is`). A rule that refuses all values but one compares all bits and refuses more.
@@ -54,7 +55,7 @@ _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "s
 _SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 2, 1, 8
 
 # seccomp.h of libseccomp
-_ALLOW, _ERRNO, _KILL, _NOTIFY = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
+_ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
 _ATTRIBUTE_BAD_ARCH = 2
 _NE, _LT, _EQ, _GT, _MASKED_EQ = 1, 2, 4, 6, 7
 _UNKNOWN = -1
@@ -164,8 +165,7 @@ def program(
     if not made:
         raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
     try:
-        # Where this process may not call seccomp(2), libseccomp knows no way to kill more than the thread.
-        library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _KILL)
+        _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _ERRNO | ENOSYS))
         for name, action, compared in _rules(families, refused, uid, bus=bus):
             array = (_Compared * len(compared))(*compared)
             _check(library.seccomp_rule_add_array(made, action, number(name), len(compared), array))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.attacks.case import Aftermath, python, sh
 
 _SIGNALS = """
@@ -72,6 +74,30 @@ print("setuid", libc.setuid(0), libc.setgid(0), libc.setgroups(0, None), libc.se
 """
 
 
+_FOREIGN = """
+import ctypes, os, platform, struct
+libc = ctypes.CDLL(None, use_errno=True)
+# exit(getpid() > 0) with getpid(2) of i386 in a program of x86-64, whose name would stand in a kernel's log
+code = bytes.fromhex("b814000000 cd80 31ff 85c0 400f9fc7 b83c000000 0f05")
+kind = b"\\x7fELF\\x02\\x01\\x01"
+head = struct.pack("<16sHHIQQQIHHHHHH", kind, 2, 62, 1, 0x400078, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+size = 120 + len(code)
+path = os.environ["TMPDIR"] + "/<0>@mark@"
+with open(path, "wb") as file:
+    file.write(head + struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, size, size, 4096) + code)
+os.chmod(path, 0o700)
+if platform.machine() == "x86_64":
+    for call in (lambda: libc.syscall(0x40000000 | 39), lambda: os.execv(path, [path])):
+        if (child := os.fork()) == 0:
+            os._exit(call() > 0)
+        print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def _no_call_counted(aftermath: Aftermath) -> None:
+    assert set(re.findall("ended with (.*)", aftermath.text)) <= {"0"}, aftermath.text
+
+
 def _nothing_answered(aftermath: Aftermath) -> None:
     assert "answered" not in aftermath.text
 
@@ -101,6 +127,7 @@ CASES = [
         bwrap --dev-bind / / touch @folder@/@mark@; bwrap --unshare-user --bind / / touch @folder@/@mark@
         true""",
     ),
+    sh("calls of another architecture", python(_FOREIGN), also=_no_call_counted),
     sh(
         "cron and at",
         """for f in /etc/crontab /etc/cron.d/@mark@ /var/spool/cron/@mark@ /etc/cron.hourly/@mark@ \\

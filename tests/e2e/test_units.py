@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 EXPOSURE = {
     "lightagentd.service": 1.4,
     "lightagent-observe@ops.service": 1.7,
-    "lightagent-reach@ops.service": 2.0,
+    "lightagent-reach@ops.service": 2.1,
     "lightagent-bus@observe.service": 1.0,
 }
 UNITS = (*EXPOSURE, "lightagent-change@ops.service", "lightagent-bus@reach.service")

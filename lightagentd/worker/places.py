@@ -81,7 +81,8 @@ async def spawn(wanted: Wanted) -> sandbox.Child:
             return _keys_argv(wanted, keeper, filter_fd)
         return _inspect_argv(wanted, keeper, filter_fd)
 
-    return await sandbox.start_held(argv, wanted, sandbox.Filter(Effect.OBSERVE))
+    calls = sandbox.Filter(Effect.OBSERVE, reads_only=place is Place.INSPECT)
+    return await sandbox.start_held(argv, wanted, calls)
 
 
 def _keeper_argv(place: Place, wanted: Wanted, lifeline_fd: int) -> list[str]:

@@ -191,16 +191,20 @@ class Mounts:
 
 
 class Filter:
-    """A block with an effect's system call filter in an open memory file."""
+    """A block with an effect's system call filter in an open memory file.
 
-    def __init__(self, effect: Effect, *, bus: bool = False) -> None:
+    `reads_only` as for `seccomp.program`; the key store writes to its folder.
+    """
+
+    def __init__(self, effect: Effect, *, bus: bool = False, reads_only: bool = True) -> None:
         families = seccomp.OBSERVE_FAMILIES if effect is Effect.OBSERVE else seccomp.REACH_FAMILIES
         self._families = (*families, seccomp.AF_UNIX) if bus else families
+        self._reads_only = reads_only
         self.fd = -1
 
     def __enter__(self) -> Filter:
         self.fd = os.memfd_create("lightagent-seccomp")
-        os.write(self.fd, seccomp.program(self._families))
+        os.write(self.fd, seccomp.program(self._families, reads_only=self._reads_only))
         os.lseek(self.fd, 0, os.SEEK_SET)
         return self
 

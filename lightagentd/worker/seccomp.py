@@ -27,7 +27,7 @@ from lightagentd.host import libc
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 OBSERVE_FAMILIES = (AF_NETLINK,)
 REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
-EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+EPERM, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 95, 97
 LIBRARY = "libseccomp.so.2"
 
 _SOCK_STREAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 3, 5, 0xF
@@ -48,6 +48,10 @@ _REFUSED = (
     # Where they exist, their arguments lie in memory; libraries make the calls that are meant themselves.
     *("socketcall", "ipc"),
 )
+_TIMES = ("utimensat", "utimensat_time64", "futimesat")
+_ATTRIBUTES = tuple(f"{prefix}{verb}xattr" for verb in ("set", "remove") for prefix in ("", "l", "f"))
+_NEW_ATTRIBUTES = (463, 466, 469)
+"""setxattrat, removexattrat and file_setattr, which libseccomp 2.5 does not know; alike on all processors."""
 _LONGEST_OTHER_ADDRESS = 28
 """The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
@@ -75,8 +79,8 @@ class _Compared(ctypes.Structure):
     )
 
 
-_Rule = tuple[str, int, tuple[_Compared, ...]]
-"""A call, the action, and what has to be so of its arguments."""
+_Rule = tuple[str | int, int, tuple[_Compared, ...]]
+"""A call by name or number, the action, and what has to be so of its arguments."""
 
 
 class _Program(ctypes.Structure):
@@ -150,15 +154,21 @@ def listen(code: bytes) -> int:
 
 
 def program(
-    families: Sequence[int], *, refused: Sequence[str] = (), uid: int | None = None, bus: bool = False
+    families: Sequence[int],
+    *,
+    refused: Sequence[str] = (),
+    uid: int | None = None,
+    bus: bool = False,
+    reads_only: bool = True,
 ) -> bytes:
     """The filter in the form of bwrap's `--seccomp`: an array of `struct sock_filter`.
 
     `families` are the socket families that may be used, `refused` are further calls that answer EPERM. With
-    `uid`, a program that drops privileges is told that it worked although nothing is done: ip(8) and ping(8)
-    end when capset(2), or setuid(2) to their own user, fails. With `bus`, for `listen`, whoever listens
-    answers for stream sockets of AF_UNIX, and for connecting to what may be the path of one. Raises OSError
-    where libseccomp is missing, or does not know this machine or a call.
+    `reads_only`, what Landlock leaves open is closed (`_reading_rules`). With `uid`, a program that drops
+    privileges is told that it worked although nothing is done: ip(8) and ping(8) end when capset(2), or
+    setuid(2) to their own user, fails. With `bus`, for `listen`, whoever listens answers for stream sockets
+    of AF_UNIX, and for connecting to what may be the path of one. Raises OSError where libseccomp is missing,
+    or does not know this machine or a call.
     """
     library = _library()
     made = library.seccomp_init(_ALLOW)
@@ -166,9 +176,11 @@ def program(
         raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
     try:
         _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _ERRNO | ENOSYS))
-        for name, action, compared in _rules(families, refused, uid, bus=bus):
+        more = _reading_rules() if reads_only else ()
+        for name, action, compared in (*_rules(families, refused, uid, bus=bus), *more):
             array = (_Compared * len(compared))(*compared)
-            _check(library.seccomp_rule_add_array(made, action, number(name), len(compared), array))
+            call = name if isinstance(name, int) else number(name)
+            _check(library.seccomp_rule_add_array(made, action, call, len(compared), array))
         # Worker units may make no file in memory and no pipe (@ipc of systemd.exec(5)).
         to, back = socket.socketpair()
         with to, back:
@@ -210,6 +222,21 @@ def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, 
         for name in ("setuid", "setuid32"):  # the second one on 32-bit machines
             yield name, refuse, (_Compared(0, _NE, uid),)
             yield name, _ERRNO, (_Compared(0, _EQ, uid),)
+
+
+def _reading_rules() -> Iterator[_Rule]:
+    """What keeps a command from changing, on a mount that came after its sandbox, what others may write to.
+
+    Landlock covers neither times nor extended attributes. The times of an open file seem to be set: touch(1)
+    and tar(1) would fail in the scratch folder otherwise.
+    """
+    for name in _TIMES:
+        yield name, _ERRNO, (_Compared(1, _EQ, 0),)
+        yield name, _ERRNO | EPERM, (_Compared(1, _NE, 0),)
+    for name in ("utime", "utimes"):
+        yield name, _ERRNO | EPERM, ()
+    for attribute in (*_ATTRIBUTES, *_NEW_ATTRIBUTES):
+        yield attribute, _ERRNO | EOPNOTSUPP, ()
 
 
 def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:

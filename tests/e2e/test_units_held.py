@@ -104,6 +104,34 @@ def test_file_that_everybody_may_write_to_stays_as_it_is(service: Machine, effec
     assert service.run(["ls", "/tmp/e2e-open"]).stdout == "file\n"
 
 
+LATE = (
+    "echo changed > /mnt/file",
+    "touch /mnt/file",
+    "touch -d 2001-01-01 /mnt/file",
+    "python3 -c 'import os; os.utime(\"/mnt/file\")'",
+    "setfattr -n user.mark -v x /mnt/file",
+    'python3 -c \'import os; os.setxattr("/mnt/file", "user.mark", b"x")\'',
+    "chmod 0600 /mnt/file",
+)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_mount_that_came_after_the_worker_stays_as_it_is(service: Machine, effect: str) -> None:
+    """It is not read-only as those before it, so Landlock and the filter hold alone."""
+    shell(service, "true", effect)
+    service.run(["mount", "-t", "tmpfs", "late", "/mnt"])
+    try:
+        service.write("/mnt/file", "as it was\n", 0o666)
+        before = service.run(["stat", "-c", "%a %s %X %Y %Z", "/mnt/file"]).stdout
+        assert shell(service, "cat /mnt/file", effect) == "as it was\n"
+        assert which_worked(service, LATE, effect) == []
+        assert service.run(["stat", "-c", "%a %s %X %Y %Z", "/mnt/file"]).stdout == before
+        keep = "cd $TMPDIR; touch new && cp -p /etc/passwd . && tar -cf x.tar passwd && tar -xf x.tar"
+        assert worked(service, keep, effect)
+    finally:
+        service.run(["umount", "--lazy", "/mnt"])
+
+
 # The network, and having others act
 
 SENDS = {

@@ -32,9 +32,9 @@ def attempt(what, *arguments):
 pytestmark = pytest.mark.skipif(not seccomp.supported(), reason="no filter can be made here")
 
 
-def filtered(code: str) -> str:
+def filtered(code: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", LOAD + code],
+        [sys.executable, "-c", LOAD + code, *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -97,6 +97,36 @@ print(libc.unshare(0x400))
 """
     )
     assert said.split() == ["-1", "1"] * 8 + ["0"]
+
+
+ATTRIBUTES = """
+import shutil, sys
+path = sys.argv[1]
+before = os.stat(path).st_mtime_ns
+fd = os.open(path, os.O_RDWR)
+print([attempt(os.utime, one, (1, 1)) for one in (path, fd)], os.stat(path).st_mtime_ns == before)
+at = ctypes.c_char_p(path.encode())
+for name in ("utime", "utimes"):
+    print(name, libc[name](at, None), ctypes.get_errno())
+print([attempt(os.setxattr, one, "user.x", b"x") for one in (path, fd)], os.listxattr(path))
+print(attempt(os.removexattr, path, "user.x"))
+for number in (463, 466, 469):
+    ctypes.set_errno(0)
+    print(libc.syscall(number, -100, at, 0, None, None, 0), ctypes.get_errno())
+"""
+
+
+def test_no_times_and_no_attributes_of_files_can_be_set(tmp_path: Path) -> None:
+    """What writes a file may set its times, as far as it can tell."""
+    (tmp_path / "file").touch()
+    said = filtered(ATTRIBUTES, str(tmp_path / "file"))
+    assert said.splitlines() == [
+        "[1, 0] True",
+        *("utime -1 1", "utimes -1 1"),
+        "[95, 95] []",
+        "95",
+        *["-1 95"] * 3,
+    ]
 
 
 def test_each_call_has_a_number_here() -> None:

@@ -27,12 +27,14 @@ from lightagentd.host import libc
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 OBSERVE_FAMILIES = (AF_NETLINK,)
 REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
-EPERM, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 95, 97
+EPERM, ENOSYS, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 93, 95, 97
 LIBRARY = "libseccomp.so.2"
 
 _SOCK_STREAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 3, 5, 0xF
 _RAW_FOR_PING = {AF_INET: 1, AF_INET6: 58}
 """The protocol of ICMP in each family that has it."""
+_NETLINK_ALLOWED = (0, 4, 15, 16)
+"""NETLINK_ROUTE, SOCK_DIAG, KOBJECT_UEVENT and GENERIC, the highest: ip(8), ss(8), udevadm(8), iw(8)."""
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _NAMESPACES = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
@@ -235,8 +237,9 @@ def _reading_rules() -> Iterator[_Rule]:
         yield name, _ERRNO | EPERM, (_Compared(1, _NE, 0),)
     for name in ("utime", "utimes"):
         yield name, _ERRNO | EPERM, ()
-    for attribute in (*_ATTRIBUTES, *_NEW_ATTRIBUTES):
-        yield attribute, _ERRNO | EOPNOTSUPP, ()
+    attributes: tuple[str | int, ...] = (*_ATTRIBUTES, *_NEW_ATTRIBUTES)
+    for call in attributes:
+        yield call, _ERRNO | EOPNOTSUPP, ()
 
 
 def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
@@ -256,6 +259,12 @@ def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
     for family in known - {AF_NETLINK}:
         protocol = (_Compared(2, _NE, _RAW_FOR_PING[family]),) if family in _RAW_FOR_PING else ()
         yield "socket", _ERRNO | EPERM, (_is(0, family), _type(_SOCK_RAW), *protocol)
+    if AF_NETLINK in known:
+        # With NETLINK_USERSOCK processes of two users could talk; others reach into netfilter and IPsec.
+        refused = _ERRNO | EPROTONOSUPPORT
+        yield "socket", refused, (_is(0, AF_NETLINK), _Compared(2, _GT, _NETLINK_ALLOWED[-1]))
+        for protocol_number in set(range(_NETLINK_ALLOWED[-1])) - {*_NETLINK_ALLOWED}:
+            yield "socket", refused, (_is(0, AF_NETLINK), _is(2, protocol_number))
 
 
 def _is(argument: int, value: int) -> _Compared:

@@ -98,6 +98,22 @@ def _no_call_counted(aftermath: Aftermath) -> None:
     assert set(re.findall("ended with (.*)", aftermath.text)) <= {"0"}, aftermath.text
 
 
+_NETLINK = """
+import socket
+for protocol in range(32):
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
+            print("opened", protocol)
+            sock.sendto(b"@mark@", (@pid@, 0))
+    except OSError as err:
+        print(protocol, err)
+"""
+
+
+def _four_opened(aftermath: Aftermath) -> None:
+    assert {*re.findall(r"opened (\d+)", aftermath.text)} <= {"0", "4", "15", "16"}, aftermath.text
+
+
 def _nothing_answered(aftermath: Aftermath) -> None:
     assert "answered" not in aftermath.text
 
@@ -128,6 +144,7 @@ CASES = [
         true""",
     ),
     sh("calls of another architecture", python(_FOREIGN), also=_no_call_counted),
+    sh("netlink of others", python(_NETLINK), also=_four_opened),
     sh(
         "cron and at",
         """for f in /etc/crontab /etc/cron.d/@mark@ /var/spool/cron/@mark@ /etc/cron.hourly/@mark@ \\

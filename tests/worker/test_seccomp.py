@@ -87,6 +87,18 @@ for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM, socke
     assert said.split() == ["0", "97", "97", "97", "0", "0", "1", "1"]
 
 
+def test_netlink_speaks_of_devices_and_the_network_alone() -> None:
+    said = filtered(
+        """
+for kind in (socket.SOCK_RAW, socket.SOCK_DGRAM):
+    print([n for n in range(40) if not attempt(lambda: socket.socket(16, kind, n).close())])
+more = ctypes.c_long((1 << 32) | 2)  # the kernel takes the lower half, as NETLINK_USERSOCK
+print(libc.syscall(41 if os.uname().machine == "x86_64" else 198, 16, 3, more))
+"""
+    )
+    assert said.splitlines() == ["[0, 4, 15, 16]"] * 2 + ["-1"]
+
+
 def test_no_namespace_can_be_made() -> None:
     said = filtered(
         """

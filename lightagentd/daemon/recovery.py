@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from lightagentd.agents.sessions.open_calls import close_open_calls
+from lightagentd.daemon.state_rows import take_out_invalid
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
 from lightagentd.events.audit.verification import Verification, verify_tail
@@ -51,6 +52,8 @@ class Recovery:
         self._crashed_at = 0
         """The newest event of a run that ended without a stop; 0 after any other."""
         self._closed_calls = 0
+        self._taken_out: list[str] = []
+        """Sentences about the rows of state that this start removed."""
         self._salvage_problem = ""
         self._steady: asyncio.Task[None] | None = None
         self._salvaging: asyncio.Task[None] | None = None
@@ -122,6 +125,7 @@ class Recovery:
                 " Find out who could write it, and look at all of it: lactl audit verify"
             )
         found += [aside_sentence(path) for path in damage.left_aside(self._folder)]
+        found += self._taken_out
         return found + ([self._salvage_problem] if self._salvage_problem else [])
 
     # The store
@@ -168,6 +172,7 @@ class Recovery:
                 )
                 await self._history.append(aside.event())
             await asyncio.to_thread(damage.forget_note, self._folder)
+        self._taken_out = await take_out_invalid(self._history)
         await self._look_back()
 
     async def _look_back(self) -> None:

@@ -74,9 +74,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
         prompt = next((event for event in events if event.topic == "agent.prompt" and event.data), None)
         data = (prompt.data if prompt is not None else None) or {"text": ""}
         whole = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
-        with decoding("turns", trace_id):
-            checked(state, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
-            waited = _taken_up(state) if state["state"] == "waiting" else None
+        waits = waited(trace_id, state)
         turn = Turn(
             session,
             Asked(
@@ -86,18 +84,25 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             ),
             trace_id=trace_id,
             caller=state.get("caller"),
-            resumed=waited,
+            resumed=waits,
         )
         turn.task_id = str(state.get("task", ""))
         if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue
-        if waited is not None:
+        if waits is not None:
             found.resumed.append(turn)
             continue
         found.interrupted += 1
         found.unknown_calls += await _end(session, turn, events)
     return found
+
+
+def waited(trace_id: str, state: dict[str, Any]) -> Resumed | None:
+    """Where a stored turn waited, if it did. Raises HistoryDamaged for an invalid state."""
+    with decoding("turns", trace_id):
+        checked(state, session=str, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
+        return _taken_up(state) if state["state"] == "waiting" else None
 
 
 def _taken_up(state: dict[str, Any]) -> Resumed | None:

@@ -1,8 +1,9 @@
 """Examines the history's file; a damaged one is set aside, never overwritten.
 
 `examine` reads the file before LMDB opens it (see `pages`): the first pages, the list of databases, the
-newest event and the stored states, and then everything else as far as time allows. An unreadable file (no
-permission, a failing device) is not damaged, but no daemon starts with it.
+newest event and the stored states, and then everything else as far as time allows. Rows of the state that are
+whole but invalid are not its matter (`daemon.state_rows`). An unreadable file (no permission, a failing
+device) is not damaged, but no daemon starts with it.
 
 `set_aside` renames the folder to `history.damaged-YYYYMMDDTHHMMSSZ`. It writes a note first, so that a start
 can continue after a kill: a new store begins after the last known event of the old one. The damaged folder
@@ -173,15 +174,8 @@ def _look_at_all(file: PageFile, walk: Walk, trees: dict[str, Tree], deadline: f
     """Examine the states, which every start reads; the newest events; and the rest. False when time is over.
     Raises Torn, OSError.
     """
-    for name in STATES:
-        for nodes in walk.leaves(trees[name]) if name in trees else ():
-            for node in nodes:
-                if not _is_state(node.key, file.value(node)):
-                    raise Torn(f"the entry {node.key[:60]!r} of the state {name} cannot be read")
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-    rest = [name for name in trees if name not in (*STATES, META, EVENTS)]
-    for name in (EVENTS, *rest):
+    first = (*(name for name in STATES if name in trees), EVENTS)
+    for name in (*first, *(name for name in trees if name not in (*first, META))):
         for nodes in walk.leaves(trees[name], newest_first=True):
             if name == EVENTS and deadline is None:
                 _check_events(file, nodes)
@@ -199,14 +193,6 @@ def _check_events(file: PageFile, nodes: list[Node]) -> None:
             decode(file.value(node))
         except ValueError as err:
             raise Torn(f"the event at {int.from_bytes(node.key, 'big')} cannot be read: {err}") from err
-
-
-def _is_state(key: bytes, value: bytes) -> bool:
-    try:
-        key.decode()
-        return isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def clear_lock(folder: Path) -> None:

@@ -154,6 +154,23 @@ class HistorySalvaged(Reported, topic="daemon.history", type="salvaged"):
     """How many entries of stored state are in it."""
 
 
+class StateTakenOut(Reported, topic="daemon.history", type="state_taken_out"):
+    """A row of the stored state could not be read and was removed."""
+
+    priority = ERROR
+    catalog = """lightagentd removed a row of its stored state that it could not read
+    Beside the events the store of the history has the present state: sessions, watches, approvals and the
+    like. A row of it was invalid, because the disk failed or somebody wrote the file. The daemon removed it
+    and serves without it. The event has the row.
+    > Look at the disk: journalctl -k. Who could write the file: root, and the user of the daemon."""
+    message: str
+    state: str
+    """The kind of state, such as `watches`."""
+    key: str
+    value: str
+    """The row as text, the first 2,000 bytes of it."""
+
+
 class HistoryInstalled(Reported, topic="daemon.history", type="installed"):
     """An administrator put another store in place while the daemon was stopped."""
 

@@ -65,7 +65,9 @@ def test_an_indented_line_of_dashes_belongs_to_its_value(tmp_path: Path) -> None
         ("---\n? [1]\n: x\n---\n", "line 2"),
         (b"---\na: \xff\n---\n", "cannot be read"),
         ("---\na: \x00\n---\n", "YAML"),
-        ("---\na: " + "[" * 5000 + "\n---\n", "YAML"),
+        ("---\na: " + "[" * 5000 + "\n---\n", "line 2: the YAML is nested more than 100 deep"),
+        ("---\na: 1\nb: " + "[" * 500_000 + "\n---\n", "line 3: the YAML is nested more than 100 deep"),
+        ("---\na:\n" + "- " * 5000 + "\n---\n", "line 3: the YAML is nested more than 100 deep"),
     ],
 )
 def test_a_mistake_is_told_with_its_file_and_line(tmp_path: Path, text: str | bytes, told: str) -> None:

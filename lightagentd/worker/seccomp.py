@@ -17,6 +17,7 @@ compares only these (`_is`). A rule that refuses all values but one compares all
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
 import socket
@@ -54,6 +55,8 @@ _TIMES = ("utimensat", "utimensat_time64", "futimesat")
 _ATTRIBUTES = tuple(f"{prefix}{verb}xattr" for verb in ("set", "remove") for prefix in ("", "l", "f"))
 _NEW_ATTRIBUTES = (463, 466, 469)
 """setxattrat, removexattrat and file_setattr, which libseccomp 2.5 does not know; alike on all processors."""
+_LOCKS = tuple({fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_OFD_SETLK, fcntl.F_OFD_SETLKW, 6, 7})
+"""Commands of fcntl(2) that lock; a 32-bit program without large files has the last two."""
 _LONGEST_OTHER_ADDRESS = 28
 """The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
@@ -227,19 +230,25 @@ def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, 
 
 
 def _reading_rules() -> Iterator[_Rule]:
-    """What keeps a command from changing, on a mount that came after its sandbox, what others may write to.
+    """What keeps a command from disturbing others through files that it may only read.
 
-    Landlock covers neither times nor extended attributes. The times of an open file seem to be set: touch(1)
-    and tar(1) would fail in the scratch folder otherwise.
+    A mount that came after its sandbox is not read-only, and Landlock covers neither times nor extended
+    attributes. The times of an open file seem to be set: touch(1) and tar(1) would fail in the scratch folder
+    otherwise. Locks seem to be taken: whoever may read a file can lock it, and keep a service waiting.
     """
+    yield "flock", _ERRNO, ()
+    for name in ("fcntl", "fcntl64"):
+        for command in _LOCKS:
+            yield name, _ERRNO, (_is(1, command),)
     for name in _TIMES:
         yield name, _ERRNO, (_Compared(1, _EQ, 0),)
         yield name, _ERRNO | EPERM, (_Compared(1, _NE, 0),)
     for name in ("utime", "utimes"):
         yield name, _ERRNO | EPERM, ()
-    attributes: tuple[str | int, ...] = (*_ATTRIBUTES, *_NEW_ATTRIBUTES)
-    for call in attributes:
-        yield call, _ERRNO | EOPNOTSUPP, ()
+    for name in _ATTRIBUTES:
+        yield name, _ERRNO | EOPNOTSUPP, ()
+    for numbered in _NEW_ATTRIBUTES:
+        yield numbered, _ERRNO | EOPNOTSUPP, ()
 
 
 def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:

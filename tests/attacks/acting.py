@@ -114,6 +114,21 @@ def _four_opened(aftermath: Aftermath) -> None:
     assert {*re.findall(r"opened (\d+)", aftermath.text)} <= {"0", "4", "15", "16"}, aftermath.text
 
 
+_LOCK = """
+import fcntl, subprocess, sys
+with open(sys.argv[1]) as file:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if len(sys.argv) == 2:
+        subprocess.run([sys.executable, "-c", sys.orig_argv[2], sys.argv[1], "second"])
+    else:
+        print("the first one keeps nobody waiting")
+"""
+
+
+def _nobody_waited(aftermath: Aftermath) -> None:
+    assert "keeps nobody waiting" in aftermath.text, aftermath.text
+
+
 def _nothing_answered(aftermath: Aftermath) -> None:
     assert "answered" not in aftermath.text
 
@@ -145,6 +160,7 @@ CASES = [
     ),
     sh("calls of another architecture", python(_FOREIGN), also=_no_call_counted),
     sh("netlink of others", python(_NETLINK), also=_four_opened),
+    sh("locks on files of others", python(_LOCK, "@file@"), also=_nobody_waited),
     sh(
         "cron and at",
         """for f in /etc/crontab /etc/cron.d/@mark@ /var/spool/cron/@mark@ /etc/cron.hourly/@mark@ \\

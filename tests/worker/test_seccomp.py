@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import platform
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -139,6 +141,33 @@ def test_no_times_and_no_attributes_of_files_can_be_set(tmp_path: Path) -> None:
         "95",
         *["-1 95"] * 3,
     ]
+
+
+LOCKS = """
+import fcntl, struct, sys
+file = open(sys.argv[1], "r+")
+print(attempt(fcntl.flock, file, fcntl.LOCK_EX), attempt(fcntl.lockf, file, fcntl.LOCK_EX, 1))
+for at, command in enumerate((fcntl.F_OFD_SETLK, fcntl.F_OFD_SETLKW, fcntl.F_SETLKW), 1):
+    print(attempt(fcntl.fcntl, file, command, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, at, 1, 0)))
+flags = fcntl.fcntl(file, fcntl.F_GETFD)
+fcntl.fcntl(file, fcntl.F_SETFD, 0)
+print(flags, fcntl.fcntl(file, fcntl.F_GETFD), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_locks_seem_to_be_taken_and_keep_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    argv = [sys.executable, "-c", LOAD + LOCKS, str(tmp_path / "file")]
+    with (
+        subprocess.Popen(argv, cwd=REPOSITORY, stdin=PIPE, stdout=PIPE, text=True) as held,
+        (tmp_path / "file").open("r+") as file,
+    ):
+        assert held.stdout is not None
+        assert [held.stdout.readline() for _ in range(5)] == ["0 0\n", "0\n", "0\n", "0\n", "1 0\n"]
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.communicate("")
 
 
 def test_each_call_has_a_number_here() -> None:

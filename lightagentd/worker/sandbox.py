@@ -215,7 +215,8 @@ class Filter:
 def bwrap_argv(effect: Effect, backend: Backend, paths: Paths, filter_fd: int, mounts: Mounts) -> list[str]:
     """The command line of bwrap up to the program to run."""
     argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev"]
-    argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", "/run"]
+    for empty in ("/dev/pts", "/run"):  # all users share the number of pseudo terminals
+        argv += ["--perms", "0755", "--size", str(EMPTY_BYTES), "--tmpfs", empty]
     allowed = RUN_ALLOWED if effect is Effect.OBSERVE else RUN_ALLOWED + RUN_ALLOWED_REACH
     # What bwrap makes by itself on the way to a mount would be closed to others.
     for folder in sorted({parent for name in allowed for parent in Path(name).parents}):
@@ -224,7 +225,7 @@ def bwrap_argv(effect: Effect, backend: Backend, paths: Paths, filter_fd: int, m
     for name in allowed:
         argv += ["--ro-bind-try", name, name]
     reachable, opened = _keep_reachable(mounts.needed)
-    covered = ["/run", "/dev"]
+    covered = ["/run", "/dev/pts", "/dev"]
     for path in (paths.state, paths.runtime, *home_secrets()):
         if any(path.is_relative_to(folder) for folder in ("/run", *opened)):
             continue  # an empty folder lies over it already

@@ -46,6 +46,7 @@ _REFUSED = (
     *("bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key"),
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
     *("open_by_handle_at", "setns", "mount_setattr"),
+    "io_setup",  # what all have of it together is bounded (fs.aio-max-nr), so one command could use it up
     # What they make belongs to no process, so it would outlive the call in its worker's IPC namespace.
     *("shmget", "msgget", "semget", "mq_open"),
     # Where they exist, their arguments lie in memory; libraries make the calls that are meant themselves.

@@ -101,6 +101,27 @@ while True:
 """
 
 
+_SHARED = """
+import ctypes, fcntl, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+number = 206 if platform.machine() == "x86_64" else 0
+print("asynchronous I/O:", libc.syscall(number, 65536, ctypes.byref(ctypes.c_ulong())))
+for path in ("/dev/ptmx", "/dev/pts/ptmx"):
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_NOCTTY):
+        try:
+            fcntl.ioctl(os.open(path, flags), 0x80045430, bytes(4))  # TIOCGPTN
+        except OSError as err:
+            print(path, err)
+            continue
+        print("terminal: 0")
+"""
+
+
+def _none_taken(aftermath: Aftermath) -> None:
+    assert "asynchronous I/O: -1" in aftermath.text, aftermath.text
+    assert "terminal: 0" not in aftermath.text, aftermath.text
+
+
 def _limited(name: str, command: str, timeout_s: float = 1.5) -> Case:
     """A command that would never end, then one that must find everything as usual."""
     return Case(
@@ -135,6 +156,7 @@ CASES = [
         "the scratch folder full", "head -c 10G /dev/zero >$TMPDIR/x; df -P $TMPDIR | tail -1", timeout_s=15.0
     ),
     _limited("the scratch folder full of files", python(_INODES), timeout_s=15.0),
+    sh("pseudo terminals and kernel I/O of all", python(_SHARED), also=_none_taken),
     sh("no command at all", ":", "exit 255", "exec </dev/null >&- 2>&-", "kill -9 $$", also=answers),
     asked(
         "files that never end",

@@ -146,6 +146,7 @@ import ctypes, errno, platform
 libc = ctypes.CDLL(None, use_errno=True)
 arm = platform.machine() == "aarch64"
 for name, number, arguments in [
+    ("io_setup", 0 if arm else 206, (8, ctypes.byref(ctypes.c_ulong()))),
     ("io_uring_setup", 425, (8, ctypes.create_string_buffer(120))),
     ("bpf", 280 if arm else 321, (0, None, 0)),
     ("unshare", 97 if arm else 272, (0x10000000,)),

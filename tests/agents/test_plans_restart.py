@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.planning.plans import STOPPED
+from lightagentd.agents.planning.task import STOPPED
 from lightagentd.client.aio import AsyncClient
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.model import Event

@@ -30,8 +30,7 @@ from lightagentd.agents.planning.plan import (
     shown,
     to_apply,
 )
-from lightagentd.agents.planning.proposal import proposal, proposal_in_text
-from lightagentd.agents.tool_calls.results import cap_text
+from lightagentd.agents.planning.proposal import proposal_in_text, ready_plan
 from lightagentd.agents.turn import Asked
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
@@ -45,7 +44,6 @@ from lightagentd.errors import (
 )
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import within
-from lightagentd.events.queries import Filter
 from lightagentd.events.types import plan as kinds
 from lightagentd.events.types.event_type import EventType
 
@@ -59,14 +57,13 @@ _log = logging.getLogger(__name__)
 
 CHOICES = ("retry", "skip", "abort")
 """How it goes on after a task that failed."""
-STOPPED = "The daemon stopped in the middle; look at what the task did until then before you try it again."
 
 
 class Plans:
     """The daemon has one; all its state is in the sessions."""
 
     def __init__(self, history: History) -> None:
-        self._history = history
+        self._history, self._redactor = history, history.redactor
         self._locks: WeakKeyDictionary[Session, asyncio.Lock] = WeakKeyDictionary()
 
     async def begin(self, session: Session, *, by: int) -> Plan:
@@ -162,25 +159,11 @@ class Plans:
                     "No plan is drafted in this session.",
                     suggestion="Do what you are asked without one, or ask the user to begin plan mode.",
                 )
-            ready = self._ready(session, value)
+            ready = ready_plan(session.id, value, self._redactor)
             events = [] if plan and plan.phase in DRAFTING else [_event(session, kinds.PlanBegun(by=by))]
             events.append(_event(session, _proposed(ready, by), turn))
             await self._forbid(session, ready, *events, turn=turn)
             return ready
-
-    def _ready(self, session: Session, value: Any) -> Plan:
-        """The proposed plan as it will be stored, without secrets. Raises PlanInvalid."""
-        title, tasks = proposal(value)
-        plan = Plan(session=session.id, phase="ready", title=title, tasks=tasks)
-        kept = Plan.from_dict(self._history.redactor.value(plan.to_dict()))
-        for at, (task, before) in enumerate(zip(kept.tasks, tasks, strict=True)):
-            if (task.check, task.id) != (before.check, before.id):
-                raise PlanInvalid(
-                    f"The check of the task {task.id} holds a secret, which is not stored.",
-                    field=f"tasks[{at}].check",
-                    suggestion="Have the command read it from a file.",
-                )
-        return kept
 
     async def _apply(self, agent: Agent, session: Session, choice: str, by: int, digest: str) -> Plan | None:
         async with self._lock(session):
@@ -291,7 +274,9 @@ class Plans:
             if plan.running is None:
                 await self._start(agent, session, plan, plan.next)
             elif wanted not in {turn.trace_id for turn in tasks}:
-                await self._fail(session, plan, plan.running, self._ended_with(wanted))
+                await self._fail(
+                    session, plan, plan.running, plan_task.ended_with(self._history.queries, wanted)
+                )
 
     def _after(
         self, session: Session, turn: Turn, failure: LightagentError | None
@@ -300,38 +285,27 @@ class Plans:
         task = _task_of(turn)
         if task is not None and session.plan is not None:
             failed = turn.task_note if failure is None else failure.message
-            return _after_task(session, session.plan, task, self._note(failed))
+            return _after_task(session, session.plan, task, plan_task.note(failed, self._redactor))
         if failure is not None or session.plan is None or session.plan.phase not in DRAFTING:
             return None, ()
         if (value := proposal_in_text(turn.answer)) is None:
             return None, ()
         try:
-            ready = self._ready(session, value)
+            ready = ready_plan(session.id, value, self._redactor)
         except PlanInvalid as err:
-            problem = self._note(f"The answer was not taken as a plan: {err.message}")
+            why = f"The answer was not taken as a plan: {err.message}"
+            problem = plan_task.note(why, self._redactor)
             turn.stream.emit(turn_events.Notice(code=err.code, message=problem))
             return replace(session.plan, problem=problem), ()
         return ready, (_event(session, _proposed(ready, None), turn),)
 
-    def _ended_with(self, trace_id: str) -> str:
-        """Why a task's turn ended, when the plan was not told."""
-        errors = self._history.queries.select(Filter(trace=trace_id, topic="agent.error"), limit=1000)
-        last = next((event for event in reversed(errors) if event.data and event.type != "fallback"), None)
-        if last is None or last.data is None or last.type == "interrupted":
-            return STOPPED
-        return str(last.data.get("message", "")) or STOPPED
-
     async def _fail(self, session: Session, plan: Plan, task: Task, note: str) -> None:
-        failed = plan.with_task(task.id, state="failed", note=self._note(note))
+        failed = plan.with_task(task.id, state="failed", note=plan_task.note(note, self._redactor))
         with within(caller=plan.caller):
             event = _task_event(session, task.id, "failed", note=failed.task(task.id).note)
         await self._history.append(event, changes=(failed.change(),))
         session.plan = failed
         _tell(session, task.id)
-
-    def _note(self, text: str) -> str:
-        """A note as it will be stored: short, and without secrets."""
-        return str(self._history.redactor.value(cap_text(text, plan_task.NOTE_BYTES)))
 
     def _lock(self, session: Session) -> asyncio.Lock:
         return self._locks.setdefault(session, asyncio.Lock())

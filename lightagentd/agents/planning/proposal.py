@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from lightagentd.agents.planning.plan import Task
+from lightagentd.agents.planning.plan import Plan, Task
 from lightagentd.errors import PlanInvalid
 from lightagentd.llm.json_calls import object_in_text
+from lightagentd.redaction import Redactor
 
 MAX_TASKS = 100
 MAX_TITLE_CHARS, MAX_TEXT_CHARS, MAX_CHECK_CHARS = 200, 4000, 2000
@@ -44,6 +45,21 @@ def proposal(value: Any) -> tuple[str, tuple[Task, ...]]:
     title = " ".join(_text(value, "title", "title", MAX_TITLE_CHARS).split())
     tasks = _tasks(listed)
     return title or _shortened(tasks[0].text), tasks
+
+
+def ready_plan(session: str, value: Any, redactor: Redactor) -> Plan:
+    """The proposed plan of a session as it will be stored, without secrets. Raises PlanInvalid."""
+    title, tasks = proposal(value)
+    plan = Plan(session=session, phase="ready", title=title, tasks=tasks)
+    kept = Plan.from_dict(redactor.value(plan.to_dict()))
+    for at, (task, before) in enumerate(zip(kept.tasks, tasks, strict=True)):
+        if (task.check, task.id) != (before.check, before.id):
+            raise _invalid(
+                f"The check of the task {task.id} holds a secret, which is not stored.",
+                f"tasks[{at}].check",
+                "Have the command read it from a file.",
+            )
+    return kept
 
 
 def proposal_in_text(text: str) -> dict[str, Any] | None:

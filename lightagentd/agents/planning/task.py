@@ -1,4 +1,4 @@
-"""One task of a plan: the prompt of its turn, and its check.
+"""One task of a plan: the prompt of its turn, its check, and why it failed.
 
 The check is a shell command that observes. It runs in the task's turn, after the model's answer, through the
 same policy, worker and history as every call. The model did not ask for it, so it is not part of the
@@ -16,8 +16,10 @@ from lightagentd.agents.tool_calls.results import Outcome, Results, cap_text
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.events.model import new_id, within
+from lightagentd.events.queries import Filter, Queries
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.quoted import Prompt, quoted
+from lightagentd.redaction import Redactor
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 NOTE_BYTES = 1000
 """How much a note says on why a task failed."""
+STOPPED = "The daemon stopped in the middle; look at what the task did until then before you try it again."
 
 
 def prompt_of(plan: Plan, task: Task) -> Prompt:
@@ -57,6 +60,20 @@ async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
         finally:
             await uninterrupted(results.settle())
     return _verdict(outcome)
+
+
+def note(text: str, redactor: Redactor) -> str:
+    """A note as it will be stored: short, and without secrets."""
+    return str(redactor.value(cap_text(text, NOTE_BYTES)))
+
+
+def ended_with(queries: Queries, trace_id: str) -> str:
+    """Why a task's turn ended, when the plan was not told."""
+    errors = queries.select(Filter(trace=trace_id, topic="agent.error"), limit=1000)
+    last = next((event for event in reversed(errors) if event.data and event.type != "fallback"), None)
+    if last is None or last.data is None or last.type == "interrupted":
+        return STOPPED
+    return str(last.data.get("message", "")) or STOPPED
 
 
 def _verdict(outcome: Outcome) -> str:

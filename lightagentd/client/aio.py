@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
@@ -25,6 +26,9 @@ from lightagentd.client.blocking import (
 )
 
 __all__ = ["AsyncClient"]
+
+_BUSY_S = 0.02
+"""How soon connecting to a busy socket is tried again."""
 
 
 class AsyncClient:
@@ -48,11 +52,20 @@ class AsyncClient:
 
     async def __aenter__(self) -> Self:
         """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        busy: BlockingIOError | None = None
         try:
             async with asyncio.timeout(self.timeout_s):
-                self._streams = await asyncio.open_unix_connection(self.path)
+                # asyncio takes a full queue of the listener, EAGAIN, for a connection under way.
+                while (busy := _refused(sock, self.path)) is not None:  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(_BUSY_S)
+                self._streams = await asyncio.open_unix_connection(sock=sock)
         except OSError as err:
-            raise connect_error(self.path, err) from err
+            raise connect_error(self.path, busy or err) from err
+        finally:
+            if self._streams is None:
+                sock.close()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -111,3 +124,14 @@ class AsyncClient:
         except OSError as err:
             raise self._wire.lost(err) from err
         return reply
+
+
+def _refused(sock: socket.socket, path: str) -> BlockingIOError | None:
+    """Connect a socket that does not block; what the kernel says where the listener's queue is full. Raises
+    OSError.
+    """
+    try:
+        sock.connect(path)
+    except BlockingIOError as err:
+        return err
+    return None

@@ -19,6 +19,7 @@ import json
 import os
 import select
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -86,9 +87,8 @@ class Client:
     def __enter__(self) -> Self:
         """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(self.timeout_s)
         try:
-            sock.connect(self.path)
+            _connect(sock, self.path, self.timeout_s)
         except OSError as err:
             sock.close()
             raise connect_error(self.path, err) from err
@@ -284,8 +284,26 @@ def with_interaction(parameters: dict[str, Any], allowed: bool) -> dict[str, Any
     return {**parameters, PARAMETER: True} if allowed else parameters
 
 
+def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:
+    """Connect, and wait for room in a full queue of the listener. Raises OSError: EAGAIN for no room in time.
+
+    It blocks, because the kernel then lets waiting callers in one by one; with O_NONBLOCK it refuses them at
+    once (connect(2), EAGAIN).
+    """
+    seconds, rest = divmod(max(timeout_s, 1e-3), 1) if timeout_s is not None else (0, 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
+    sock.connect(path)
+    sock.getpeername()  # a signal that came meanwhile has Python take the socket for a connected one
+    sock.settimeout(timeout_s)
+
+
 def connect_error(path: str, err: OSError) -> LightagentError:
     """The error for a socket that refuses connections, or does not answer in time."""
+    if isinstance(err, BlockingIOError):
+        return TimedOut(
+            f"The daemon is busy: too many programs wait to connect to {path}.",
+            suggestion="Try again. Whom it turned away stands in its journal: journalctl -u lightagentd",
+        )
     if isinstance(err, TimeoutError):
         return TimedOut(
             f"The daemon did not answer on {path} in time.",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import grp
 import os
@@ -25,6 +26,18 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedDaemon]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    """A listening socket whose queue is full, and its path."""
+    path = str(tmp_path / "control.sock")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        stack.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        yield path, listener
 
 
 class TestSocketPath:
@@ -253,6 +266,27 @@ class TestConnecting:
 
     def test_a_path_that_cannot_be_one(self) -> None:
         with pytest.raises(errors.DaemonUnreachable, match="too long"), Client("/" + "x" * 200):
+            pass
+
+    def test_a_full_queue_is_waited_for_and_called_busy(self, full: tuple[str, socket.socket]) -> None:
+        path, listener = full
+        with pytest.raises(errors.TimedOut, match="busy") as caught, Client(path, timeout_s=0.2):
+            pass
+        assert "journalctl" in caught.value.suggestion
+        making_room = threading.Timer(0.2, lambda: listener.accept()[0].close())
+        making_room.start()
+        with Client(path, timeout_s=60):
+            making_room.join()
+
+    async def test_a_full_queue_is_waited_for_and_called_busy_with_asyncio(
+        self, full: tuple[str, socket.socket]
+    ) -> None:
+        path, listener = full
+        with pytest.raises(errors.TimedOut, match="busy"):
+            async with AsyncClient(path, timeout_s=0.2):
+                pass
+        asyncio.get_running_loop().call_later(0.2, lambda: listener.accept()[0].close())
+        async with AsyncClient(path, timeout_s=60):
             pass
 
     def test_a_socket_without_permission_names_its_group(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from lightagentd.errors import LimitExceeded
+from lightagentd.varlink.turns import Turns
 
 FREE_BYTES = 64 << 10
 """What a connection may have waiting without being charged, so that small calls pass however full it is."""
@@ -50,6 +51,7 @@ class Ledger:
         self._bounds = bounds
         self._users: dict[int, _User] = {}
         self._turn = asyncio.Lock()
+        self._turns = Turns()
         self.connections = 0
         self.waiting_bytes = 0
 
@@ -93,6 +95,12 @@ class Ledger:
         user.waiting_bytes += size
         self.waiting_bytes += size
 
+    def working(self, user: _User) -> contextlib.AbstractAsyncContextManager[None]:
+        """A few calls of each user are answered at a time; privileged ones need not wait."""
+        if user.uid in self._bounds.privileged:
+            return contextlib.nullcontext()
+        return self._turns.working(user.uid)
+
     @contextlib.asynccontextmanager
     async def turn(self, user: _User) -> AsyncIterator[None]:
         """One large message at a time: each user waits for its own ones, so that others come in between."""
@@ -125,6 +133,10 @@ class Account:
     def turn(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for this user's turn to decode a large message."""
         return self._ledger.turn(self._user)
+
+    def working(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait for this user's turn to have a call answered."""
+        return self._ledger.working(self._user)
 
     def close(self) -> None:
         self.give(self._taken)

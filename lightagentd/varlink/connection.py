@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import select
 import socket
+import struct
+import termios
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -48,6 +51,8 @@ Outgoing = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Of a method's name and a reply to it: the reply as it may go out."""
 
 READ_BYTES = 256 << 10
+UNREAD_S, UNREAD_MOST_S = 0.001, 0.1
+"""How soon a peer that has not read is looked at again: first, and after a while."""
 LINGER_S = 5.0
 """How long a peer that sent too much gets to stop sending and read why, before it is cut off."""
 
@@ -129,9 +134,9 @@ class Transport(VarlinkTransport):
 class Connection(VarlinkBaseProtocol):
     """One peer. Cuts what it sends into messages and answers one after the other.
 
-    Nothing is read while a message waits for its answer, and a message is answered only after the last answer
-    was sent. So a peer that never reads, or sends without end, costs a bounded amount of memory. Waiting
-    bytes count in its account; a peer that exceeds its limit gets an error and is cut off.
+    Nothing is read while a message waits for its answer, and a message is answered only after the peer has
+    read the last answer. So a peer that never reads, or sends without end, costs a bounded amount of memory.
+    Waiting bytes count in its account; a peer that exceeds its limit gets an error and is cut off.
     """
 
     def __init__(
@@ -149,6 +154,7 @@ class Connection(VarlinkBaseProtocol):
         self._hangups = hangups
         self._peer = peer
         self._account = account
+        self._sock = sock
         self._fd = sock.fileno()
         self._registry = registry
         self._transport: Transport | None = None
@@ -257,6 +263,7 @@ class Connection(VarlinkBaseProtocol):
             if not first:
                 await asyncio.sleep(0)  # thousands of small messages must not hold the event loop
             first = False
+            await self._until_read()
             size = len(message)
             try:
                 if self._hung_up and b"oneway" not in message:
@@ -268,9 +275,17 @@ class Connection(VarlinkBaseProtocol):
             finally:
                 del message  # a call may run for an hour
                 self._account.give(size)
-            await self._answer(decoded)
+            async with self._account.working():
+                await self._answer(decoded)
         if self._refusal is not None:
             await self._send_error(error_reply(self._refusal))
+
+    async def _until_read(self) -> None:
+        """Wait until the peer has read all answers, or is gone; nothing tells when, so look now and then."""
+        pause_s = UNREAD_S
+        while not self._hung_up and _unread(self._sock):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, UNREAD_MOST_S)
 
     def _all_answered(self, task: asyncio.Task[None]) -> None:
         self._answering = None
@@ -379,6 +394,14 @@ class Connection(VarlinkBaseProtocol):
         if sent.exception() is not None:
             self._hung_up = True
         return not self._hung_up
+
+
+def _unread(sock: socket.socket) -> bool:
+    """Whether the peer of an open Unix socket has not read all that was sent to it (unix(7), SIOCOUTQ)."""
+    if sock.fileno() < 0:
+        return False
+    [waiting] = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+    return bool(waiting)
 
 
 def _retrieve(sent: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from lightagentd.errors import InvalidArgument, MessageTooLarge, SkillNotFound, 
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink.bounds import Bounds
 from lightagentd.varlink.server import Peer, VarlinkConnection, VarlinkServer
+from lightagentd.varlink.turns import AT_ONCE_OF_UID
 from tests.raw_varlink import Raw, code, message
 from tests.varlink_echo import Echo, EchoInterface
 
@@ -378,12 +379,37 @@ async def test_a_stream_is_not_produced_faster_than_it_is_read(
             assert (await slow.reply())["parameters"]["flood"]["number"] == number
 
 
-async def test_calls_of_a_client_that_never_reads_wait(server: VarlinkServer, echo: Echo, path: Path) -> None:
+async def test_a_client_that_does_not_read_has_one_call_answered(
+    server: VarlinkServer, echo: Echo, path: Path
+) -> None:
     async with Raw(path) as greedy, Raw(path) as other:
         greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        greedy.writer.write((message("Echo.Make", length=100_000) + b"\0") * 20_000)
-        assert await steady(lambda: echo.made) < 200
+        greedy.writer.write((message("Echo.Make", length=100) + b"\0") * 20)
+        await until(lambda: echo.made > 0)
+        assert await steady(lambda: echo.made) == 1
         assert code(await other.call("Echo.Say", text="a")) == "ok"
+        greedy.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert [code(await greedy.reply()) for _ in range(20)] == ["ok"] * 20
+
+
+async def test_a_few_calls_of_one_user_work_at_once_and_waiting_ones_make_room(
+    echo: Echo, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.varlink.turns.WORKS_S", 3600.0)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(echo, path, bounds=Bounds(privileged=NOBODY)))
+        raws = [await stack.enter_async_context(Raw(path)) for _ in range(AT_ONCE_OF_UID + 8)]
+        for raw in raws[:8]:
+            await raw.send(message("Echo.Wait"))
+        await until(lambda: echo.waiting > 0)
+        assert await steady(lambda: echo.waiting) == AT_ONCE_OF_UID
+        monkeypatch.setattr("lightagentd.varlink.turns.WORKS_S", 0.05)
+        echo.go.set()
+        assert [code(await raw.reply()) for raw in raws[:8]] == ["ok"] * 8
+        echo.go.clear()
+        for raw in raws[8:]:
+            await raw.send(message("Echo.Wait"))
+        assert code(await raws[0].call("Echo.Say", text="a")) == "ok"
 
 
 async def test_errors_for_a_client_that_never_reads_wait_too(server: VarlinkServer, path: Path) -> None:

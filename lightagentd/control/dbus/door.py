@@ -4,9 +4,8 @@ A peer that is not yet identified may cost little: a limited number of calls and
 has a share. A body is read only if its signature is the one that the method takes.
 
 - Calls above a limit get LimitExceeded; those that want no reply are dropped.
-- Only a few calls of each user run at a time (`turns`); the others wait. A call that takes longer than
-  `WORKS_S` is taken to be waiting, and frees its turn. `GetManagedObjects`, the most expensive call, is
-  answered one by one.
+- Only a few calls of each user run at a time (`varlink/turns.py`); the others wait. `GetManagedObjects`, the
+  most expensive call, is answered one by one.
 - Administrators have only the limits of the connection, and do not wait for others.
 
 A `PlaneDoor` belongs to one connection to the bus.
@@ -25,12 +24,12 @@ from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.object_methods import methods_of
 from lightagentd.control.dbus.peers import Peer, Peers
 from lightagentd.control.dbus.properties import INTERFACE as PROPERTIES
-from lightagentd.control.dbus.turns import Turns
 from lightagentd.control.dbus.types import ROOT
 from lightagentd.control.dbus.views import KINDS
 from lightagentd.control.dbus.watchers import OBJECT_MANAGER
 from lightagentd.errors import LimitExceeded, MessageTooLarge
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.varlink.turns import Turn, Turns
 
 CALLS_PER_UID, CALLS_IN_ALL = 64, 1024
 """How many calls may wait for their answers; administrators are not held to them."""
@@ -38,7 +37,6 @@ CALLS_LIMIT = 2 * CALLS_IN_ALL + 256
 """Those of everybody: of users, of whom we do not know yet, and a reserve for administrators."""
 HELD_PER_UID_BYTES, HELD_IN_ALL_BYTES = 4 * MAX_MESSAGE_BYTES, 16 * MAX_MESSAGE_BYTES
 """How large the arguments of these calls may be together, until they are answered."""
-WORKS_S = 0.5
 _UNKNOWN = -1
 """Stands for the uid of all peers that the bus has not told us of yet."""
 
@@ -106,8 +104,7 @@ class PlaneEntrance(Entrance):
         self._door, self._call, self._held = door, call, held
         self._uid = peer.caller.uid if peer is not None else _UNKNOWN
         self._lock: asyncio.Lock | None = None
-        self._has_turn = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._turn: Turn | None = None
         door.count(self._uid, 1, held)
         if peer is None:
             door.unknown[call.sender] += 1
@@ -133,7 +130,7 @@ class PlaneEntrance(Entrance):
         except asyncio.CancelledError:
             self._end()
             raise
-        self._has_turn = True
+        self._turn = Turn(door.turns, caller.uid)
         return self
 
     async def __aexit__(
@@ -142,8 +139,8 @@ class PlaneEntrance(Entrance):
         self._end()
 
     def decoded(self) -> None:
-        if self._has_turn:
-            self._timer = asyncio.get_running_loop().call_later(WORKS_S, self._give_back)
+        if self._turn is not None:
+            self._turn.works()
 
     def left(self) -> None:
         self._end()
@@ -158,17 +155,11 @@ class PlaneEntrance(Entrance):
         self._door.count(self._uid, -1, -self._held)
 
     def _end(self) -> None:
-        self._give_back()
+        if self._turn is not None:
+            self._turn.end()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def _give_back(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._has_turn:
-            self._has_turn = False
-            self._door.turns.give_back(self._uid)
 
 
 _ONE_BY_ONE = {(OBJECT_MANAGER, "GetManagedObjects"), ("", "GetManagedObjects")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lightagentd.control.dbus.turns import AT_ONCE_IN_ALL, AT_ONCE_OF_UID, Turns
+from lightagentd.varlink.turns import AT_ONCE_IN_ALL, AT_ONCE_OF_UID, Turns
 
 
 async def settled() -> None:

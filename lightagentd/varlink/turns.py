@@ -1,15 +1,19 @@
 """Chooses the next call to answer: a few of each user at a time, users in turn. Administrators need no turn.
 
-`Turns` belongs to the door of one connection to the bus.
+A call that takes longer than `WORKS_S` is taken to be waiting, and frees its turn. `Turns` belongs to the
+ledger of a Varlink server, or to the door of a connection to the bus.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
+from collections.abc import AsyncIterator
 
 AT_ONCE_OF_UID, AT_ONCE_IN_ALL = 4, 16
-"""How many calls work at the same time, of one user and of all; how many wait is the door's to bound."""
+"""How many calls work at the same time, of one user and of all; how many wait is for the owner to bound."""
+WORKS_S = 0.5
 
 
 class Turns:
@@ -32,6 +36,17 @@ class Turns:
             if turn.done() and not turn.cancelled():  # the turn came in the same moment
                 self.give_back(uid)
             raise
+
+    @contextlib.asynccontextmanager
+    async def working(self, uid: int) -> AsyncIterator[None]:
+        """A block that begins with a turn."""
+        await self.take(uid)
+        turn = Turn(self, uid)
+        turn.works()
+        try:
+            yield
+        finally:
+            turn.end()
 
     def give_back(self, uid: int) -> None:
         self._working[uid] -= 1
@@ -56,3 +71,24 @@ class Turns:
         turn.set_result(None)
         self._working[uid] += 1
         return True
+
+
+class Turn:
+    """A turn that was taken."""
+
+    def __init__(self, turns: Turns, uid: int) -> None:
+        self._turns, self._uid = turns, uid
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def works(self) -> None:
+        """From now on the call works, and has so much time for that."""
+        self._timer = asyncio.get_running_loop().call_later(WORKS_S, self.end)
+
+    def end(self) -> None:
+        """Give it back, once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._ended:
+            self._ended = True
+            self._turns.give_back(self._uid)

@@ -20,6 +20,7 @@ from lightagentd.client.blocking import (
     CHUNK_BYTES,
     Reply,
     Wire,
+    connect_control,
     connect_error,
     socket_path,
     with_interaction,
@@ -131,7 +132,7 @@ def _refused(sock: socket.socket, path: str) -> BlockingIOError | None:
     OSError.
     """
     try:
-        sock.connect(path)
+        connect_control(sock, path)
     except BlockingIOError as err:
         return err
     return None

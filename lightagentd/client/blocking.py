@@ -284,6 +284,23 @@ def with_interaction(parameters: dict[str, Any], allowed: bool) -> dict[str, Any
     return {**parameters, PARAMETER: True} if allowed else parameters
 
 
+def connect_control(sock: socket.socket, path: str) -> None:
+    """Connect to the socket beside it that is private to root and the daemon's own user, so that nobody else
+    keeps them waiting; to the control socket itself where that one is closed to us. Raises OSError.
+    """
+    folder, _, name = path.rpartition("/")
+    if name == "control.sock":
+        try:
+            sock.connect(f"{folder}/private.sock")
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        else:
+            return
+    sock.connect(path)
+
+
 def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:
     """Connect, and wait for room in a full queue of the listener. Raises OSError: EAGAIN for no room in time.
 
@@ -292,7 +309,7 @@ def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:
     """
     seconds, rest = divmod(max(timeout_s, 1e-3), 1) if timeout_s is not None else (0, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
-    sock.connect(path)
+    connect_control(sock, path)
     sock.getpeername()  # a signal that came meanwhile has Python take the socket for a connected one
     sock.settimeout(timeout_s)
 

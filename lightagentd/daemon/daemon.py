@@ -95,7 +95,7 @@ class Daemon:
         self._make_parts(redactor)
         self._lock = state_lock.hold(self.paths.state)
         try:
-            listener = control_socket.listen(self.paths.socket, config.daemon.socket_group)
+            listeners = control_socket.listen(self.paths, config.daemon.socket_group)
         except BaseException:
             self._unlock()
             raise
@@ -121,7 +121,7 @@ class Daemon:
             await self.recovery.report(self.registry)
             await self._report_machine()
             self._server = VarlinkServer(
-                listener,
+                listeners,
                 self._interfaces_for,
                 product="lightagentd",
                 max_connections=min(config.daemon.max_connections, control_socket.room_for_connections()),
@@ -133,7 +133,8 @@ class Daemon:
             await self._tell(kinds.DaemonReady(message=f"serving on {self.paths.socket}"))
             self.recovery.serve()
         except BaseException:
-            listener.close()
+            for listener in listeners:
+                listener.close()
             await self.close()
             raise
 

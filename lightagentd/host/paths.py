@@ -32,6 +32,11 @@ class Paths:
         return self.runtime / "control.sock"
 
     @property
+    def private_socket(self) -> Path:
+        """The control socket of root and the daemon's own user, which nobody else can keep busy."""
+        return self.runtime / "private.sock"
+
+    @property
     def history(self) -> Path:
         return self.state / "history"
 

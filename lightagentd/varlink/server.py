@@ -42,11 +42,13 @@ _WARN_S = 60.0
 
 
 class VarlinkServer:
-    """Serves connections on a listening socket. `interfaces_for` makes the interfaces of one connection."""
+    """Serves connections on listening sockets, each with a queue of its own. `interfaces_for` makes the
+    interfaces of one connection.
+    """
 
     def __init__(
         self,
-        sock: socket.socket,
+        socks: Sequence[socket.socket],
         interfaces_for: Callable[[Peer], Sequence[VarlinkInterface]],
         *,
         product: str,
@@ -55,7 +57,7 @@ class VarlinkServer:
         outgoing: Outgoing | None = None,
     ) -> None:
         self._outgoing = outgoing
-        self._sock = sock
+        self._socks = socks
         self._interfaces_for = interfaces_for
         self._product = product
         self._ledger = Ledger(max_connections, bounds or Bounds())
@@ -75,15 +77,17 @@ class VarlinkServer:
     def start(self) -> None:
         """Listen, in the running event loop."""
         loop = asyncio.get_running_loop()
-        self._sock.setblocking(False)
-        self._sock.listen(1024)
         self._hangups = HangupWatch()
-        loop.add_reader(self._sock.fileno(), self._on_connect)
+        for sock in self._socks:
+            sock.setblocking(False)
+            sock.listen(1024)
+            loop.add_reader(sock.fileno(), self._on_connect, sock)
 
     def stop_listening(self) -> None:
-        if self._sock.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-            self._sock.close()
+        for sock in self._socks:
+            if sock.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(sock.fileno())
+                sock.close()
 
     async def close(self) -> None:
         """Stop listening, cancel the calls that do not end by themselves, close the connections.
@@ -107,14 +111,15 @@ class VarlinkServer:
             self._hangups.close()
             self._hangups = None
 
-    def _on_connect(self) -> None:
+    def _on_connect(self, sock: socket.socket) -> None:
+        """Take one connection: so the sockets have turns, and a full queue keeps no other waiting."""
         try:
-            conn, _ = self._sock.accept()
+            conn, _ = sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as err:
             _log.error("cannot accept a connection: %s", err)
-            self._accept_later()
+            self._accept_later(sock)
             return
         peer = Peer.of(conn)
         try:
@@ -143,15 +148,15 @@ class VarlinkServer:
         account.close()
         self._transports.pop(transport, None)
 
-    def _accept_later(self) -> None:
+    def _accept_later(self, sock: socket.socket) -> None:
         """Out of descriptors or memory: the socket stays readable, so stop watching it for a while."""
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self._sock.fileno())
-        loop.call_later(_ACCEPT_RETRY_S, self._accept_again)
+        loop.remove_reader(sock.fileno())
+        loop.call_later(_ACCEPT_RETRY_S, self._accept_again, sock)
 
-    def _accept_again(self) -> None:
-        if self._sock.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._on_connect)
+    def _accept_again(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._on_connect, sock)
 
     def _turn_away(self, conn: socket.socket, why: LimitExceeded) -> None:
         if time.monotonic() - self._warned_at >= _WARN_S:

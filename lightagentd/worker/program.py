@@ -402,7 +402,7 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
         return [WorkerInterface(worker)]
 
-    server = VarlinkServer(sock, interfaces, product="lightagent-worker")
+    server = VarlinkServer([sock], interfaces, product="lightagent-worker")
     server.start()
     idle_since = loop.time()
     try:

@@ -47,14 +47,15 @@ class serving:  # noqa: N801 - reads as a verb
     def __init__(
         self, echo: Echo, path: Path, *, max_connections: int = 600, bounds: Bounds | None = None
     ) -> None:
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sock.bind(str(path))
+        socks = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2)]
+        for sock, name in zip(socks, (path, private(path)), strict=True):
+            sock.bind(str(name))
 
         def interfaces(peer: Peer) -> list[EchoInterface]:
             return [EchoInterface(echo, peer)]
 
         self._server = VarlinkServer(
-            self._sock, interfaces, product="echo", max_connections=max_connections, bounds=bounds
+            socks, interfaces, product="echo", max_connections=max_connections, bounds=bounds
         )
 
     async def __aenter__(self) -> VarlinkServer:
@@ -63,6 +64,11 @@ class serving:  # noqa: N801 - reads as a verb
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.close()
+
+
+def private(path: Path) -> Path:
+    """The second socket of a server."""
+    return path.with_name("p")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -481,6 +487,16 @@ async def test_one_connection_too_many_is_told_so_and_the_next_has_room_again(ec
         await until(lambda: server.connections == 0)
         async with Raw(path) as raw:
             assert code(await raw.call("Echo.Say", text="a")) == "ok"
+
+
+async def test_a_full_queue_keeps_nobody_at_another_socket_waiting(server: VarlinkServer, path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        async with Raw(private(path)) as raw:
+            assert code(await raw.call("Echo.Say", text="a")) == "ok"
+            assert server.connections < 50
+        await until(lambda: server.connections == 200)
 
 
 # The calling end

@@ -284,14 +284,18 @@ def with_interaction(parameters: dict[str, Any], allowed: bool) -> dict[str, Any
     return {**parameters, PARAMETER: True} if allowed else parameters
 
 
+def private_socket(path: str) -> str:
+    """The socket beside a control socket that is private to root and the daemon's own user."""
+    return f"{path.rpartition('/')[0]}/private.sock"
+
+
 def connect_control(sock: socket.socket, path: str) -> None:
-    """Connect to the socket beside it that is private to root and the daemon's own user, so that nobody else
-    keeps them waiting; to the control socket itself where that one is closed to us. Raises OSError.
+    """Connect to the private socket, so that nobody else keeps root waiting; to the control socket itself
+    where that one is closed to us. Raises OSError.
     """
-    folder, _, name = path.rpartition("/")
-    if name == "control.sock":
+    if path.endswith("/control.sock"):
         try:
-            sock.connect(f"{folder}/private.sock")
+            sock.connect(private_socket(path))
         except BlockingIOError:
             raise
         except OSError:

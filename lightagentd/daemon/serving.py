@@ -18,6 +18,7 @@ from lightagentd import __version__
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
 from lightagentd.events.journal import log as journal_log
+from lightagentd.host.libc import return_large_buffers
 from lightagentd.host.paths import Paths, default_paths
 from lightagentd.host.systemd import feeding_watchdog, keep_status, notify, notify_stopping, status_line
 
@@ -90,6 +91,7 @@ def main() -> None:
         state=(options.state_dir or defaults.state).absolute(),
         runtime=(options.runtime_dir or defaults.runtime).absolute(),
     )
+    return_large_buffers()
     logging.basicConfig(level=logging.INFO, handlers=[journal_log.handler()])
     # Where the loop hung, when the watchdog of the service manager sends SIGABRT. The loop's thread alone: to
     # walk the frames of threads that run meanwhile can end in SIGSEGV.

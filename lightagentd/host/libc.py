@@ -12,6 +12,7 @@ import os
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 4, 22, 36
 _PR_SET_NO_NEW_PRIVS = 38
 _AT_FDCWD = -100
+_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 1 << 18
 _TIMEX_BYTES = 512
 """More than a struct timex has."""
 
@@ -40,6 +41,15 @@ def renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], fl
     """See renameat2(2)."""
     names = os.fsencode(source), os.fsencode(target)
     _checked(_libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)), "renameat2")
+
+
+def return_large_buffers() -> None:
+    """Have the C library map each buffer of `_MAPPED_BYTES` by itself, so that freeing it gives it back
+    to the kernel: mallopt(3). Left alone, glibc raises that size to 32 MiB, and keeps what is freed below it.
+    A C library without mallopt(3) is left as it is.
+    """
+    if hasattr(_libc, "mallopt"):
+        _libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def timex() -> bytes:

@@ -28,9 +28,9 @@ class Bounds:
     connections_per_user: int = 64
     reserved_connections: int = 32
     """Beyond what the server takes from everybody."""
-    waiting_bytes: int = 256 << 20
-    waiting_bytes_per_user: int = 64 << 20
-    reserved_bytes: int = 64 << 20
+    waiting_bytes: int = 128 << 20
+    waiting_bytes_per_user: int = 32 << 20
+    reserved_bytes: int = 32 << 20
     privileged: frozenset[int] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     """Users with no bound of their own, who may use the reserves."""
 

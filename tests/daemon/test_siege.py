@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +21,9 @@ from tests.conftest import REPOSITORY, DaemonProcess
 MEMBER = 12_345
 HELD = 1500
 """More than the daemon takes of one user, and what its socket's queue holds beyond that."""
+
+SENT, FIT = 60, 20
+"""Messages of 8 MiB, and how many of them the daemon's own user may have half sent."""
 
 
 @pytest.fixture
@@ -43,3 +51,37 @@ def test_root_looks_and_stops_everything_while_the_socket_is_kept_busy(besieged:
     stopped = besieged.lactl("panic")
     assert stopped.returncode == 0
     assert "Everything is stopped" in stopped.stdout
+
+
+def test_memory_of_half_sent_messages_comes_back(daemon_process: DaemonProcess) -> None:
+    daemon_process.start()
+    before_mib = resident_mib(daemon_process)
+    half = b'{"a":"' + b"x" * (8 << 20)
+    for _ in range(2):  # glibc learns from the first ones that it keeps such buffers
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(SENT) as pool:
+            held = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(SENT)]
+            for sock in held:
+                sock.connect(str(daemon_process.paths.socket))
+            sending = [pool.submit(send, sock, half) for sock in held]
+            until(lambda: sum(one.done() for one in sending) > FIT // 2)
+            for sock in held:
+                sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: daemon_process.lactl("status").returncode == 0)
+    until(lambda: resident_mib(daemon_process) < before_mib + 2 * FIT)
+
+
+def send(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # refused, or shut down here
+        sock.sendall(data, socket.MSG_NOSIGNAL)
+
+
+def resident_mib(daemon: DaemonProcess) -> int:
+    pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() >> 20
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -268,8 +268,8 @@ class Daemon:
             found.append(self.dbus.problem)
         if self.now.journal is not None and (problem := self.now.journal.problem()):
             found.append(problem)
-        if self.now.checkpoints is not None and (problem := self.now.checkpoints.problem()):
-            found.append(problem)
+        if self.now.checkpoints is not None:
+            found += self.now.checkpoints.problems()
         found += self.recovery.problems()
         if self.history.disk_low:
             found.append(

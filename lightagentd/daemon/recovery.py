@@ -125,8 +125,8 @@ class Recovery:
                 " Find out who could write it, and look at all of it: lactl audit verify"
             )
         found += [aside_sentence(path) for path in damage.left_aside(self._folder)]
-        found += self._taken_out
-        return found + ([self._salvage_problem] if self._salvage_problem else [])
+        found += [*self._taken_out, self._salvage_problem, self._runs.problem()]
+        return [problem for problem in found if problem]
 
     # The store
 

@@ -29,7 +29,7 @@ from lightagentd.events.context import own_task
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, NewEvent, decode
 from lightagentd.events.types.history import CheckpointBroken, CheckpointKey, CheckpointSigned
-from lightagentd.host.atomic_file import write_whole
+from lightagentd.host.kept_file import KeptFile
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Checkpoints:
     ) -> None:
         self.key = key
         self._history = history
-        self._head_file = folder / HEAD_FILE
+        self._head_file = KeptFile(folder / HEAD_FILE, "the newest checkpoint")
         self._every_events = every_events
         self._every_s = every_s
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,10 +88,12 @@ class Checkpoints:
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._broken = ""
+        self._unsigned = ""
+        """Why the newest checkpoint could not be stored, as a sentence."""
 
-    def problem(self) -> str:
-        """The present problem as a sentence; empty when there is none."""
-        return self._broken
+    def problems(self) -> list[str]:
+        """The present problems as sentences."""
+        return [problem for problem in (self._broken, self._head_file.problem(), self._unsigned) if problem]
 
     async def start(self) -> None:
         """Store the key, then a checkpoint of the present history. Raises StorageError."""
@@ -151,8 +153,11 @@ class Checkpoints:
                     await self._full.wait()
             try:
                 await self.sign()
+                self._unsigned = ""
             except StorageError as err:
-                _log.warning("no checkpoint of the history could be stored: %s", err)
+                if not self._unsigned:  # said once: a disk that is full stays so for hours
+                    _log.warning("no checkpoint of the history could be stored: %s", err)
+                self._unsigned = f"The newest events are not signed: {err.message}"
                 await asyncio.sleep(min(self._every_s, 60.0))
                 self._wake.set()
 
@@ -180,23 +185,19 @@ class Checkpoints:
             fingerprint=self.key.fingerprint,
             signature=self.key.sign(newest.seq, newest.hash),
         )
-        content = json.dumps(asdict(head)).encode() + b"\n"
-        try:
-            await asyncio.to_thread(write_whole, self._head_file, content)
-        except OSError as err:
-            _log.warning("the newest checkpoint could not be kept in %s: %s", self._head_file, err)
+        await asyncio.to_thread(self._head_file.write, json.dumps(asdict(head)).encode() + b"\n")
 
     def _compared(self) -> CheckpointBroken | None:
         """The difference between history and kept head. Reads the store: run it in a thread."""
         try:
-            kept = KeptHead.read(self._head_file)
+            kept = KeptHead.read(self._head_file.path)
         except (OSError, ValueError) as err:
             return _broken(f"What was signed last is not known: {err}.")
         if kept is None:
             return self._without_head()
         ours = kept.fingerprint == self.key.fingerprint
         if ours and not signed_by(self.key.public, kept.seq, kept.hash, kept.signature):
-            return _broken(f"{self._head_file} was altered: its signature is wrong.", kept)
+            return _broken(f"{self._head_file.path} was altered: its signature is wrong.", kept)
         found = hash_at(self._history.environment, kept.seq)
         removed = not found and kept.seq < self._history.environment.anchor()[0]  # by retention
         if found == kept.hash or removed or self._is_explained():
@@ -217,7 +218,7 @@ class Checkpoints:
         if signed is None or self._is_explained():
             return None
         return _broken(
-            f"{self._head_file}, which says what was signed last, is gone. The history has a "
+            f"{self._head_file.path}, which says what was signed last, is gone. The history has a "
             f"checkpoint with the key {short(self.key.fingerprint)} at event {signed.seq}."
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.events.model import GENESIS
-from lightagentd.host.atomic_file import write_whole
+from lightagentd.host.kept_file import KeptFile
 
 _log = logging.getLogger(__name__)
 
@@ -47,13 +47,17 @@ def known_event(value: Any) -> tuple[int, str]:
 
 
 class Runs:
-    """The file. Write errors are only logged, so they fail no start."""
+    """The file. A failure to write it fails no start."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = KeptFile(path, "how the last run ended")
         self.last = Run()
         """The run before this one, once `begin` was called."""
         self._now = Run()
+
+    def problem(self) -> str:
+        """Why the file is not as it should be, as a sentence; empty when it is."""
+        return self._file.problem()
 
     def begin(self) -> Run:
         """Begin this run; returns the record of the last one."""
@@ -84,7 +88,7 @@ class Runs:
 
     def _read(self) -> Run:
         try:
-            value = json.loads(self._path.read_bytes())
+            value = json.loads(self._file.path.read_bytes())
             seq, event_hash = known_event(value)
             return Run(
                 stopped=value["stopped"] is True,
@@ -95,12 +99,8 @@ class Runs:
         except FileNotFoundError:
             return Run()
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as err:
-            _log.warning("%s cannot be read: %s", self._path, err)
+            _log.warning("%s cannot be read: %s", self._file.path, err)
             return Run(stopped=False)
 
     def _write(self) -> None:
-        try:
-            content = json.dumps(asdict(self._now)).encode()
-            write_whole(self._path, content, draft=self._path.with_suffix(".new"))
-        except OSError as err:
-            _log.warning("%s cannot be written: %s", self._path, err)
+        self._file.write(json.dumps(asdict(self._now)).encode())

@@ -125,21 +125,46 @@ async def test_nobody_is_the_caller_of_a_checkpoint(tmp_path: Path) -> None:
         assert (event.caller, event.agent, event.session, event.trace_id) == (None, "", "", "")
 
 
+async def test_a_head_that_cannot_be_kept_is_a_problem_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    async with running(state) as (history, checkpoints):
+        (state / "audit").rename(state / "away")
+        for number in range(3):
+            await history.append(note(number))
+            await checkpoints.sign()
+        [problem] = checkpoints.problems()
+        assert "head.json, which keeps the newest checkpoint, cannot be written (3 times)" in problem
+        assert sum("head.json" in record.getMessage() for record in caplog.records) == 1
+        (state / "away").rename(state / "audit")
+        await history.append(note(4))
+        await checkpoints.sign()
+        assert checkpoints.problems() == []
+    async with running(state) as (_, checkpoints):
+        assert checkpoints.problems() == []
+
+
 async def test_one_that_cannot_be_stored_stops_nothing_and_is_made_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path / "state", every_events=1, every_s=0.01) as (history, checkpoints):
-        failed = asyncio.Event()
+        failed, tries = asyncio.Event(), 0
 
         async def full(*_: object, **__: object) -> list[Event]:
-            failed.set()
+            nonlocal tries
+            if (tries := tries + 1) == 3:
+                failed.set()
             raise StorageError("The disk is full.")
 
         with monkeypatch.context() as patch:
             patch.setattr(checkpoints, "_history", _Refusing(history, full))
             await history.append(note(1))
             await failed.wait()
+            assert "The disk is full." in checkpoints.problems()[0]
+            assert len([one for one in caplog.records if "could be stored" in one.getMessage()]) == 1
         await until(lambda: signed(history))
+        await until(lambda: checkpoints.problems() == [])
 
 
 class _Refusing:
@@ -166,7 +191,7 @@ async def test_a_head_that_was_altered_or_lost_is_told_by_the_next_start(tmp_pat
         if content is not None:
             head.write_text(content)
         async with running(state) as (history, checkpoints):
-            assert words in checkpoints.problem()
+            assert words in checkpoints.problems()[0]
             broken = [event for event in history.queries.range(1, 1000) if event.type == "broken"][-1]
             assert words in (broken.data or {})["message"]
             fields = journal_fields(broken)
@@ -186,7 +211,7 @@ async def test_an_event_that_was_exchanged_while_no_daemon_ran_is_told_by_the_ne
         lambda line, data: line.replace(b'"daemon"', b'"d\\u0061emon"') + b"\n" + data,
     )
     async with running(state) as (_, checkpoints):
-        assert f"has another event {last}" in checkpoints.problem()
+        assert f"has another event {last}" in checkpoints.problems()[0]
 
 
 async def test_records_that_are_damaged_do_not_keep_a_start_from_signing(tmp_path: Path) -> None:
@@ -226,7 +251,7 @@ async def test_a_daemon_signs_at_its_start_and_its_stop(paths: Paths) -> None:
     for _ in range(2):
         async with Daemon(paths) as daemon:
             assert daemon.now.checkpoints is not None
-            assert not daemon.now.checkpoints.problem()
+            assert not daemon.now.checkpoints.problems()
             topics = [(event.topic, event.type) for event in daemon.history.queries.range(1, 1000)]
     starts = [number for number, kind in enumerate(topics) if kind == ("daemon.state", "starting")]
     assert topics[starts[1] - 2 : starts[1]] == [

@@ -63,3 +63,4 @@ def test_a_folder_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path) -> No
     runs = Runs(tmp_path / "nowhere" / "last-run.json")
     assert runs.begin() == Run()
     runs.stop(1, HASH)
+    assert "which keeps how the last run ended, cannot be written (2 times)" in runs.problem()

@@ -181,7 +181,7 @@ class PlanConflict(Conflict, code="plan_conflict"):
 
 
 class ConfirmationRequired(Conflict, code="confirmation_required"):
-    """What would be lost cannot be brought back, so the caller has to say that it is meant."""
+    """What follows cannot be taken back, so the caller has to say that it is meant."""
 
 
 class Refused(LightagentError, code="refused", exit_status=77, http_status=403):

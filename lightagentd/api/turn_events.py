@@ -98,6 +98,7 @@ class ApprovalRequested(Event, type="approval_requested"):
     reason: str
     expires_us: int
     volatile: bool
+    digest: str
     may_answer: bool = False
 
 

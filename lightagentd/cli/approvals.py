@@ -8,11 +8,11 @@ import click
 
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
 from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
-from lightagentd.cli.question import how_to_answer, question_lines, visible
+from lightagentd.cli.question import how_to_answer, is_allowed, may_type, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import local
-from lightagentd.errors import ApprovalNotFound
+from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
 
 _IDS = Ids(
     prefix="apr_",
@@ -100,9 +100,24 @@ def approve(settings: Settings, approval: str, note: str | None) -> None:
 
     What runs is exactly what 'lactl approvals show ID' shows, or nothing.
 
-    ID may be cut short as long as it is the only one that begins so.
+    ID may be cut short on a terminal: then the question is shown, and you are asked.
     """
-    _answer(settings, "Approvals.Approve", approval, note)
+    if not _IDS.is_short(approval):
+        _answer(settings, "Approvals.Approve", approval, note)
+        return
+    whole = _IDS.whole_question(settings, approval, every=False)
+    if settings.json or not may_type():
+        raise ConfirmationRequired(
+            f"Only its whole id says that {whole} is meant.",
+            suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
+        )
+    found = settings.call("Approvals.Get", approval=whole)
+    for line in question_lines(found):
+        say(line)
+    if is_allowed():
+        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"])
+    else:
+        say(f"It goes on waiting. {how_to_answer(found)}")
 
 
 @click.command("deny", cls=Command)
@@ -117,10 +132,12 @@ def deny(settings: Settings, approval: str, note: str | None) -> None:
     _answer(settings, "Approvals.Deny", approval, note)
 
 
-def _answer(settings: Settings, method: str, approval: str, note: str | None) -> None:
-    """Answer a question, and report the result."""
+def _answer(
+    settings: Settings, method: str, approval: str, note: str | None, digest: str | None = None
+) -> None:
+    """Answer a question, and report the result. `digest` is that of the call that was shown."""
     whole = _IDS.whole_question(settings, approval, every=False)
-    found = settings.call(method, approval=whole, note=note)
+    found = settings.call(method, approval=whole, note=note, digest=digest)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
     call = f"{visible(found['tool'])}.{visible(found['action'])}"
     told(settings, found, f"{word}: {call} for {visible(found['agent'])}.", found["id"], found["state"])

@@ -29,6 +29,7 @@ _BLANK = re.compile(
 """Letters and marks that are not seen either (Default_Ignorable_Code_Point, and an empty braille cell)."""
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 """Bidirectional classes whose characters have a terminal show what stands around them in another order."""
+ALLOW = "Allow it, once? [y/N] "
 LONG_LINES, LONG_CHARS = 20, 1500
 """A text with more than that may have its most important part out of sight when the question comes."""
 _MANY_BLANKS = 40
@@ -174,7 +175,7 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
     """
     forget_what_was_typed()
     is_call, name = is_about_call(event), question_id(event)
-    words = "Allow it, once? [y/N] " if is_call else "Number or text: " if event["choices"] else "Answer: "
+    words = ALLOW if is_call else "Number or text: " if event["choices"] else "Answer: "
     while True:
         answer = _typed(client, words, how_to_answer(event))
         if answer is None:
@@ -185,7 +186,7 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
             if not is_call:
                 settings.call("Inputs.Answer", input=name, text=answer.removesuffix("\n"))
             elif answer.strip().lower() in ("y", "yes"):
-                settings.call("Approvals.Approve", approval=name)
+                settings.call("Approvals.Approve", approval=name, digest=event["digest"])
             else:
                 settings.call("Approvals.Deny", approval=name)
         except LightagentError as err:
@@ -193,6 +194,17 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
             if not is_call and isinstance(err, InvalidArgument):
                 continue
         return
+
+
+def is_allowed() -> bool:
+    """Ask whether the call that is on the screen may run."""
+    forget_what_was_typed()
+    say(ALLOW, end="")
+    sys.stdout.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        say()
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _typed(client: Client, words: str, how: str) -> str | None:

@@ -21,7 +21,8 @@ class Card:
     """One notification. `key` is the id of the approval or the input for a question, else any unique text.
 
     `summary` and `body` are text without markup, safe to show. `answers` are the answers that have a button;
-    with `choices`, those are the words. `how` is shown when no button says yes.
+    with `choices`, those are the words. `how` is shown when no button says yes. `digest` is that of the call
+    that an answer allows.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Card:
     choices: tuple[str, ...] = ()
     how: str = ""
     expires_us: int = 0
+    digest: str = ""
 
     def choice(self, answer: str) -> str:
         """The words of a choice; empty for another answer."""

@@ -54,6 +54,7 @@ def question(approval: dict[str, Any], *, uid: int) -> Card:
         answers=tuple(answers),
         how=f"Answer with: lactl approve {key}, or: lactl deny {key}" if approval["may_answer"] else "",
         expires_us=int(approval["expires_us"]),
+        digest=approval["digest"],
     )
 
 

@@ -63,7 +63,7 @@ class DaemonLink:
         if choice := card.choice(answer):
             method, parameters = "Inputs.Answer", {"input": card.key, "text": choice}
         elif answer == APPROVE:
-            method = "Approvals.Approve"
+            method, parameters = "Approvals.Approve", {"approval": card.key, "digest": card.digest}
         try:
             async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
                 await client.call(method, **parameters)

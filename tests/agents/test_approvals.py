@@ -12,6 +12,7 @@ from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Caller
 from lightagentd.errors import (
     ApprovalClosed,
+    ApprovalMismatch,
     ApprovalNotFound,
     InvalidArgument,
     PermissionDenied,
@@ -37,7 +38,10 @@ async def test_a_granted_call_runs_once_and_the_turn_goes_on_with_its_result(pat
             assert (await test.daemon.service.sessions.get(ME, session.id)).state == "waiting"
             status = await test.daemon.service.manager.status(ME)
             assert (status.turns_running, status.turns_waiting) == (0, 1)
-            await test.daemon.service.approvals.approve(ME, question.id, "fine")
+            with pytest.raises(ApprovalMismatch, match="than what was shown"):
+                await test.daemon.service.approvals.approve(ME, question.id, digest="0" * 64)
+            assert waiting(test) == [question]
+            await test.daemon.service.approvals.approve(ME, question.id, "fine", question.digest)
             events = await turn.end()
         assert lines(out) == ["ran"]
         assert types(events) == [

@@ -162,6 +162,7 @@ async def test_an_event_is_without_secrets_but_for_whoever_decides() -> None:
             reason="",
             expires_us=0,
             volatile=True,
+            digest="",
         )
     )
     end(stream)

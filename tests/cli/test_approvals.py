@@ -25,7 +25,7 @@ QUESTION = turn_event(
         name: value
         for name, value in approval(id=ID).items()
         if name in ("call_id", "tool", "action", "effect", "args", "cwd", "preview", "rule", "reason")
-        or name in ("expires_us", "volatile", "may_answer")
+        or name in ("expires_us", "volatile", "may_answer", "digest")
     },
     approval=ID,
 )
@@ -180,15 +180,39 @@ def test_it_answers(scripted: ScriptedDaemon, lactl: Lactl, verb: str, method: s
 def test_an_id_may_be_cut_short_if_only_one_begins_so(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     found = [approval("apr_01aa000000000000"), approval("apr_01bb000000000000")]
     scripted.answer("Approvals.List", {"approvals": found})
-    scripted.answer("Approvals.Approve", {"approval": approval(state="granted")})
+    scripted.answer("Approvals.Deny", {"approval": approval(state="denied")})
     for short in ("apr_01a", "01aa"):
-        assert lactl("approve", short).status == 0
+        assert lactl("deny", short).status == 0
         assert scripted.calls[-1]["parameters"] == {"approval": "apr_01aa000000000000"}
     for short, status in (("apr_01", 65), ("apr_7", 66), ("apr_", 66), ("", 66)):
         before = len(scripted.calls)
-        done = lactl("approve", short)
+        done = lactl("deny", short)
         assert (done.status, done.out) == (status, "")
         assert [call["method"] for call in scripted.calls[before:]] == ["Approvals.List"]
+
+
+@pytest.mark.parametrize(("typed", "allows"), [(b"y\n", True), (b"n\n", False), (b"\x04", False)])
+def test_a_cut_id_allows_only_what_was_shown(scripted: ScriptedDaemon, typed: bytes, allows: bool) -> None:
+    """Another question, whose id begins alike, may have taken the place of the one that was read before."""
+    found = approval()
+    scripted.answer("Approvals.List", {"approvals": [found]})
+    scripted.answer("Approvals.Get", {"approval": found})
+    scripted.answer("Approvals.Approve", {"approval": approval(state="granted")})
+    status, out = at_terminal(["approve", "0123", "--note", "so"], ("[y/N] ", typed))
+    assert status == 0
+    assert out.index("+hello") < out.index("[y/N] ")
+    sent = [call["parameters"] for call in scripted.calls if call["method"] == "Approvals.Approve"]
+    assert sent == ([{"approval": ID, "note": "so", "digest": found["digest"]}] if allows else [])
+    assert ("Allowed, once" if allows else f"lactl approve {ID}") in out
+
+
+def test_a_cut_id_allows_nothing_without_a_terminal(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    scripted.answer("Approvals.List", {"approvals": [approval()]})
+    scripted.answer("Approvals.Approve", {"approval": approval(state="granted")})
+    done = lactl("approve", "0123", stdin=b"y\n")
+    assert (done.status, done.out) == (73, "")
+    assert f"lactl approve {ID}" in done.err
+    assert [call["method"] for call in scripted.calls] == ["Approvals.List"]
 
 
 def test_a_refusal_has_its_status_and_says_why(scripted: ScriptedDaemon, lactl: Lactl) -> None:
@@ -268,7 +292,8 @@ def test_a_terminal_asks_and_sends_the_answer(
     waits(scripted)
     status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", typed))
     assert status == 0
-    assert scripted.calls[-1] == {"method": method, "parameters": {"approval": ID}}
+    shown = {"digest": "0" * 64} if state == "granted" else {}
+    assert scripted.calls[-1] == {"method": method, "parameters": {"approval": ID, **shown}}
     assert out.index("+hello") < out.index("[y/N]") < out.index(f"it is {state}")
 
 

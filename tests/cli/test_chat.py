@@ -167,6 +167,8 @@ def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
         assert "[change]" in text
         terminal.send("what?\r")
         terminal.until("Answer y to allow it")
+        terminal.send("/approve\r")
+        terminal.until("Read it, and answer y, or write: /approve apr_")
         terminal.send("y\r")
         text = terminal.until("← file.write ok")
         assert "granted" in text
@@ -209,6 +211,23 @@ def test_an_answer_given_elsewhere_ends_the_question(chats: Chatty) -> None:
         terminal.until(at_prompt)
         terminal.send("\x04")
         terminal.finished()
+
+
+def test_a_cut_id_of_another_session_shows_what_it_would_allow(chats: Chatty) -> None:
+    null = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    prompt = ["prompt", "test", "--new", "write it"]
+    with chats.chat() as terminal, start(prompt, env=chats.env, **null):
+        terminal.until("test>")
+        until(lambda: bool(chats.lactl("approvals").stdout))
+        found = chats.lactl("approvals").stdout
+        terminal.send(f"/approve {found[:8]}\r")
+        assert "+welcome" in terminal.until("Allow it, once? [y/N]")
+        assert chats.lactl("approvals").stdout == found
+        terminal.send("y\r")
+        terminal.until("Allowed, once: file.write")
+        terminal.send("\x04")
+        terminal.finished()
+    (chats.folder / "motd").unlink()
 
 
 def test_what_others_prompt_is_shown(chats: Chatty) -> None:

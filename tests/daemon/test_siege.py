@@ -63,7 +63,7 @@ def test_memory_of_half_sent_messages_comes_back(daemon_process: DaemonProcess) 
             for sock in held:
                 sock.connect(str(daemon_process.paths.socket))
             sending = [pool.submit(send, sock, half) for sock in held]
-            until(lambda: sum(one.done() for one in sending) > FIT // 2)
+            until(lambda sending=sending: sum(one.done() for one in sending) > FIT // 2)
             for sock in held:
                 sock.shutdown(socket.SHUT_RDWR)
         until(lambda: daemon_process.lactl("status").returncode == 0)

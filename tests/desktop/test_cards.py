@@ -21,6 +21,7 @@ def approval(args: dict[str, Any], **more: Any) -> dict[str, Any]:
         "preview": "",
         "reason": "",
         "expires_us": 4_000_000_000_000_000,
+        "digest": "0",
         "volatile": False,
         "may_answer": True,
         **more,

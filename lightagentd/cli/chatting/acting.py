@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from lightagentd.cli.attaching import attachment
 from lightagentd.cli.output import cell, table_lines
 from lightagentd.cli.plan_file import read_plan
+from lightagentd.cli.question import question_lines
 from lightagentd.cli.turn_lines import plan_lines
 from lightagentd.cli.usage import money
 from lightagentd.cli.when import duration, size
-from lightagentd.errors import Conflict, InvalidArgument, NotFound, from_dict
+from lightagentd.errors import ConfirmationRequired, Conflict, InvalidArgument, NotFound, from_dict
 
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
@@ -122,7 +123,7 @@ async def plan(chat: Conversation, argument: str) -> None:
 
 async def approve(chat: Conversation, argument: str) -> None:
     """Allow a call that waits."""
-    await _rule(chat, "Approvals.Approve", argument)
+    await _rule(chat, "Approvals.Approve", argument, asks=True)
 
 
 async def deny(chat: Conversation, argument: str) -> None:
@@ -130,10 +131,23 @@ async def deny(chat: Conversation, argument: str) -> None:
     await _rule(chat, "Approvals.Deny", argument)
 
 
-async def _rule(chat: Conversation, method: str, argument: str) -> None:
+async def _rule(chat: Conversation, method: str, argument: str, *, asks: bool = False) -> None:
     open_ones = await chat.daemon.call("Approvals.List")
     approval, note = _pick(chat, open_ones, argument, "apr_", "No call of this session waits for a yes.")
-    found = await chat.daemon.call(method, approval=approval, note=note or None)
+    shown = None
+    if asks and approval != argument.partition(" ")[0]:  # another question may have taken the place of one
+        if chat.questions.is_open(approval) or not chat.screen.can_ask:
+            raise ConfirmationRequired(
+                f"Only its whole id says that {approval} is meant.",
+                suggestion=f"Read it, and answer y, or write: /approve {approval}",
+            )
+        found = await chat.daemon.call("Approvals.Get", approval=approval)
+        chat.show([*question_lines(found)])
+        if not await chat.questions.confirm("Allow it, once?"):
+            chat.say("It goes on waiting.")
+            return
+        shown = found["digest"]
+    found = await chat.daemon.call(method, approval=approval, note=note or None, digest=shown)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
     chat.say(f"{word}: {cell(found['tool'])}.{cell(found['action'])}")
 

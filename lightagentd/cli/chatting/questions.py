@@ -12,7 +12,7 @@ from typing import Any
 
 from lightagentd.cli.chatting.screen import Screen
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import visible
+from lightagentd.cli.question import ALLOW, visible
 
 YES, NO = ("y", "yes"), ("n", "no", "")
 CONFIRMATION = "confirmation"
@@ -30,6 +30,8 @@ class Question:
     summary: str
     choices: tuple[str, ...] = ()
     trace_id: str = ""
+    digest: str = ""
+    """Of the call that was shown."""
 
     @classmethod
     def of_call(cls, event: dict[str, Any]) -> Question:
@@ -38,9 +40,10 @@ class Question:
         return cls(
             id=event["approval"],
             kind="approval",
-            words="Allow it, once? [y/N] ",
+            words=ALLOW,
             summary=f"may {cell(call)} run?",
             trace_id=event["trace_id"],
+            digest=event["digest"],
         )
 
     @classmethod

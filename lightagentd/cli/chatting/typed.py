@@ -158,8 +158,10 @@ class Typed:
             if question.kind == "input":
                 await self._chat.daemon.call("Inputs.Answer", input=question.id, text=answer)
             else:
-                method = "Approvals.Approve" if answer == "yes" else "Approvals.Deny"
-                await self._chat.daemon.call(method, approval=question.id)
+                allows = answer == "yes"
+                method = "Approvals.Approve" if allows else "Approvals.Deny"
+                shown = question.digest if allows else None
+                await self._chat.daemon.call(method, approval=question.id, digest=shown)
         except LightagentError as err:
             self._chat.screen.warn(err.message, err.suggestion)
             if not isinstance(err, InvalidArgument):

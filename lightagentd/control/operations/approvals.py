@@ -6,6 +6,7 @@ call from one's own session is not approved for that reason. The owner may deny 
 
 from __future__ import annotations
 
+import hmac
 import json
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, leave_out_long, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import InvalidArgument
+from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
@@ -53,9 +54,16 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         return _info(found, may_approve=await self._access.may_approve(caller, found.agent))
 
     @method("Approve", returns="approval")
-    async def approve(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
-        """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session."""
+    async def approve(self, caller: Caller, approval: str, note: str = "", digest: str = "") -> api.Approval:
+        """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session. digest is
+        that of the question that was shown: the answer counts for no other.
+        """
         caller, found = await self._admit_to(caller, approval)
+        if digest and not hmac.compare_digest(digest.encode(), found.digest.encode()):
+            raise ApprovalMismatch(
+                f"The approval {found.id} asks about something else than what was shown.",
+                suggestion=f"Nothing was allowed. Look at it again: lactl approvals show {found.id}",
+            )
         caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
         self._panic.check()
         return await self._answer(caller, approval, note, grant=True)

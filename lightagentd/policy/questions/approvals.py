@@ -75,7 +75,7 @@ class Approvals:
                 " than a person can be asked about.",
                 suggestion="Ask for less at once.",
             )
-        begun = self.questions.begun(owner)
+        begun = self.questions.begun(owner, shown=not granted)
         if len(preview) > PREVIEW_CHARS:
             left = len(preview) - PREVIEW_CHARS
             preview = f"{preview[:PREVIEW_CHARS]}\n({left} more characters of this preview are left out)\n"

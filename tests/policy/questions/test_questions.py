@@ -19,6 +19,7 @@ from lightagentd.policy.questions.approvals import Approvals
 from lightagentd.policy.questions.inputs import Inputs
 from lightagentd.policy.questions.question import Question, State
 from lightagentd.policy.questions.questions import OPEN_OF_OWNER, Questions, Suspended
+from lightagentd.policy.questions.recent import LAPSED_OF_OWNER, Recent
 from lightagentd.policy.questions.records import KEPT
 
 BOUND = Bound(agent="ops", session="ses_1", tool="file", action="write", effect="change", args={}, cwd="/")
@@ -220,6 +221,32 @@ async def test_one_user_cannot_ask_without_bound_nor_keep_others_from_asking(kin
     await kind.ask(store, owner=1001)
     await kind.answer(store, store.all()[0].id)
     await kind.ask(store)
+
+
+async def test_one_user_cannot_let_questions_lapse_and_ask_again_for_ever(kind: Kind) -> None:
+    """Each new question has another id: some id would begin as the one that a person has read."""
+    store = await kind.loaded()
+    for _ in range(LAPSED_OF_OWNER):
+        asked = await kind.ask(store)
+        await kind.history.append(changes=store.lapse(asked.id, "")[1])
+    with pytest.raises(LimitExceeded, match="uid 1000"):
+        await kind.ask(store)
+    await kind.ask(store, owner=1001)
+    with pytest.raises(LimitExceeded, match="uid 1000"):
+        await kind.ask(await kind.loaded())
+
+
+async def test_no_id_begins_as_one_that_was_shown_in_the_last_hour() -> None:
+    drawn = iter(["6d00aaaaaaaaaaaa", "6d00bbbbbbbbbbbb", "6d01cccccccccccc", "6d00dddddddddddd"])
+    recent = Recent("apr", lambda prefix: f"{prefix}_{next(drawn)}")
+    hour_us = 3_600_000_000
+    ids = [recent.new_id(1000, expires_us=hour_us, now_us=0) for _ in range(2)]
+    assert ids == ["apr_6d00aaaaaaaaaaaa", "apr_6d01cccccccccccc"]
+    assert recent.new_id(1000, expires_us=0, now_us=2 * hour_us + 1) == "apr_6d00dddddddddddd"
+    same = Recent("apr", lambda prefix: f"{prefix}_6d00aaaaaaaaaaaa")
+    same.new_id(1000, expires_us=hour_us, now_us=0)
+    with pytest.raises(LimitExceeded, match="hour"):
+        same.new_id(1001, expires_us=hour_us, now_us=hour_us)
 
 
 async def test_made_up_ids_are_not_found(kind: Kind) -> None:

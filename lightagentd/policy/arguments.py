@@ -7,7 +7,8 @@ matched depends on the rule's decision, so that a doubt never lets a call throug
   be spelled as it is. A path must be absolute, has no `..`, and `*` stays within one folder (`**` does not).
   In a URL the host is compared by itself, so that `*` cannot reach beyond it. A command must be
   one simple command, compared word by word: `*` is one word that is no option, `**` one or more of those,
-  in a word with slashes `*` stays within one folder, and no word has `..`.
+  in a word with slashes `*` stays within one folder, and no word has `..`. Unless the rule names the folder
+  (`cwd`) too, it is the root folder: relative names mean files of whoever owns the folder.
 - In a rule that **asks or denies**, one element is enough, names are compared without case, `*` matches any
   text, a path matches as it stands and as it reads without `..` and `//`, and a command matches as a whole or
   by any command that a guess finds in it.
@@ -22,7 +23,7 @@ import fnmatch
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,8 +40,8 @@ from lightagentd.policy.shelltext import RESERVED, commands_in, simple_command
 
 PATH_MAX_CHARS = 4096
 URL_MAX_CHARS = 8192
-_PATH_NAMES = ("path", "paths", "cwd")
-_COMMAND = "command"
+_COMMAND, _FOLDER = "command", "cwd"
+_PATH_NAMES = ("path", "paths", _FOLDER)
 _ANY_WORDS = "**"
 _GOES_UP = re.compile(r"\.\.(?:/|$)")
 """A path in a word that leads out of its folder."""
@@ -64,6 +65,8 @@ class ArgumentCondition:
     name: str
     patterns: tuple[Pattern, ...]
     strict: bool
+    optional: bool = False
+    """Whether it also holds without the argument."""
 
     def holds(self, args: dict[str, Any]) -> bool:
         """Whether the arguments of a call meet the condition. Never raises."""
@@ -82,7 +85,9 @@ class ArgumentCondition:
         if not isinstance(value, dict):
             return False
         found = list(_children(value, parts))
-        return bool(found) and all(exact and self._every(item, rest) for item, rest, exact in found)
+        if not found:
+            return self.optional
+        return all(exact and self._every(item, rest) for item, rest, exact in found)
 
     def _some(self, value: Any, parts: tuple[str, ...]) -> bool:
         if not parts:
@@ -292,6 +297,15 @@ def parse_condition(
         for pattern in patterns:
             _check_can_match(_kind(name), pattern)
     return ArgumentCondition(name=name, patterns=patterns, strict=strict)
+
+
+def implied_conditions(named: Collection[str]) -> Iterator[ArgumentCondition]:
+    """What a rule that allows a command says without naming it: the command runs in the root folder."""
+    for name in named:
+        folder = name[: name.rfind(".") + 1] + _FOLDER
+        if _kind(name) == _COMMAND and folder not in named:
+            root = parse_pattern("/", strict=True)
+            yield ArgumentCondition(name=folder, patterns=(root,), strict=True, optional=True)
 
 
 def _check_can_match(kind: str, pattern: Pattern) -> None:

@@ -49,7 +49,7 @@ from pydantic import (
     model_validator,
 )
 
-from lightagentd.policy.arguments import ArgumentCondition, parse_condition
+from lightagentd.policy.arguments import ArgumentCondition, implied_conditions, parse_condition
 from lightagentd.policy.call import BUILT_IN_RULES, PERSON, Decision, PolicyCall
 from lightagentd.policy.patterns import GLOB_CHARACTERS
 from lightagentd.tool import Effect
@@ -167,7 +167,9 @@ class Rule(_Table):
 def _conditions(args: dict[str, Any], decision: Decision | None) -> tuple[ArgumentCondition, ...]:
     """Raises ValueError."""
     strict = decision is Decision.ALLOW
-    return tuple(parse_condition(name, values, strict=strict) for name, values in _flat(args).items())
+    flat = _flat(args)
+    named = tuple(parse_condition(name, values, strict=strict) for name, values in flat.items())
+    return (*named, *implied_conditions(flat)) if strict else named
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

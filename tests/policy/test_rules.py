@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import ConfigError
+from lightagentd.policy.call import PolicyCall
 from lightagentd.tool import Effect
 from tests.policy.calls import a_call, matches, rules
 
@@ -48,6 +49,27 @@ def test_each_condition_is_about_its_calls(
         table = f'decision = "{decision}"\n{condition}'
         assert matches(table, a_call(**right))
         assert not matches(table, a_call(**wrong))
+
+
+@pytest.mark.parametrize("prefix", ["", "deep."])
+def test_a_command_is_allowed_in_the_root_folder_unless_the_rule_names_another(prefix: str) -> None:
+    """In a stranger's folder `sh deploy.sh` is the stranger's script."""
+
+    def call(**args: str) -> PolicyCall:
+        args = {"command": "sh deploy.sh", **args}
+        return a_call("bash.exec", args={"deep": args} if prefix else args)
+
+    command = f'args.{prefix}command = "sh deploy.sh"'
+    allow = f'decision = "allow"\n{command}'
+    assert matches(allow, call(cwd="/"))
+    assert matches(allow, call()), "the tool knows no folder"
+    for folder in ("/home/stranger", "/..", "home", "", "/tmp/"):
+        assert not matches(allow, call(cwd=folder)), folder
+    named = f'{allow}\nargs.{prefix}cwd = "/srv/*"'
+    assert matches(named, call(cwd="/srv/app"))
+    assert not matches(named, call(cwd="/"))
+    assert not matches(named, call())
+    assert matches(f'decision = "deny"\n{command}', call(cwd="/home/stranger"))
 
 
 def test_all_conditions_must_hold() -> None:

@@ -21,7 +21,6 @@ from lightagentd.errors import LimitExceeded
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import new_id, within
 from lightagentd.policy.questions.question import Question, State, now_us
-from lightagentd.policy.questions.recent import Recent
 from lightagentd.policy.questions.records import Records
 
 OPEN_OF_OWNER, OPEN_IN_ALL = 100, 1000
@@ -45,7 +44,6 @@ class Questions(Generic[T]):
         self._kind = kind
         self.records = Records(history, kind)
         self._timeout_s = timeout_s
-        self._recent = Recent(kind.PREFIX)
         self._pending: dict[str, T] = {}
         """Those whose calls still need them, by id."""
         self._storing: dict[str, asyncio.Future[list[Event]]] = {}
@@ -62,7 +60,6 @@ class Questions(Generic[T]):
         """
         waiting = waited_for(self._history)
         for found in await self.records.load():
-            self._recent.found(found)
             if found.open and (found.lost or found.id not in waiting):
                 events, changes = self._lapse(found, found.lost or ABANDONED)
                 await self._history.append(*events, changes=changes)
@@ -91,7 +88,9 @@ class Questions(Generic[T]):
         expires_us = now + int(span_s * 1_000_000)
         prefix = self._kind.PREFIX
         return {
-            "id": self._recent.new_id(owner, expires_us=expires_us, now_us=now) if shown else new_id(prefix),
+            "id": self.records.recent.new_id(owner, expires_us=expires_us, now_us=now)
+            if shown
+            else new_id(prefix),
             "owner": owner,
             "created_us": now,
             "expires_us": expires_us,
@@ -251,14 +250,14 @@ class Questions(Generic[T]):
     def _lapse(self, found: T, why: str) -> Stored:
         lapsed = found.ended(State.LAPSED, why)
         self._wake(found.id)
-        return [_event(lapsed, why)], self._changes(lapsed)
+        return [_event(lapsed, why)], self.records.changes(lapsed)
 
     async def _store(self, old: T | None, new: T, *events: NewEvent, changes: Sequence[Change] = ()) -> None:
         """Use `new` at once and store it, so that of concurrent changes only the first succeeds.
 
         A cancelled caller does not undo it. Raises StorageError.
         """
-        done = self._history.append(*events, changes=[*self._changes(new), *changes])
+        done = self._history.append(*events, changes=[*self.records.changes(new), *changes])
         self._pending[new.id] = new
         self._storing[new.id] = done
         done.add_done_callback(partial(self._settle, old, new))
@@ -275,12 +274,6 @@ class Questions(Generic[T]):
             elif failed or not new.pending:
                 del self._pending[new.id]
         self._wake(new.id)
-
-    def _changes(self, found: T) -> list[Change]:
-        """The changes to store a question."""
-        if not found.open:
-            self._recent.closed(found)
-        return self.records.changes(found)
 
     def _wake(self, question_id: str) -> None:
         if changed := self._changed.pop(question_id, None):

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from lightagentd.errors import NotFound
 from lightagentd.events.history import Change, History
 from lightagentd.policy.questions.question import Question
+from lightagentd.policy.questions.recent import Recent
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Records(Generic[T]):
         self._kind = kind
         self._name = f"{kind.NOUN}s"
         self._id = re.compile(rf"{kind.PREFIX}_[0-9a-f]{{16}}")
+        self.recent = Recent(kind.PREFIX)
         self._kept: deque[str] = deque()
         """The closed ones, the oldest first."""
 
@@ -48,6 +50,8 @@ class Records(Generic[T]):
             except _INVALID as err:
                 _log.error("the stored %s %s cannot be read and is dropped: %s", self._kind.NOUN, key, err)
                 await self._history.append(changes=[self._drop(key)])
+        for one in loaded:
+            self.recent.found(one)
         closed = sorted((one for one in loaded if not one.open), key=lambda one: one.created_us)
         self._kept.extend(one.id for one in closed)
         if old := self._too_old():
@@ -74,6 +78,7 @@ class Records(Generic[T]):
         change = Change(state=self._name, key=found.id, value=found.to_dict())
         if found.open:
             return [change]
+        self.recent.closed(found)
         self._kept.append(found.id)
         return [change, *self._too_old()]
 

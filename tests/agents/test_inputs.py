@@ -13,6 +13,7 @@ from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.audit.verification import verify
 from lightagentd.host.paths import Paths
+from lightagentd.host.seat import Seat
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER
@@ -177,7 +178,7 @@ async def test_nobody_is_asked_in_an_unattended_turn(paths: Paths) -> None:
 
 async def test_a_call_without_a_session_is_refused(paths: Paths) -> None:
     async with scripted(paths, [say("-")]) as test:
-        calling = call_as_person(test.agent, ME, "human", "ask", {"question": "q"}, may_approve=True)
+        calling = call_as_person(test.agent, ME, "human", "ask", {"question": "q"}, approver=Seat())
         events = [event async for event in calling]
         assert (events[-1]["type"], events[-1]["code"]) == ("error", "refused")
         assert "belongs to none" in events[-1]["message"]

@@ -9,6 +9,7 @@ import pytest
 
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.host.paths import Paths
+from lightagentd.host.seat import Seat
 from tests.agents.asking import FRONT, TOML, Watched, add, asked, kinds, lines, prepare, result
 from tests.agents.planning import TWO, answer, planning
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted
@@ -189,7 +190,7 @@ async def test_what_a_person_calls_is_no_matter_of_plan_mode(paths: Paths) -> No
     async with scripted(paths, [say("x")], front=FRONT, toml=TOML) as test:
         plan = await planning(test)
         await plan.begin()
-        calls = call_as_person(test.agent, ME.uid, "probe", "add", add(out), may_approve=True)
+        calls = call_as_person(test.agent, ME.uid, "probe", "add", add(out), approver=Seat())
         assert [event["type"] async for event in calls][-1] == "done"
         assert lines(out) == ["ran"]
         calls = call_as_person(test.agent, ME.uid, "plan", "propose", TWO)

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,15 @@ def test_memory_of_half_sent_messages_comes_back(daemon_process: DaemonProcess) 
             for sock in held:
                 sock.connect(str(daemon_process.paths.socket))
             sending = [pool.submit(send, sock, half) for sock in held]
-            until(lambda sending=sending: sum(one.done() for one in sending) > FIT // 2)
+            until(partial(enough_are_sent, sending))
             for sock in held:
                 sock.shutdown(socket.SHUT_RDWR)
         until(lambda: daemon_process.lactl("status").returncode == 0)
     until(lambda: resident_mib(daemon_process) < before_mib + 2 * FIT)
+
+
+def enough_are_sent(sending: Sequence[Future[None]]) -> bool:
+    return sum(one.done() for one in sending) > FIT // 2
 
 
 def send(sock: socket.socket, data: bytes) -> None:

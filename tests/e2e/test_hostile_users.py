@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from .calls import call as call_tool
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, new_uid, show, start_service
+from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -103,6 +104,44 @@ def test_a_change_waits_for_somebody_who_may_approve_it(users: Machine) -> None:
         lactl(users, "deny", approval["id"], user=OWNER)
         assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
     finally:
+        users.run(["systemctl", "disable", "--now", "lightagent-change@ops.socket"])
+
+
+def test_an_approved_command_is_no_person(users: Machine) -> None:
+    """Else one yes would be a yes to all that follows, and the history would say that a person gave it."""
+    users.run(["systemctl", "enable", "--now", "lightagent-change@ops.socket"])
+    try:
+        call = json.dumps({"command": "touch /root/approved", "effect": "change"})
+        asking = f"lactl tools call ops bash.exec --args '{call}' </dev/null >/dev/null 2>&1 &"
+        users.run(["bash", "-c", asking], user=OWNER)
+        eventually(lambda: lactl_json(users, "approvals", "list"), "the call waits for an approval")
+        [approval] = lactl_json(users, "approvals", "list")
+        path = f"{PATH}/approvals/{escaped(approval['id'])}"
+        said = (
+            f"lactl approve {approval['id']}",
+            f"busctl --timeout=20 call {NAME} {path} {NAME}.Approval Approve 'a{{sv}}' 0",
+            "lactl panic --off",
+            "lactl reload",
+        )
+        for command in said:
+            done = call_tool(users, "bash.exec", command=f"{command} 2>&1", effect="change")
+            assert "lightagent-change@ops.service" in done["text"], command
+            assert "needs a person" in done["text"], command
+        waits = "until [ $(lactl approvals | wc -l) = 2 ]; do test -e /root/approved && exit; done; kill %1"
+        own = f"lactl tools call ops bash.exec --args '{call}' & {waits}"
+        call_tool(users, "bash.exec", command=own, effect="change")
+        assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
+        lactl(users, "approve", approval["id"])
+        eventually(lambda: users.run(["test", "-e", "/root/approved"], check=False).status == 0, "it ran")
+        granted = [
+            event["data"]
+            for event in lactl_json_lines(users, "events", "--topic", "approval.granted")
+            if event["data"]["approval"] == approval["id"]
+        ]
+        assert [one["answered_by"] for one in granted] == [0]
+        assert not granted[0].get("unit", "").startswith("lightagent")
+    finally:
+        users.run(["rm", "-f", "/root/approved"])
         users.run(["systemctl", "disable", "--now", "lightagent-change@ops.socket"])
 
 

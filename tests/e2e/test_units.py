@@ -19,7 +19,7 @@ from .product import UNIT, eventually, lactl, lactl_json, start_service
 pytestmark = pytest.mark.e2e
 
 EXPOSURE = {
-    "lightagentd.service": 1.4,
+    "lightagentd.service": 1.5,
     "lightagent-observe@ops.service": 1.7,
     "lightagent-reach@ops.service": 2.1,
     "lightagent-bus@observe.service": 1.0,

@@ -17,6 +17,7 @@ from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.api import TurnEvent, turn_events
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.model import new_id, within
+from lightagentd.host.seat import Seat
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.questions import Suspended
 
@@ -30,14 +31,15 @@ async def call_as_person(
     action: str,
     args: dict[str, Any],
     *,
-    may_approve: bool = False,
+    approver: Seat | None = None,
     for_owner: int | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one call of an agent for its caller; closing the generator cancels it.
 
-    `may_approve` says that the caller may answer approvals. Then a call that policy would ask about counts as
-    approved by the caller, and is stored so. Otherwise it waits for somebody who may approve it. `for_owner`
-    is the uid that the worker runs the call for, if it is not the caller; policy and history use the caller.
+    `approver` is where the caller's process runs, if they may answer approvals. Then a call that policy would
+    ask about counts as approved by them, and is stored so. Otherwise it waits for somebody who may approve
+    it. `for_owner` is the uid that the worker runs the call for, if it is not the caller; policy and history
+    use the caller.
 
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
@@ -48,7 +50,6 @@ async def call_as_person(
     stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
     watcher = stream.watch()
     results = Results(stream)
-    approver = owner if may_approve else None
     origin = Origin(agent=parts.definition, owner=owner, approver=approver, for_owner=for_owner)
 
     async def run() -> Outcome:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.events.history import Change
+from lightagentd.host.seat import Seat
 from lightagentd.policy.decide import CHECK, PERSON
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Origin:
     agent: AgentDefinition
     owner: int
     turn: Turn | None = None
-    approver: int | None = None
-    """The uid of the person who made the call, if they may approve: the call counts as approved by them."""
+    approver: Seat | None = None
+    """Where the process runs of the owner who made the call, if they may approve: it counts as approved."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
     is_check: bool = False

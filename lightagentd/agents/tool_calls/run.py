@@ -294,7 +294,7 @@ class ToolRun:
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
-        await approvals.request(asked, *events, changes=(*changes, *waits), granted_by=origin.approver)
+        await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
 
     async def _preview(self) -> tuple[str, dict[str, Any]]:
         """The preview of the call, and the facts behind it; the arguments if the tool has no preview."""

@@ -16,9 +16,10 @@ from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.api.turn_events import ApprovalRequested
 from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.sight import Sight
-from lightagentd.errors import InvalidArgument, ShuttingDown
+from lightagentd.errors import InvalidArgument, PermissionDenied, ShuttingDown
 from lightagentd.events.context import act_for
 from lightagentd.events.history import History
+from lightagentd.host.seat import Seat
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -80,9 +81,27 @@ class Access:
         """The agents for which the caller may do this. Nobody is asked for a password."""
         return await self._authority.may_each(caller, operation, agents)
 
+    async def admit_person(
+        self, caller: Caller, operation: Operation, *, agent: str = ""
+    ) -> tuple[Caller, Seat]:
+        """As `admit`, for what no command of an agent may do; also where the caller's process runs."""
+        caller = await self.admit(caller, operation, agent=agent)
+        return caller, caller.person()
+
+    async def approver(self, caller: Caller, agent: str) -> Seat | None:
+        """Where a caller's process runs who may answer yes to what this agent asks, without being asked
+        themselves; None for other callers.
+        """
+        if not await self._authority.may(caller, Operation.APPROVE, agent=agent):
+            return None
+        try:
+            return caller.person()
+        except PermissionDenied:
+            return None
+
     async def may_approve(self, caller: Caller, agent: str) -> bool:
         """Whether a caller may answer yes to what this agent asks, without being asked themselves."""
-        return await self._authority.may(caller, Operation.APPROVE, agent=agent)
+        return await self.approver(caller, agent) is not None
 
     async def for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
         """A turn event for this caller: a question says whether they may answer it."""

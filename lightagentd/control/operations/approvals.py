@@ -16,6 +16,7 @@ from lightagentd.control.operations.access import Access, leave_out_long, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
+from lightagentd.host.seat import Seat
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
@@ -64,9 +65,9 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
                 f"The approval {found.id} asks about something else than what was shown.",
                 suggestion=f"Nothing was allowed. Look at it again: lactl approvals show {found.id}",
             )
-        caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
+        caller, seat = await self._access.admit_person(caller, Operation.APPROVE, agent=found.agent)
         self._panic.check()
-        return await self._answer(caller, approval, note, grant=True)
+        return await self._answer(caller, approval, note, seat)
 
     @method("Deny", returns="approval")
     async def deny(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
@@ -74,14 +75,19 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         caller, found = await self._admit_to(caller, approval)
         if found.owner != caller.uid:
             caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
-        return await self._answer(caller, approval, note, grant=False)
+        return await self._answer(caller, approval, note)
 
-    async def _answer(self, caller: Caller, approval: str, note: str, *, grant: bool) -> api.Approval:
+    async def _answer(
+        self, caller: Caller, approval: str, note: str, seat: Seat | None = None
+    ) -> api.Approval:
+        """Grant it from a seat, or deny it."""
         if len(note) > NOTE_MAX_CHARS or "\0" in note:
             raise InvalidArgument(
                 f"The note holds a NUL byte or more than {NOTE_MAX_CHARS} characters.", field="note"
             )
-        answered = await self._kept.answer(approval, grant=grant, uid=caller.uid, note=note)
+        answered = await self._kept.answer(
+            approval, grant=seat is not None, uid=caller.uid, note=note, seat=seat or Seat()
+        )
         return _info(answered, may_approve=False)
 
     async def _admit_to(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:

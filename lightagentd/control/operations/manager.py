@@ -76,8 +76,8 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
 
     @method("Reload", returns="reloaded")
     async def reload(self, caller: Caller) -> api.Reloaded:
-        """Read configuration, agents, skills and tools again, as SIGHUP does."""
-        await self._access.admit(caller, Operation.ADMINISTER)
+        """Read configuration, rules, agents, skills and tools again, as SIGHUP does; for people alone."""
+        await self._access.admit_person(caller, Operation.ADMINISTER)
         return await self.reload_content()
 
     async def reload_content(self) -> api.Reloaded:

@@ -75,9 +75,11 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
 
     @method("EndPanic")
     async def end_panic(self, caller: Caller) -> None:
-        """Allow turns and workers again. What was asked for before the stop is not taken up."""
+        """Allow turns and workers again, which no agent's command may. What was asked for before the stop is
+        not taken up.
+        """
         # Where it cannot be stored how the turns ended, the stop goes on: they would run at the next start.
-        caller = await self._access.admit(caller, Operation.ADMINISTER)
+        caller, _ = await self._access.admit_person(caller, Operation.ADMINISTER)
         if not self._panic.on:
             raise Conflict("There is no emergency stop to end.", suggestion="lactl status says what is.")
         asked = self._panic.asked

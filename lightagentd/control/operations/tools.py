@@ -66,8 +66,8 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         running = self._registry.get(agent)
-        may_approve = await self._access.may_approve(caller, agent)
-        called = call_as_person(running, caller.uid, tool, action, args, may_approve=may_approve)
+        approver = await self._access.approver(caller, agent)
+        called = call_as_person(running, caller.uid, tool, action, args, approver=approver)
         async with aclosing(called) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, running.name)

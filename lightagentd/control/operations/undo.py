@@ -67,7 +67,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
             "file",
             "undo",
             {"call_id": wanted.call_id},
-            may_approve=await self._access.may_approve(caller, wanted.agent),
+            approver=await self._access.approver(caller, wanted.agent),
             for_owner=_ROOT if caller.viewer is None else None,
         )
         async with aclosing(called) as events:

@@ -52,7 +52,14 @@ class ApprovalChanged(_Approval):
 
 
 class ApprovalGranted(ApprovalChanged, topic="approval.granted", type="granted"):
-    """A person said yes."""
+    """Somebody said yes."""
+
+    unit: Text = ""
+    """The unit of the system that the yes came from; absent where there is none."""
+    tty: Text = ""
+    login_uid: int | None = None
+    """Who logged in there (proc_pid_loginuid(5)); absent where nobody did, as for a service or a timer."""
+    login_session: int | None = None
 
     catalog = """A call of @AGENT@ was allowed: @TOOL@.@ACTION@
     The user with uid @CALLER_UID@ allowed the call, once. It runs now, if it still is what was shown; an

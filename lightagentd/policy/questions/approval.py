@@ -92,6 +92,11 @@ class Approval(Question):
     """The names of the arguments that nobody gets to see, such as keys."""
     note: str = ""
     """What the person who answered said, or why it lapsed."""
+    unit: str = ""
+    """Where it was granted from; the four are those of `host.seat.Seat`."""
+    tty: str = ""
+    login_uid: int | None = None
+    login_session: int | None = None
 
     @property
     def bound(self) -> Bound:
@@ -118,6 +123,9 @@ class Approval(Question):
         call |= {"note": self.note} if self.note else {}
         if self.state is not State.WAITING:
             by: dict[str, Any] = {} if self.answered_by is None else {"answered_by": self.answered_by}
+            if self.state is State.GRANTED:
+                seat = self._fields("unit", "tty", "login_uid", "login_session")
+                by |= {name: value for name, value in seat.items() if value not in ("", None)}
             return _ENDED[self.state](**call, **by)
         asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
         return kinds.ApprovalRequested(args=self.shown, **call, **asked)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from lightagentd.errors import (
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import dump_json
 from lightagentd.host.kept_key import KEY_BYTES, kept_key
+from lightagentd.host.seat import Seat
 from lightagentd.policy.questions.approval import Approval, Bound
 from lightagentd.policy.questions.question import State, now_us
 from lightagentd.policy.questions.questions import Questions
@@ -33,6 +34,8 @@ ARGS_CHARS = 256 << 10
 """The longest arguments, as JSON, that a person is asked about: nobody can judge more."""
 PREVIEW_CHARS = 64 << 10
 """A preview is cut there, and says so; the arguments are never cut."""
+
+_NOWHERE = Seat()
 
 
 class Approvals:
@@ -100,21 +103,26 @@ class Approvals:
         approval: Approval,
         *before: NewEvent,
         changes: Sequence[Change] = (),
-        granted_by: int | None = None,
+        granted_from: Seat | None = None,
     ) -> Approval:
-        """As `Questions.ask`; granted at once with `granted_by`, the caller who may approve the call."""
-        answered = None if granted_by is None else _answered(approval, State.GRANTED, granted_by, "")
+        """As `Questions.ask`. With the seat of its owner, who may approve the call, it is granted at once."""
+        answered = None
+        if granted_from is not None:
+            answered = _answered(approval, State.GRANTED, approval.owner, "", granted_from)
         return await self.questions.ask(approval, *before, changes=changes, answered=answered)
 
-    async def answer(self, approval_id: str, *, grant: bool, uid: int, note: str = "") -> Approval:
-        """Grant or deny for the person with this uid, who must be authorized. Gives the new approval.
+    async def answer(
+        self, approval_id: str, *, grant: bool, uid: int, note: str = "", seat: Seat = _NOWHERE
+    ) -> Approval:
+        """Grant or deny for the person with this uid at this seat, who must be authorized. Gives the new
+        approval.
 
         Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
         approval = await self.questions.answerable(approval_id)
         note = self._redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
-        return await self.questions.change(approval, _answered(approval, state, uid, note))
+        return await self.questions.change(approval, _answered(approval, state, uid, note, seat))
 
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()
@@ -157,8 +165,9 @@ class Approvals:
 not_found = Approval.not_found
 
 
-def _answered(approval: Approval, state: State, uid: int, note: str) -> Approval:
-    return replace(approval, state=state, answered_by=uid, answered_us=now_us(), note=note)
+def _answered(approval: Approval, state: State, uid: int, note: str, seat: Seat) -> Approval:
+    from_ = asdict(seat) if state is State.GRANTED else {}
+    return replace(approval, state=state, answered_by=uid, answered_us=now_us(), note=note, **from_)
 
 
 def granted(approval: Approval) -> Approval:

@@ -180,12 +180,12 @@ async def run(
                 await child.ended.wait()
         except TimeoutError:
             timed_out = True
-            await _end(transport.get_pid(), child.exited.is_set)
+            await end_group(transport.get_pid(), child.exited.is_set)
         await _within(DRAIN_S, child.drained)
     finally:
         if door is not None:
             door.close()
-        await _end(transport.get_pid(), child.exited.is_set)
+        await end_group(transport.get_pid(), child.exited.is_set)
         await _within(DRAIN_S, child.drained)  # all is in the pipe already, unless somebody left the group
         code = transport.get_returncode()
         transport.close()
@@ -211,14 +211,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
-
-
-async def end_group(process: asyncio.subprocess.Process, grace_s: float = TERM_GRACE_S) -> None:
-    """End a process and everything in its group: SIGTERM, a grace time, SIGKILL; then reap it.
-
-    A cancel during the grace time skips it. What left the group with setsid(2) is the sandbox's to end.
-    """
-    await _end(process.pid, lambda: process.returncode is not None, grace_s)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -307,7 +299,7 @@ async def _started(
         await asyncio.wait([task])
         if task.exception() is None:
             transport, _ = task.result()
-            await _end(transport.get_pid(), child.exited.is_set)
+            await end_group(transport.get_pid(), child.exited.is_set)
             transport.close()
             await _within(DRAIN_S, child.closed)
         raise
@@ -356,8 +348,11 @@ def _not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:
     )
 
 
-async def _end(pid: int, exited: Callable[[], bool], grace_s: float = TERM_GRACE_S) -> None:
-    """End the group that `pid` leads; `exited` says whether the leader is gone."""
+async def end_group(pid: int, exited: Callable[[], bool], grace_s: float = TERM_GRACE_S) -> None:
+    """End the group that `pid` leads: SIGTERM, a grace time, SIGKILL. `exited` says if the leader is gone.
+
+    A cancel during the grace time skips it. What left the group with setsid(2) is the sandbox's to end.
+    """
     if exited():
         _signal_group(pid, signal.SIGKILL)
         return

@@ -84,11 +84,6 @@ def read_files(files: Sequence[Path]) -> dict[str, str]:
     return {str(path): read_text(path) for path in files}
 
 
-def load_folder(folder: Path) -> RuleSet:
-    """The rules of a folder. Raises ConfigError."""
-    return load_texts(read_files(rule_files(folder)))
-
-
 def load_texts(texts: Mapping[str, str]) -> RuleSet:
     """The rules in some files, given by name and text. Raises ConfigError."""
     rules: list[LoadedRule] = []

@@ -113,7 +113,7 @@ async def test_a_leader_that_ignores_term_is_killed(tmp_path: Path) -> None:
         "/bin/sh", "-c", STUBBORN.format(pid=pid_file), start_new_session=True
     )
     await _pid_in(pid_file)
-    await end_group(running, grace_s=0.1)
+    await end_group(running.pid, lambda: running.returncode is not None, grace_s=0.1)
     assert running.returncode == -signal.SIGKILL
 
 
@@ -123,7 +123,7 @@ async def test_a_cancel_during_the_grace_time_skips_it(tmp_path: Path) -> None:
         "/bin/sh", "-c", STUBBORN.format(pid=pid_file), start_new_session=True
     )
     await _pid_in(pid_file)
-    ending = asyncio.create_task(end_group(running, grace_s=600))
+    ending = asyncio.create_task(end_group(running.pid, lambda: running.returncode is not None, grace_s=600))
     await asyncio.sleep(0.1)
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):

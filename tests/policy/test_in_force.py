@@ -27,17 +27,17 @@ def events(daemon: Daemon) -> list[tuple[str, dict[str, object]]]:
 async def test_the_rules_are_taken_at_start_and_told_to_the_history(paths: Paths) -> None:
     file = write(paths.config / "policy.d" / "10-a.toml", DENY)
     async with Daemon(paths) as daemon:
-        assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
+        assert daemon.registry.shared.policy.decide(READ).rule == "no-hosts (10-a.toml)"
         ((kind, data),) = events(daemon)
         assert (kind, data["rules"], data["folder"]) == ("loaded", 1, str(file.parent))
         digest = hashlib.sha256(DENY.encode()).hexdigest()
         assert data["files"] == [{"name": "10-a.toml", "sha256": digest}]
-        assert data["sha256"] == daemon.registry.policy.rules.sha256
-        assert daemon.registry.policy.problem == ""
+        assert data["sha256"] == daemon.registry.shared.policy.rules.sha256
+        assert daemon.registry.shared.policy.problem == ""
 
 
 async def test_without_rules_the_defaults_are_in_force_and_the_history_says_so(daemon: Daemon) -> None:
-    assert daemon.registry.policy.decide(READ).rule == "default-observe"
+    assert daemon.registry.shared.policy.decide(READ).rule == "default-observe"
     assert [data["rules"] for _, data in events(daemon)] == [0]
 
 
@@ -52,29 +52,29 @@ async def test_a_daemon_with_broken_rules_does_not_start(paths: Paths, broken: s
             pass
     write(paths.config / "policy.d" / "20-b.toml", DENY)
     async with Daemon(paths) as daemon:
-        assert len(daemon.registry.policy.rules.rules) == 2
+        assert len(daemon.registry.shared.policy.rules.rules) == 2
 
 
 async def test_a_reload_takes_new_rules(daemon: Daemon, paths: Paths) -> None:
     write(paths.config / "policy.d" / "10-a.toml", DENY)
     done = await daemon.service.manager.reload_content()
     assert "took 1 rules from 1 files of policy.d" in done.applied
-    assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
+    assert daemon.registry.shared.policy.decide(READ).rule == "no-hosts (10-a.toml)"
     (paths.config / "policy.d" / "10-a.toml").unlink()
     await daemon.service.manager.reload_content()
-    assert daemon.registry.policy.decide(READ).rule == "default-observe"
+    assert daemon.registry.shared.policy.decide(READ).rule == "default-observe"
     assert [data["rules"] for _, data in events(daemon)] == [0, 1, 0]
 
 
 async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths: Paths) -> None:
     file = write(paths.config / "policy.d" / "10-a.toml", DENY)
     async with Daemon(paths) as daemon:
-        old = daemon.registry.policy.rules
+        old = daemon.registry.shared.policy.rules
         file.write_text(DENY.replace("name", "nam"))
         write(paths.config / "policy.d" / "20-b.toml", DENY.replace("no-hosts", "another"))
         done = await daemon.service.manager.reload_content()
-        assert daemon.registry.policy.rules is old
-        assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
+        assert daemon.registry.shared.policy.rules is old
+        assert daemon.registry.shared.policy.decide(READ).rule == "no-hosts (10-a.toml)"
         assert any("kept the old rules" in text for text in done.applied)
         (problem,) = [text for text in done.problems if "policy.d" in text]
         assert "still the old ones" in problem
@@ -85,7 +85,7 @@ async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths
         file.write_text(DENY)
         done = await daemon.service.manager.reload_content()
         assert not [text for text in done.problems if "policy.d" in text]
-        assert len(daemon.registry.policy.rules.rules) == 2
+        assert len(daemon.registry.shared.policy.rules.rules) == 2
 
 
 async def test_a_folder_that_is_none_keeps_the_old_rules(paths: Paths) -> None:
@@ -95,8 +95,8 @@ async def test_a_folder_that_is_none_keeps_the_old_rules(paths: Paths) -> None:
         file.parent.rmdir()
         Path(file.parent).write_text("no folder")
         await daemon.service.manager.reload_content()
-        assert daemon.registry.policy.decide(READ).rule == "no-hosts (10-a.toml)"
-        assert "cannot be read" in daemon.registry.policy.problem
+        assert daemon.registry.shared.policy.decide(READ).rule == "no-hosts (10-a.toml)"
+        assert "cannot be read" in daemon.registry.shared.policy.problem
 
 
 async def test_a_rule_that_can_match_nothing_is_a_problem_and_still_in_force(paths: Paths) -> None:
@@ -117,7 +117,7 @@ async def test_a_rule_that_can_match_nothing_is_a_problem_and_still_in_force(pat
             f"{file}:20: the rule 'no-argument' can match no call: there is no argument 'paht' of the tools"
             " and actions that it is about.",
         ]
-        assert len(daemon.registry.policy.rules.rules) == 6
+        assert len(daemon.registry.shared.policy.rules.rules) == 6
         file.write_text(DENY)
         await daemon.service.manager.reload_content()
         assert not [text for text in daemon.problems() if "can match no call" in text]

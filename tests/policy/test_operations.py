@@ -215,9 +215,9 @@ async def test_replay_is_for_administrators_alone(daemon: Daemon) -> None:
 
 
 async def test_replay_leaves_the_rules_in_force_alone(daemon: Daemon) -> None:
-    rules = daemon.registry.policy.rules
+    rules = daemon.registry.shared.policy.rules
     await replay(daemon, NEW)
-    assert daemon.registry.policy.rules is rules
+    assert daemon.registry.shared.policy.rules is rules
 
 
 async def test_replay_refuses_what_is_no_text(daemon: Daemon) -> None:

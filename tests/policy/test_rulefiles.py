@@ -12,11 +12,15 @@ import pytest
 
 from lightagentd.errors import ConfigError
 from lightagentd.policy.arguments import ArgumentCondition
-from lightagentd.policy.rulefiles import MAX_RULES, load_folder, load_texts, rule_files
+from lightagentd.policy.rulefiles import MAX_RULES, RuleSet, load_texts, read_files, rule_files
 from tests.conftest import write
 from tests.policy.calls import a_call, rules
 
 GOOD = '[[rule]]\nname = "good"\ndecision = "deny"\n'
+
+
+def load_folder(folder: Path) -> RuleSet:
+    return load_texts(read_files(rule_files(folder)))
 
 
 def refused(text: str) -> ConfigError:

@@ -6,7 +6,7 @@ time the agent starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.tool_calls.run import Dispatcher
-from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Limits
@@ -75,7 +74,6 @@ class AgentParts:
     clients: Sequence[ModelClient]
     last_resort: Sequence[ModelClient]
     shared: SharedParts
-    toolbox: Callable[[], Toolbox]
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -15,7 +15,6 @@ from lightagentd.agents.agent import Agent
 from lightagentd.agents.definition import (
     AgentDefinition,
     AgentFrontMatter,
-    Definitions,
     check_name,
     check_role,
     roles_in,
@@ -28,7 +27,6 @@ from lightagentd.agents.sessions.recovery import (
     end_stored_turns,
 )
 from lightagentd.agents.sessions.session import Session, session_not_found
-from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import (
     AgentBroken,
@@ -41,7 +39,6 @@ from lightagentd.errors import (
 from lightagentd.host.paths import content_folders
 from lightagentd.policy.in_force import retake_rules, take_rules
 from lightagentd.policy.rulefiles import POLICY_FOLDER
-from lightagentd.skills import SkillCatalog
 
 _log = logging.getLogger(__name__)
 
@@ -54,60 +51,34 @@ class Registry:
         self.agents: dict[str, Agent] = {}
         self.ended_turns = 0
         """How many turns the last run left that no agent took up."""
-        self.pool, self.panic, self.policy = shared.pool, shared.panic, shared.policy
-        self.paths, self.ledger, self.watches = shared.paths, shared.ledger, shared.watches
-        self.asked, self.plans = shared.asked, shared.plans
-        self.approvals, self.inputs = self.asked.approvals, self.asked.inputs
-        self.memories, self.profiles = shared.memories, shared.profiles
-        self.metadata, self.model_clients, self.circuits = (
-            shared.metadata,
-            shared.model_clients,
-            shared.circuits,
-        )
         self._history, self._content = shared.history, shared.content
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._unmade: dict[str, str] = {}
         """Agents whose models cannot be made as they are configured now, as sentences."""
 
-    @property
-    def definitions(self) -> Definitions:
-        return self._content.definitions
-
-    @property
-    def skills(self) -> SkillCatalog:
-        return self._content.skills
-
-    @property
-    def toolbox(self) -> Toolbox:
-        return self._content.toolbox
-
-    @property
-    def toolbox_problem(self) -> str:
-        return self._content.toolbox_problem
-
     async def start(self) -> None:
         """Read everything and start every agent. Raises StorageError; ConfigError for a broken policy.d, and
         for a memory store that cannot be used.
         """
-        await self.asked.load()
-        await self.memories.start()
-        self.ledger.load()
-        self.watches.start()
+        await self.shared.asked.load()
+        await self.shared.memories.start()
+        self.shared.ledger.load()
+        self.shared.watches.start()
         await self.read_content()
-        folder = self.paths.config / POLICY_FOLDER
-        await take_rules(self.policy, folder, self._history, self._content.actions())
-        for name in self.definitions.agents:
+        folder = self.shared.paths.config / POLICY_FOLDER
+        await take_rules(self.shared.policy, folder, self._history, self._content.actions())
+        for name in self._content.definitions.agents:
             await self._try_start(name)
         for name in agents_with_turns(self._history) - self._running():
             self.ended_turns += await end_interrupted_turns(self._history, name)
 
     def models_in_use(self) -> dict[str, list[str]]:
         """Each model named by an agent or the configuration, with the agents that may ask it."""
-        models = self.model_clients.models
+        models = self.shared.model_clients.models
         found: dict[str, list[str]] = {models.default: []}
-        for name, definition in self.definitions.agents.items():
-            for model in self.model_clients.named_by(definition):
+        for name, definition in self._content.definitions.agents.items():
+            for model in self.shared.model_clients.named_by(definition):
                 found.setdefault(model, []).append(name)
         return found | {model: [] for model in models.fallback if model not in found}
 
@@ -116,15 +87,15 @@ class Registry:
 
     async def close(self) -> None:
         """Stop every agent; if one cannot store its stop, the others stop all the same."""
-        self.asked.suspend()
-        await self.watches.close()
+        self.shared.asked.suspend()
+        await self.shared.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
         for agent, failure in zip(agents, stopped, strict=True):
             agent.end_watching()
             if failure is not None:
                 _log.error("the agent %s did not stop as it should: %s", agent.name, failure)
-        await self.memories.close()
+        await self.shared.memories.close()
 
     async def end_all_turns(self) -> None:
         """During an emergency stop: wait until no turn is left, running or queued. Raises StorageError."""
@@ -136,18 +107,20 @@ class Registry:
             if isinstance(failure, BaseException):
                 raise failure
         for name in agents_with_turns(self._history) - self.agents.keys():  # removed, or its files are broken
-            why = self.panic.error()
-            await end_stored_turns(self._history, self.asked, why, agent=name, sessions={})
+            why = self.shared.panic.error()
+            await end_stored_turns(self._history, self.shared.asked, why, agent=name, sessions={})
 
     async def drain(self) -> None:
         """Wait until no turn runs. Those that wait for an approval stay stored, for the next start."""
-        self.asked.suspend()
+        self.shared.asked.suspend()
         await asyncio.gather(*(agent.supervision.drain() for agent in self.agents.values()))
 
     async def read_content(self) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
-        await asyncio.gather(self._content.read(self.pool, self.shared.builtins), self.shared.prompts.look())
-        await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
+        await asyncio.gather(
+            self._content.read(self.shared.pool, self.shared.builtins), self.shared.prompts.look()
+        )
+        await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
 
     def problems(self) -> list[str]:
         """The problems of the files and of the agents, as sentences."""
@@ -158,13 +131,13 @@ class Registry:
             if agent.problem and agent.state != "running"
         ]
         found += self.shared.prompts.problems()
-        found += [self.memories.problem, self.toolbox_problem, *self._unmade.values()]
-        found += self.model_clients.problems()
-        if self.model_clients.models.record:
+        found += [self.shared.memories.problem, self._content.toolbox_problem, *self._unmade.values()]
+        found += self.shared.model_clients.problems()
+        if self.shared.model_clients.models.record:
             parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]
             found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())
-        found += [*self.circuits.problems(), self.metadata.problem]
-        found += [self.policy.problem, *self.policy.lint, *self.watches.problems()]
+        found += [*self.shared.circuits.problems(), self.shared.metadata.problem]
+        found += [self.shared.policy.problem, *self.shared.policy.lint, *self.shared.watches.problems()]
         return [problem for problem in found if problem]
 
     def get(self, name: str) -> Agent:
@@ -172,8 +145,8 @@ class Registry:
         agent = self.agents.get(name)
         if agent is not None:
             return agent
-        if name in self.definitions.broken:
-            raise AgentBroken(f"The agent {name} is disabled: {self.definitions.broken[name]}")
+        if name in self._content.definitions.broken:
+            raise AgentBroken(f"The agent {name} is disabled: {self._content.definitions.broken[name]}")
         known = ", ".join(sorted(self.agents)) or "none"
         raise AgentNotFound(
             f"There is no agent {name[:60]!r}.", suggestion=f"The agents are: {known}.", field="agent"
@@ -201,25 +174,27 @@ class Registry:
             return await uninterrupted(self._create(name, front, prompt))
 
     async def _create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
-        if name in self.definitions.paths:
+        if name in self._content.definitions.paths:
             raise AgentExists(f"There is an agent {name} already.", suggestion="Choose another name.")
-        check_role(front.role, roles_in(content_folders("agent", self.paths)))
+        check_role(front.role, roles_in(content_folders("agent", self.shared.paths)))
         said = {"prompt": prompt, **front.model_dump(mode="json")}
         if self._history.redactor.value(said) != said:
             raise InvalidArgument(
                 f"The definition of {name} holds what looks like a key or a password.",
                 suggestion="Take it out: it would lie in a file, and go to the model with every prompt.",
             )
-        definition = await asyncio.to_thread(write_definition, self.paths.own_agents, name, front, prompt)
+        definition = await asyncio.to_thread(
+            write_definition, self.shared.paths.own_agents, name, front, prompt
+        )
         try:
-            made = self.model_clients.of(definition)
+            made = self.shared.model_clients.of(definition)
             for client in (*made.own, *made.last_resort):
                 await client.close()
         except LightagentError:
             await asyncio.to_thread(shutil.rmtree, definition.path.parent)
             raise
-        self.definitions.agents[name] = definition
-        self.definitions.paths[name] = definition.path
+        self._content.definitions.agents[name] = definition
+        self._content.definitions.paths[name] = definition.path
         await self._try_start(name)
         return self.agents[name]
 
@@ -230,17 +205,17 @@ class Registry:
 
     async def _delete(self, name: str) -> None:
         agent = self.get(name)
-        path = self.definitions.paths[name]
-        if not path.is_relative_to(self.paths.own_agents):
+        path = self._content.definitions.paths[name]
+        if not path.is_relative_to(self.shared.paths.own_agents):
             raise Conflict(
                 f"The agent {name} is defined in {path}.", suggestion="Remove its folder there, and reload."
             )
         await agent.stop()
-        await self.pool.end_agent(name)
+        await self.shared.pool.end_agent(name)
         await asyncio.to_thread(shutil.rmtree, path.parent)
         self.agents.pop(name).end_watching()
-        self.definitions.agents.pop(name)
-        self.definitions.paths.pop(name)
+        self._content.definitions.agents.pop(name)
+        self._content.definitions.paths.pop(name)
 
     async def sync(self) -> list[str]:
         """After `read_content`: take the rules of policy.d, start new agents, stop those whose definition is
@@ -252,16 +227,16 @@ class Registry:
             return await self._sync()
 
     async def _sync(self) -> list[str]:
-        folder = self.paths.config / POLICY_FOLDER
-        done = await retake_rules(self.policy, folder, self._history, self._content.actions())
+        folder = self.shared.paths.config / POLICY_FOLDER
+        done = await retake_rules(self.shared.policy, folder, self._history, self._content.actions())
         self._unmade.clear()
-        await asyncio.to_thread(self.metadata.load, sorted(self.models_in_use()))
-        for name in [name for name in self.agents if name not in self.definitions.agents]:
+        await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
+        for name in [name for name in self.agents if name not in self._content.definitions.agents]:
             gone = self.agents.pop(name)
             await gone.stop()
             gone.end_watching()
             done.append(f"stopped agent {name}")
-        for name, definition in self.definitions.agents.items():
+        for name, definition in self._content.definitions.agents.items():
             agent = self.agents.get(name)
             if agent is None or (agent.state == "stopped" and agent.problem):
                 await self._try_start(name)
@@ -282,7 +257,7 @@ class Registry:
         if before != now:
             return "definition"
         try:
-            changed = self.model_clients.changed(now)
+            changed = self.shared.model_clients.changed(now)
         except LightagentError as err:
             self._unmade[now.name] = f"The agent {now.name} keeps the models that it has: {err.message}"
             _log.error("%s %s", self._unmade[now.name], err.suggestion)
@@ -302,16 +277,15 @@ class Registry:
 
     def _parts_of(self, name: str) -> Callable[[], AgentParts]:
         def make() -> AgentParts:
-            definition = self.definitions.agents.get(name)
+            definition = self._content.definitions.agents.get(name)
             if definition is None:
                 raise AgentBroken(f"The agent {name} has no definition that can be used any more.")
-            clients = self.model_clients.of(definition)
+            clients = self.shared.model_clients.of(definition)
             return AgentParts(
                 definition=definition,
                 clients=clients.own,
                 last_resort=clients.last_resort,
                 shared=self.shared,
-                toolbox=lambda: self.toolbox,
             )
 
         return make

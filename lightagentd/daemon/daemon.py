@@ -165,7 +165,7 @@ class Daemon:
         group_rule = GroupRule(self.now.config.daemon.socket_group)
         self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
         registry = self.registry
-        deletion = Deletion(self.history, registry.asked, registry.watches, registry.ledger)
+        deletion = Deletion(self.history, parts.asked, parts.watches, parts.ledger)
         self.upkeep = Upkeep(self.now, self.history, registry, deletion)
         runtime = Runtime(
             now=self.now,
@@ -242,10 +242,10 @@ class Daemon:
         self._model_problems = found.problems
         for secret in found.secrets:
             self.history.redactor.add(secret)
-        self.registry.model_clients.take(new.models)
-        self.registry.ledger.take_budgets(new.budgets)
+        self.registry.shared.model_clients.take(new.models)
+        self.registry.shared.ledger.take_budgets(new.budgets)
         await self.pool.end_idle_now()
-        self.registry.watches.renew()
+        self.registry.shared.watches.renew()
         await self.registry.read_content()
         applied = ["agents, skills, tools, models and budgets were read again", *await self.registry.sync()]
         await self._tell(kinds.DaemonReloaded(message="; ".join(applied)))

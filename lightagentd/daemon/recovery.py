@@ -85,18 +85,19 @@ class Recovery:
         if tail is None or (not self._crashed_at and tail.ok):
             return
         left = [agent.left for agent in registry.agents.values()]
-        waiting_inputs = len(registry.inputs.questions.open_ones())
+        asked = registry.shared.asked
+        waiting, waiting_inputs = asked.approvals.questions.waiting, asked.inputs.questions.waiting
         interrupted = sum(each.interrupted for each in left) + registry.ended_turns
         recovered = HistoryRecovered(
-            message=self._sentence(tail, interrupted, registry.approvals.questions.waiting, waiting_inputs),
+            message=self._sentence(tail, interrupted, waiting, waiting_inputs),
             tail_events=tail.events,
             interrupted_turns=interrupted,
             unknown_calls=self._closed_calls,
             requeued_turns=sum(each.requeued for each in left),
             waiting_turns=sum(each.waiting for each in left),
-            approvals=registry.approvals.questions.waiting,
+            approvals=waiting,
             inputs=waiting_inputs,
-            watches=len(registry.watches.records),
+            watches=len(registry.shared.watches.records),
         )
         await self._history.append(recovered.event())
 

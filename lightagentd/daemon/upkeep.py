@@ -257,7 +257,7 @@ class Upkeep:
         """Sessions unused since this time, without work under way; idle longest first."""
         registry = self._registry
         busy = {str(turn["session"]) for turn in self._history.queries.state("turns").values()}
-        busy |= {record.session for record in registry.watches.records.values()}
+        busy |= {record.session for record in registry.shared.watches.records.values()}
         found = [
             (agent, session)
             for agent in registry.agents.values()

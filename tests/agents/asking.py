@@ -102,7 +102,7 @@ async def asking(paths: Paths, script: Script, *, toml: str = "", front: str = "
 
 
 def approvals(test: Scripted) -> list[Approval]:
-    return test.daemon.registry.approvals.questions.all()
+    return test.daemon.registry.shared.asked.approvals.questions.all()
 
 
 def waiting(test: Scripted) -> list[Approval]:
@@ -111,8 +111,8 @@ def waiting(test: Scripted) -> list[Approval]:
 
 async def asked(test: Scripted, count: int = 1) -> Approval:
     """Wait until so many questions are stored, and the turns that asked them wait; gives the newest."""
-    await until(lambda: test.daemon.registry.approvals.questions.waiting == count)
-    await until(lambda: not test.daemon.registry.approvals.questions._storing)
+    await until(lambda: test.daemon.registry.shared.asked.approvals.questions.waiting == count)
+    await until(lambda: not test.daemon.registry.shared.asked.approvals.questions._storing)
     questions = waiting(test)
     await until(lambda: all(turn.is_waiting for turn in _asking(test, {one.id for one in questions})))
     return questions[-1]

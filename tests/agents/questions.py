@@ -24,8 +24,8 @@ def ask(question: str = QUESTION, *, call_id: str = "c1", **more: Any) -> Stream
 
 async def question(test: Scripted, count: int = 1) -> Input:
     """Wait until so many questions are stored and their turns wait; gives the newest."""
-    await until(lambda: len(test.daemon.registry.inputs.questions.open_ones()) == count)
-    found = test.daemon.registry.inputs.questions.open_ones()
+    await until(lambda: len(test.daemon.registry.shared.asked.inputs.questions.open_ones()) == count)
+    found = test.daemon.registry.shared.asked.inputs.questions.open_ones()
 
     def all_wait() -> bool:
         running = [session.running for session in test.agent.sessions.values() if session.running]

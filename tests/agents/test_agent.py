@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from typing import Any
 
 import pytest
 
 from lightagentd.agents import supervision
 from lightagentd.agents.sessions.session import Session, new_record
-from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.agents.tool_choice.choice import Offer, Offers
 from lightagentd.agents.turn import Step
 from lightagentd.errors import AgentNotRunning, Cancelled, QueueFull, StepLimit
 from lightagentd.host.paths import Paths
@@ -21,14 +22,17 @@ from tests.scripted_model import Fault, Stream, call, chunk, say
 HANG = Stream(pieces=[chunk({"content": "hm"})], hang=True)
 
 
-def explode() -> Toolbox:
-    raise RuntimeError("a bug in the daemon")
+class Exploding(Offers):
+    async def begin(self, *_: Any, **__: Any) -> Offer:
+        raise RuntimeError("a bug in the daemon")
 
 
 def sabotage(test: Scripted) -> None:
     """Have the agent's next turn fail in a way that nobody expects."""
     assert test.agent.parts is not None
-    test.agent.parts = dataclasses.replace(test.agent.parts, toolbox=explode)
+    offers = Exploding(test.daemon.history)
+    shared = dataclasses.replace(test.daemon.registry.shared, offers=offers)
+    test.agent.parts = dataclasses.replace(test.agent.parts, shared=shared)
 
 
 @pytest.fixture

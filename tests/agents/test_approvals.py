@@ -143,7 +143,7 @@ async def test_a_cancel_while_the_question_is_stored_leaves_nothing_waiting(
 ) -> None:
     out = prepare(paths)
     async with asking(paths, [call("probe_add", add(out))]) as test:
-        store = test.daemon.registry.approvals
+        store = test.daemon.registry.shared.asked.approvals
         session = await test.session()
         request = store.request
 
@@ -167,7 +167,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
         session = await test.session()
         turn = await test.agent.prompt(session, "go")
         question = await asked(test)
-        store = test.daemon.registry.approvals
+        store = test.daemon.registry.shared.asked.approvals
         lapsed, changes = store.questions.lapse(question.id, "Its turn ends.")
         assert test.daemon.history.queries.state_of("approvals", question.id)["state"] == "waiting"
         with pytest.raises(ApprovalClosed, match="has lapsed"):
@@ -461,7 +461,9 @@ async def test_a_stored_state_of_granted_alone_grants_nothing(paths: Paths) -> N
                     )
                 ]
             )
-            assert test.daemon.registry.approvals.questions.get(question.id).state is State.WAITING
+            assert (
+                test.daemon.registry.shared.asked.approvals.questions.get(question.id).state is State.WAITING
+            )
             await test.daemon.service.approvals.deny(ME, question.id, "")
             await turn.end()
         assert lines(out) == []

@@ -220,7 +220,7 @@ async def test_a_grant_that_was_stored_and_not_used_runs_after_the_restart(paths
     script = [call("probe_add", add(out)), say("done")]
     async with asking(paths, script) as test, Watched(test, await test.session()):
         question = await asked(test)
-        test.daemon.registry.approvals.questions.suspend()
+        test.daemon.registry.shared.asked.approvals.questions.suspend()
         await until(lambda: not test.agent.turns_running)
         await test.daemon.service.approvals.approve(  # nobody waits for it any more
             ME, question.id, ""
@@ -317,7 +317,7 @@ async def test_a_turn_that_waits_does_not_keep_the_daemon_from_stopping(paths: P
             last = (await turn.end())[-1]
         assert (last["type"], last["code"]) == ("error", "agent_not_running")
         assert "waits for an approval" in last["message"]
-        assert test.daemon.registry.approvals.questions.get(question.id).state == "waiting"
+        assert test.daemon.registry.shared.asked.approvals.questions.get(question.id).state == "waiting"
         assert kinds(test) == ["requested"]
         (state,) = test.daemon.history.queries.state("turns").values()
         assert (state["state"], state["approval"]) == ("waiting", question.id)
@@ -326,7 +326,7 @@ async def test_a_turn_that_waits_does_not_keep_the_daemon_from_stopping(paths: P
 async def test_what_begins_to_wait_while_the_daemon_drains_stays_too(paths: Paths) -> None:
     out = prepare(paths)
     async with asking(paths, [call("probe_add", add(out))]) as test:
-        test.daemon.registry.approvals.questions.suspended = True
+        test.daemon.registry.shared.asked.approvals.questions.suspended = True
         async with Watched(test, await test.session()) as turn:
             assert (await turn.end())[-1]["code"] == "agent_not_running"
         assert [state["state"] for state in test.daemon.history.queries.state("turns").values()] == [

@@ -43,7 +43,7 @@ async def test_an_answer_goes_to_the_turn_that_asked(paths: Paths) -> None:
             assert test.agent.turns_waiting == 1
             assert turn.timer is not None
             assert turn.timer.when() is None, "its time stands still"
-            await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
+            await test.daemon.registry.shared.asked.inputs.answer(asked.id, "sda", uid=ME)
             found = await events
         kinds_told = [
             kind for kind in types(found) if kind not in ("queued", "started", "usage", "text_delta")
@@ -75,7 +75,7 @@ async def test_nobody_answers_in_time_is_an_answer_too(paths: Paths) -> None:
         assert kinds(test) == ["requested", "expired"]
         (end,) = ends(test)
         assert (end["result"], end["metadata"]["state"]) == ("ok", "expired")
-        inputs = test.daemon.registry.inputs
+        inputs = test.daemon.registry.shared.asked.inputs
         with pytest.raises(InputClosed, match="has expired"):
             await inputs.answer(told["input"], "too late", uid=ME)
         assert kinds(test) == ["requested", "expired"]
@@ -92,7 +92,7 @@ async def test_of_two_answers_at_once_the_first_counts(paths: Paths) -> None:
     async with scripted(paths, [ask(), say("ok")]) as test:
         async with prompted(test, await test.session()) as (_, events):
             asked = await question(test)
-            inputs = test.daemon.registry.inputs
+            inputs = test.daemon.registry.shared.asked.inputs
             first, second = await asyncio.gather(
                 inputs.answer(asked.id, "one", uid=ME),
                 inputs.answer(asked.id, "two", uid=ME),
@@ -118,7 +118,7 @@ async def test_a_choice_is_taken_by_its_text_or_else_by_its_number(
     async with scripted(paths, [ask(choices=["sda", "3", "sdb"]), say("ok")]) as test:
         async with prompted(test, await test.session()) as (_, events):
             asked = await question(test)
-            found = await test.daemon.registry.inputs.answer(asked.id, text, uid=ME)
+            found = await test.daemon.registry.shared.asked.inputs.answer(asked.id, text, uid=ME)
             await events
         assert found.answer == picked
         assert result(test).endswith(f"\n{picked}")
@@ -130,9 +130,9 @@ async def test_what_is_none_of_the_choices_is_refused_and_the_question_stays(pat
         async with prompted(test, await test.session()):
             asked = await question(test)
             with pytest.raises(InvalidArgument, match="none of the choices") as refused:
-                await test.daemon.registry.inputs.answer(asked.id, text, uid=ME)
+                await test.daemon.registry.shared.asked.inputs.answer(asked.id, text, uid=ME)
             assert "2 (3)" in refused.value.suggestion
-            assert test.daemon.registry.inputs.questions.get(asked.id).state == "waiting"
+            assert test.daemon.registry.shared.asked.inputs.questions.get(asked.id).state == "waiting"
         assert kinds(test) == ["requested"]
 
 
@@ -192,11 +192,11 @@ async def test_a_second_question_comes_after_the_first(paths: Paths) -> None:
         async with prompted(test, session) as (_, events):
             first = await question(test)
             assert first.question == "first"
-            await test.daemon.registry.inputs.answer(first.id, "1", uid=ME)
+            await test.daemon.registry.shared.asked.inputs.answer(first.id, "1", uid=ME)
             await until(lambda: len(kinds(test)) == 3)
             second = await question(test)
             assert second.question == "second"
-            await test.daemon.registry.inputs.answer(second.id, "2", uid=ME)
+            await test.daemon.registry.shared.asked.inputs.answer(second.id, "2", uid=ME)
             await events
         answers = [one.content[-1] for one in test.conversation(session) if one.role == "tool"]
         assert answers == ["1", "2"]
@@ -241,7 +241,7 @@ async def test_an_emergency_stop_withdraws_every_question(paths: Paths) -> None:
 
 async def check_withdrawn(test: Scripted, session: Session, asked: str) -> None:
     """The question lapsed, its call has one result, and the session goes on."""
-    inputs = test.daemon.registry.inputs
+    inputs = test.daemon.registry.shared.asked.inputs
     assert inputs.questions.get(asked).state == "lapsed"
     with pytest.raises(InputClosed, match="has lapsed"):
         await inputs.answer(asked, "too late", uid=ME)
@@ -263,7 +263,7 @@ async def test_with_its_session_a_question_goes_for_good(paths: Paths) -> None:
             asked = await question(test)
             await test.daemon.service.sessions.delete(CALLER, session.id, confirmed=True)
             assert (await events)[-1]["code"] == "cancelled"
-        inputs = test.daemon.registry.inputs
+        inputs = test.daemon.registry.shared.asked.inputs
         assert (
             inputs.questions.all(),
             inputs.questions.open_ones(),
@@ -281,7 +281,7 @@ async def test_a_question_that_is_just_being_closed_takes_no_answer(paths: Paths
         session = await test.session()
         async with prompted(test, session) as (_, events):
             asked = await question(test)
-            inputs = test.daemon.registry.inputs
+            inputs = test.daemon.registry.shared.asked.inputs
             lapsed, changes = inputs.lapse(asked.id, "Its turn ends.")
             assert test.daemon.history.queries.state_of("inputs", asked.id)["state"] == "waiting"
             assert inputs.questions.get(asked.id).state == "lapsed"
@@ -304,7 +304,7 @@ async def test_who_comes_later_to_watch_the_session_hears_the_question(paths: Pa
                 first = await anext(watched)
                 assert first["type"] == "session"
                 assert (await anext(watched))["input"] == asked.id
-                await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
+                await test.daemon.registry.shared.asked.inputs.answer(asked.id, "sda", uid=ME)
                 assert (await anext(watched))["type"] == "input_answered"
             await events
 
@@ -318,7 +318,7 @@ async def test_a_failed_agent_goes_on_with_the_same_question(paths: Paths) -> No
             assert (await events)[-1]["code"] == "agent_not_running"
         await until(lambda: test.agent.restarts == 1)
         await question(test)
-        await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
+        await test.daemon.registry.shared.asked.inputs.answer(asked.id, "sda", uid=ME)
         await until(lambda: not test.daemon.history.queries.state("turns"))
         assert kinds(test) == ["requested", "answered"]
         assert [end["result"] for end in ends(test)] == ["ok"]
@@ -337,9 +337,9 @@ async def test_a_rule_can_ask_for_an_approval_first(paths: Paths) -> None:
             approval = await asked_for(test)
             assert approval.name == "human.ask"
             assert kinds(test) == []
-            await test.daemon.registry.approvals.answer(approval.id, grant=True, uid=ME)
+            await test.daemon.registry.shared.asked.approvals.answer(approval.id, grant=True, uid=ME)
             asked = await question(test)
-            await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME)
+            await test.daemon.registry.shared.asked.inputs.answer(asked.id, "sda", uid=ME)
             found = await events
         assert found[-1]["text"] == "ok"
         assert len(intents(test)) == len(ends(test)) == 1
@@ -350,7 +350,7 @@ async def test_a_rule_can_deny_it(paths: Paths) -> None:
     async with scripted(paths, [ask(), say("then not")]) as test:
         events = await test.prompt(await test.session())
         assert [event["result"] for event in events if event["type"] == "tool_result"] == ["policy_denied"]
-        assert not test.daemon.registry.policy.lint
+        assert not test.daemon.registry.shared.policy.lint
         assert kinds(test) == []
 
 

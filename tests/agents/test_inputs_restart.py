@@ -246,7 +246,7 @@ async def test_a_stop_leaves_the_question_stored_and_says_so(paths: Paths) -> No
         assert (state["state"], state["approval"]) == ("waiting", asked.id)
         assert kinds(test) == ["requested"]
         # It can be answered until the very end; the turn takes the answer up at the next start.
-        await test.daemon.registry.inputs.answer(asked.id, "sda", uid=ME.uid)
+        await test.daemon.registry.shared.asked.inputs.answer(asked.id, "sda", uid=ME.uid)
     async with again(paths) as test:
         await turn_is_over(test)
         assert kinds(test) == ["requested", "answered"]
@@ -259,9 +259,9 @@ async def test_a_stop_leaves_the_question_stored_and_says_so(paths: Paths) -> No
 
 async def test_an_answer_whose_turn_was_cut_off_before_it_read_it_is_not_lost(paths: Paths) -> None:
     async with left_waiting(paths) as (test, session, asked):
-        inputs = test.daemon.registry.inputs
+        inputs = test.daemon.registry.shared.asked.inputs
         inputs.questions.suspend()
-        test.daemon.registry.approvals.questions.suspend()
+        test.daemon.registry.shared.asked.approvals.questions.suspend()
         turn = session.running
         assert turn is not None
         await inputs.answer(asked.id, "sda", uid=ME.uid)
@@ -280,11 +280,11 @@ async def test_a_secret_in_the_question_does_not_keep_the_turn_from_going_on(pat
             asked = await question(test)
             await test.daemon.registry.drain()
     async with again(paths) as test:
-        found = test.daemon.registry.inputs.questions.get(asked.id)
+        found = test.daemon.registry.shared.asked.inputs.questions.get(asked.id)
         assert SECRET not in found.question
         assert len(set(found.choices)) == 2
         assert all(re.fullmatch(r"\[removed: api-key [0-9a-f]{8}\]", each) for each in found.choices)
-        await test.daemon.registry.inputs.answer(asked.id, "2", uid=ME.uid)
+        await test.daemon.registry.shared.asked.inputs.answer(asked.id, "2", uid=ME.uid)
         await turn_is_over(test)
         assert [end["result"] for end in ends(test)] == ["ok"]
 
@@ -306,7 +306,7 @@ async def test_an_emergency_stop_ends_a_turn_whose_agent_does_not_run(paths: Pat
         await test.daemon.registry.drain()
     (paths.config / "agent" / "test" / "AGENT.md").unlink()
     async with Daemon(paths) as daemon:
-        assert daemon.registry.inputs.questions.get(asked.id).state == "waiting"
+        assert daemon.registry.shared.asked.inputs.questions.get(asked.id).state == "waiting"
         await daemon.service.safety.panic(ME, "test")
-        assert daemon.registry.inputs.questions.get(asked.id).state == "lapsed"
+        assert daemon.registry.shared.asked.inputs.questions.get(asked.id).state == "lapsed"
         assert not daemon.history.queries.state("turns")

@@ -39,7 +39,7 @@ async def attacked(test: Scripted, attempts: list[Call], *, ready: bool) -> None
     assert plan.refusals() == [(name, BLOCKED) for name, _ in attempts]
     assert plan.intents() == []
     assert outputs(test) == []
-    assert test.daemon.registry.approvals.questions.all() == []
+    assert test.daemon.registry.shared.asked.approvals.questions.all() == []
     stored = test.stored(topic="agent.tool_dispatch")[0].data
     assert stored is not None
     assert (stored["decision"], stored["rule"], stored["plan"]) == ("deny", "plan-mode", stored["plan"])
@@ -113,7 +113,7 @@ async def test_with_plan_tools_none_no_call_runs_not_even_of_what_is_built_in(pa
     async with scripted(paths, script(attempts), front=f"{FRONT}\nplan_tools: none", toml=TOML) as test:
         await attacked(test, attempts, ready=False)
         assert lines(out) == []
-        assert test.daemon.registry.inputs.questions.open_ones() == []
+        assert test.daemon.registry.shared.asked.inputs.questions.open_ones() == []
 
 
 async def test_a_call_that_is_written_as_text_is_refused_as_well(paths: Paths) -> None:

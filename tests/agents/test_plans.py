@@ -434,7 +434,7 @@ async def test_a_check_that_policy_refuses_has_failed_and_nobody_is_asked(
         await plan.apply()
         stopped = await plan.rests()
         assert stopped.tasks[0].note.startswith(f"Its check could not run ({code}): ")
-        assert test.daemon.registry.approvals.questions.all() == []
+        assert test.daemon.registry.shared.asked.approvals.questions.all() == []
         assert plan.refusals() == [("bash_exec", code)]
         check_conversation(test.conversation(plan.session))
 

@@ -101,7 +101,7 @@ async def test_an_agent_that_could_not_work_is_not_made(paths: Paths) -> None:
             await registry.create("made", AgentFrontMatter(model="nowhere/x"), "")
         with pytest.raises(ConfigError, match="role"):
             await registry.create("made", AgentFrontMatter(role="none"), "")
-        assert "made" not in registry.definitions.paths
+        assert "made" not in registry.shared.content.definitions.paths
         assert not paths.own_agents.exists() or not list(paths.own_agents.iterdir())
 
 

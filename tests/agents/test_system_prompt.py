@@ -263,7 +263,7 @@ async def test_status_names_a_file_that_is_left_out(paths: Paths, monkeypatch: p
         problems = (await test.daemon.service.manager.status(ME)).problems
         assert any(problem.startswith("The agent test keeps the prompt") for problem in problems)
         await test.daemon.service.manager.reload(ME)
-        assert "others than root" in test.daemon.registry.definitions.broken["test"]
+        assert "others than root" in test.daemon.registry.shared.content.definitions.broken["test"]
         path.chmod(0o644)
         soul.unlink()
         await test.daemon.service.manager.reload(ME)

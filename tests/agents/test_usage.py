@@ -44,7 +44,7 @@ INFO = ("proc_info", {"pid": 1})
 
 
 def counters(test: Scripted, key: str) -> Counters:
-    return test.daemon.registry.ledger.row(key).counters
+    return test.daemon.registry.shared.ledger.row(key).counters
 
 
 def stored(test: Scripted, key: str) -> dict[str, Any]:
@@ -315,7 +315,7 @@ async def test_the_room_for_calls_is_the_same_after_a_restart(paths: Paths) -> N
         session = test.agent.sessions[session.id]
         for _ in range(2):
             await test.daemon.service.approvals.approve(CALLER, (await asked(test)).id, "")
-            await until(lambda: test.daemon.registry.approvals.questions.waiting == 0)
+            await until(lambda: test.daemon.registry.shared.asked.approvals.questions.waiting == 0)
         await until(lambda: session.running is None)
         assert lines(out) == ["ran", "ran"]
         assert test.stored(topic="agent.error")[-1].type == "budget_exceeded"
@@ -400,7 +400,7 @@ async def test_waiting_for_a_person_is_no_running_time(paths: Paths) -> None:
             assert meter.wall_ms == waited
         await until(lambda: meter.wall_ms > waited)
         meter.stop()
-        assert not test.daemon.registry.ledger.meters
+        assert not test.daemon.registry.shared.ledger.meters
 
 
 async def test_sums_are_stored_in_the_order_of_the_appends(paths: Paths) -> None:

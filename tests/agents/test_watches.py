@@ -98,7 +98,7 @@ async def watch(daemon: Daemon, path: Path, **args: Any) -> str:
     """A watch that stands, and that the daemon knows of."""
     made = await result_of(daemon.pool, inotify("watch", path=str(path), **args))
     assert made["whole"]
-    await until(lambda: made["watch"] in daemon.registry.watches.records)
+    await until(lambda: made["watch"] in daemon.registry.shared.watches.records)
     await until(lambda: any(event.type == "watch_started" for event in events(daemon)))
     return str(made["watch"])
 
@@ -192,7 +192,7 @@ async def test_a_killed_worker_is_replaced_and_the_gap_is_an_event(daemon: Daemo
     await until(lambda: str(folder / "after") in changed(daemon))
     page = await result_of(daemon.pool, inotify("poll", watch=made))
     assert page["watch"] == made
-    assert daemon.registry.watches.problems() == []
+    assert daemon.registry.shared.watches.problems() == []
 
 
 async def test_a_worker_that_is_killed_again_and_again(daemon: Daemon, folder: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_worker_that_is_killed_again_and_again(daemon: Daemon, folder: P
         await until(partial(_gaps_are, daemon, count))
     (folder / "file").touch()
     await until(lambda: str(folder / "file") in changed(daemon))
-    assert {record.watch for record in daemon.registry.watches.records.values()} == {made}
+    assert {record.watch for record in daemon.registry.shared.watches.records.values()} == {made}
 
 
 def _gaps_are(daemon: Daemon, count: int) -> bool:
@@ -239,7 +239,7 @@ async def test_a_stopped_watch_is_forgotten(daemon: Daemon, folder: Path) -> Non
     await result_of(daemon.pool, inotify("stop", watch=made))
     await until(lambda: events(daemon, "watch_stopped"))
     assert daemon.history.queries.state("watches") == {}
-    assert daemon.registry.watches.records == {}
+    assert daemon.registry.shared.watches.records == {}
 
 
 async def test_the_watches_of_an_agent_end_with_it(daemon: Daemon, folder: Path) -> None:
@@ -257,8 +257,8 @@ async def test_the_watches_of_a_session_end_with_it(daemon: Daemon, folder: Path
     mine, other = [(await daemon.service.sessions.create(ME, "ops", "")).id for _ in range(2)]
     for session in (mine, other):
         await result_of(daemon.pool, inotify("watch", session, path=str(folder)))
-    await until(lambda: len(daemon.registry.watches.records) == 2)
-    await daemon.registry.watches.end_session(mine)
+    await until(lambda: len(daemon.registry.shared.watches.records) == 2)
+    await daemon.registry.shared.watches.end_session(mine)
     assert [event.session for event in events(daemon, "watch_stopped")] == [mine]
     assert await listed(daemon, mine) == []
     assert len(await listed(daemon, other)) == 1
@@ -360,7 +360,7 @@ async def test_a_watcher_speaks_for_its_agents_watches_only(open_paths: Paths, f
         await forge("tool.forger.seen", "seen", what="this")
         await until(lambda: started.history.queries.select(Filter(topic="tool.forger.seen")))
         assert {event.type for event in events(started)} == {"watch_started", "overflow"}
-        assert list(started.registry.watches.records) == [made]
+        assert list(started.registry.shared.watches.records) == [made]
         [overflow] = events(started, "overflow")
         assert overflow.session == ""
         assert overflow.owner == os.getuid()
@@ -372,7 +372,7 @@ async def test_a_watcher_speaks_for_its_agents_watches_only(open_paths: Paths, f
 
 async def test_an_agent_without_a_watch_is_not_followed_for_ever(daemon: Daemon) -> None:
     assert await listed(daemon) == []
-    [follower] = daemon.registry.watches._followers.values()
+    [follower] = daemon.registry.shared.watches._followers.values()
     follower._until = 0.0
     follower._changed.set()
     await asyncio.wait_for(follower.task, 20)
@@ -387,9 +387,9 @@ async def test_a_watcher_that_cannot_be_started_is_a_problem(
     workers.rename(hidden)
     with contextlib.suppress(psutil.Error):
         kill_watcher(daemon)
-    await until(daemon.registry.watches.problems)
+    await until(daemon.registry.shared.watches.problems)
     assert "ops" in daemon.problems()[-1]
     hidden.rename(workers)
     (folder / "file").touch()
     await until(lambda: str(folder / "file") in changed(daemon))
-    assert daemon.registry.watches.problems() == []
+    assert daemon.registry.shared.watches.problems() == []

@@ -39,7 +39,7 @@ async def add(rig: Scripted, caller: Caller, text: str, **more: Any) -> api.Memo
 async def propose(rig: Scripted, caller: Caller, text: str) -> str:
     """What a tainted session of the agent `test` would have proposed."""
     wanted = Wanted(owner=caller.uid, agent="test", text=text, by_agent=True, candidate=True)
-    return (await rig.daemon.registry.memories.remember(wanted)).id
+    return (await rig.daemon.registry.shared.memories.remember(wanted)).id
 
 
 async def texts(rig: Scripted, caller: Caller, state: str = "kept", agent: str = "") -> list[str]:
@@ -169,7 +169,7 @@ async def test_a_profile_is_set_and_taken_away(rig: Scripted) -> None:
 async def test_deleting_a_session_keeps_what_was_remembered_in_it(rig: Scripted) -> None:
     session = await rig.session()
     wanted = Wanted(owner=ME.uid, agent="test", text="kept", by_agent=True, session=session.id)
-    await rig.daemon.registry.memories.remember(wanted)
+    await rig.daemon.registry.shared.memories.remember(wanted)
     await rig.daemon.service.sessions.delete(ME, session.id, confirmed=True)
     (found,) = await rig.daemon.service.memory.listed(ME, agent="", state="kept", limit=10)
     assert (found.text, found.session) == ("kept", session.id)

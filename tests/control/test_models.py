@@ -311,7 +311,7 @@ async def test_a_test_in_an_emergency_stop_is_refused(rig: Scripted) -> None:
 
 async def test_an_endpoint_that_is_left_alone_is_shown_and_a_test_that_works_ends_that(rig: Scripted) -> None:
     client = rig.agent.running_parts().clients[0]
-    circuit = rig.daemon.registry.circuits.of(client)
+    circuit = rig.daemon.registry.shared.circuits.of(client)
     assert circuit is not None
     for number in range(6):
         circuit.failed(errors.ModelUnreachable("It is away."), client.name, f"trace_{number % 2}")

@@ -283,8 +283,8 @@ async def test_a_daemon_that_starts_during_a_stop_runs_nothing(paths: Paths) -> 
                 await rig.agent.prompt(again, "hi")
             assert status.workers == []
             await daemon.service.safety.end_panic(ME)
-            assert daemon.registry.toolbox.tools
-            assert not daemon.registry.toolbox_problem
+            assert daemon.registry.shared.content.toolbox.tools
+            assert not daemon.registry.shared.content.toolbox_problem
             events = await rig.prompt(again)
             assert events[-1]["type"] == "done"
         assert len(model.requests) == 2
@@ -356,10 +356,10 @@ async def test_a_stop_ends_what_waits_of_an_agent_that_cannot_start_with_its_que
     write(paths.config / "agent" / "test" / "AGENT.md", "---\nnonsense: 1\n---\n")
     async with Daemon(paths) as daemon:
         assert "test" not in daemon.registry.agents
-        assert daemon.registry.approvals.questions.get(question.id).state == "waiting"
+        assert daemon.registry.shared.asked.approvals.questions.get(question.id).state == "waiting"
         await daemon.service.safety.panic(ME, "enough")
         assert daemon.history.queries.state("turns") == {}
-        assert daemon.registry.approvals.questions.get(question.id).state == "lapsed"
+        assert daemon.registry.shared.asked.approvals.questions.get(question.id).state == "lapsed"
         await daemon.service.safety.end_panic(ME)
         write(paths.config / "agent" / "test" / "AGENT.md", good)
         await daemon.service.manager.reload_content()

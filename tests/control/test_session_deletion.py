@@ -107,7 +107,7 @@ async def test_deleting_ends_what_runs_and_what_waits(test: Scripted, client: As
     assert all(isinstance(turn.failure, errors.Cancelled) for turn in turns)
     with pytest.raises(errors.ApprovalNotFound):
         await test.daemon.service.approvals.approve(ME, approval.id, "")
-    assert test.daemon.registry.approvals.questions.open_ones() == []
+    assert test.daemon.registry.shared.asked.approvals.questions.open_ones() == []
     assert test.daemon.history.queries.state("turns") == {}
     assert lines(out_of(test)) == []
     assert verify(test.daemon.history.environment).ok

@@ -65,7 +65,7 @@ async def test_no_row_of_the_state_keeps_the_daemon_from_starting(paths: Paths) 
         found = test.agent.sessions[session.id]
         assert (await test.prompt(found))[-1]["text"] == "again"
         assert list(test.agent.sessions) == [session.id]
-        assert test.daemon.registry.watches.records == {}
+        assert test.daemon.registry.shared.watches.records == {}
         told = [event.data or {} for event in test.stored(topic="daemon.history")]
         assert [one["state"] for one in told].count("watches") == len(FORGED["watches"]) + len(UNREADABLE)
         assert len(told) == count

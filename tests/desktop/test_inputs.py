@@ -71,7 +71,7 @@ async def test_a_question_is_shown_and_answered_by_its_button(paths: Paths, sess
         assert note["actions"] == ["choice-1", "default", "choice-2", "2", "choice-3", "1"]
         assert (note["expires_ms"], note["hints"]["urgency"]) == (0, 1)
         await server.click(note, "choice-2")
-        inputs = test.daemon.registry.inputs
+        inputs = test.daemon.registry.shared.asked.inputs
         await until(lambda: inputs.questions.get(found.id).state == "answered")
         assert (inputs.questions.get(found.id).answer, inputs.questions.get(found.id).answered_by) == (
             "2",
@@ -94,7 +94,7 @@ async def test_a_click_on_the_notification_itself_or_too_early_answers_nothing(
         await server.click(note, "choice-1")
         note = await server.has(2)  # it is shown again
         await server.click(note, "default")
-        assert test.daemon.registry.inputs.questions.get(found.id).state == "waiting"
+        assert test.daemon.registry.shared.asked.inputs.questions.get(found.id).state == "waiting"
 
 
 async def test_without_buttons_the_command_is_said_and_an_answer_closes_it(
@@ -110,7 +110,7 @@ async def test_without_buttons_the_command_is_said_and_an_answer_closes_it(
         note = await server.has(1)
         assert note["actions"] == []
         assert f"lactl answer {found.id} TEXT" in note["body"]
-        await test.daemon.registry.inputs.answer(found.id, "sda", uid=os.getuid())
+        await test.daemon.registry.shared.asked.inputs.answer(found.id, "sda", uid=os.getuid())
         await server.until(lambda: server.closed == [note["id"]])
 
 

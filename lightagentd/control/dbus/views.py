@@ -186,7 +186,7 @@ class Views:
     @property
     def agent_names(self) -> list[str]:
         """All defined agents."""
-        return list(self._registry.definitions.paths)
+        return list(self._registry.shared.content.definitions.paths)
 
     def _turns(self, sessions: list[api.Session]) -> dict[Key, View]:
         """The turns in sessions that the caller may see."""

@@ -28,19 +28,20 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         """`managing` is held while agents are made, removed, started, stopped or read again."""
         self._access, self._managing = access, managing
         self._registry, self._pool, self._now = runtime.registry, runtime.pool, runtime.now
+        self._content = runtime.registry.shared.content
 
     @method("List", returns="agents")
     async def listed(self, caller: Caller) -> list[api.Agent]:
         """All agents, broken and stopped ones too."""
         caller = await self._access.admit(caller, Operation.INSPECT)
-        seen = await self._access.inspectable(caller, self._registry.definitions.paths)
+        seen = await self._access.inspectable(caller, self._content.definitions.paths)
         return [self._agent(caller, name) for name in sorted(seen)]
 
     @method("Get", returns="agent")
     async def get(self, caller: Caller, name: str) -> api.Agent:
         """One agent."""
         caller = await self._access.admit(caller, Operation.INSPECT, agent=name)
-        if name not in self._registry.definitions.paths:
+        if name not in self._content.definitions.paths:
             self._registry.get(name)
         return self._agent(caller, name)
 
@@ -119,7 +120,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         return self._agent(caller, name)
 
     def _agent(self, caller: Caller, name: str) -> api.Agent:
-        definitions = self._registry.definitions
+        definitions = self._content.definitions
         path = str(definitions.paths.get(name, ""))
         definition = definitions.agents.get(name)
         if definition is None:
@@ -133,8 +134,8 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             front,
             name=name,
             model=front.model or self._now.config.models.default,
-            tools=front.tools if front.tools is not None else sorted(self._registry.toolbox.tools),
-            skills=front.skills if front.skills is not None else sorted(self._registry.skills.skills),
+            tools=front.tools if front.tools is not None else sorted(self._content.toolbox.tools),
+            skills=front.skills if front.skills is not None else sorted(self._content.skills.skills),
             effects=[effect.value for effect in front.effects],
             max_steps=front.limits.max_steps or self._now.config.limits.max_steps,
             origin=path,

@@ -82,7 +82,7 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         return api.Diagnosis(ok=not bad, workers=list(workers), checks=in_order(checks))
 
     def _effects_of(self, agent: Agent) -> list[Effect]:
-        definition = self._runtime.registry.definitions.agents.get(agent.name)
+        definition = self._runtime.registry.shared.content.definitions.agents.get(agent.name)
         return [effect for effect in Effect if definition and effect in definition.front.effects]
 
     async def _examine(

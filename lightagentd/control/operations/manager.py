@@ -34,7 +34,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
         if runtime.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
             runtime.polkit.look_soon()
         agents, stop = list(registry.agents.values()), runtime.panic.stop
-        names = {*registry.definitions.paths, *registry.agents}
+        names = {*registry.shared.content.definitions.paths, *registry.agents}
         seen = await self._access.inspectable(caller, names)
         hidden = names - seen
         return api.Status(
@@ -46,7 +46,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
             uptime_s=round(time.time() - now.started_us / 1e6, 3),
             model=now.config.models.default,
             agents_running=sum(agent.state == "running" for agent in agents),
-            agents_total=len(registry.definitions.paths),
+            agents_total=len(registry.shared.content.definitions.paths),
             sessions=sum(len(self._access.visible(caller, agent)) for agent in agents if agent.name in seen),
             turns_running=sum(agent.turns_running - agent.turns_waiting for agent in agents),
             turns_queued=sum(agent.turns_queued for agent in agents),

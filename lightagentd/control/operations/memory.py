@@ -31,7 +31,7 @@ class Memory(Operations, interface="org.lightagent1.Memory"):
 
     def __init__(self, access: Access, registry: Registry) -> None:
         self._access, self._registry = access, registry
-        self._memories, self._profiles = registry.memories, registry.profiles
+        self._memories, self._profiles = registry.shared.memories, registry.shared.profiles
 
     @method("List", returns="memories")
     async def listed(

@@ -64,6 +64,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._history = runtime.registry, runtime.history
+        self._shared = runtime.registry.shared
 
     @method("List", returns="models")
     async def listed(self, caller: Caller, *, provider: str = "", all_: bool = False) -> list[api.Model]:
@@ -79,7 +80,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
                 raise NotFound(
                     f"No models of the provider {provider[:60]!r} are known.",
                     field="provider",
-                    suggestion=f"Known are those of: {', '.join(self._registry.metadata.providers())}.",
+                    suggestion=f"Known are those of: {', '.join(self._shared.metadata.providers())}.",
                 )
         else:
             names = [*in_use]
@@ -104,7 +105,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         """One model, PROVIDER/MODEL, whether it is in use or not."""
         caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
-        if model not in in_use and await asyncio.to_thread(self._registry.metadata.facts, model) is None:
+        if model not in in_use and await asyncio.to_thread(self._shared.metadata.facts, model) is None:
             provider = model.partition("/")[0]
             which = f"--provider {provider}" if known_provider(provider) else "--all"
             raise NotFound(
@@ -135,12 +136,14 @@ class Models(Operations, interface="org.lightagent1.Models"):
         self._access.check_open()
         self._panic.check()
         recipe = await asyncio.to_thread(self._recipe_to_test, model, agent)
-        client = client_of(recipe, catalog=lambda: self._registry.skills, redactor=self._history.redactor)
-        meter = Meter(self._registry.ledger, Whose(agent=agent, owner=caller.uid))
+        client = client_of(
+            recipe, catalog=lambda: self._shared.content.skills, redactor=self._history.redactor
+        )
+        meter = Meter(self._shared.ledger, Whose(agent=agent, owner=caller.uid))
         try:
             with within(agent=agent, owner=caller.uid):
                 seen = await try_model(client, meter)
-            if (circuit := self._registry.circuits.of(client)) is not None:
+            if (circuit := self._shared.circuits.of(client)) is not None:
                 circuit.answered("")
         finally:
             await client.close()
@@ -153,7 +156,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         next one. The daemon itself fetches nothing.
         """
         caller = await self._access.admit(caller, Operation.ADMINISTER)
-        metadata = self._registry.metadata
+        metadata = self._shared.metadata
         before = {model: metadata.facts(model) for model in self._registry.models_in_use()}
         try:
             reading = await asyncio.to_thread(metadata.store, data)
@@ -189,11 +192,11 @@ class Models(Operations, interface="org.lightagent1.Models"):
         }
 
     def _known_of(self, providers: Iterable[str]) -> list[str]:
-        return [facts.model for one in providers for facts in self._registry.metadata.known_of(one)]
+        return [facts.model for one in providers for facts in self._shared.metadata.known_of(one)]
 
     def _info(self, model: str, in_use: dict[str, list[str]]) -> api.Model:
         provider = model.partition("/")[0] if model != RUNBOOK else ""
-        facts = self._registry.metadata.facts(model) or Facts(model=model)
+        facts = self._shared.metadata.facts(model) or Facts(model=model)
         state = self._state(model, in_use[model]) if model in in_use else _State(state=KNOWN)
         window, origin = facts.context_tokens, facts.origins.get("context_tokens", "")
         if state.window not in (None, facts.window_tokens):
@@ -215,7 +218,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     def _provider(self, name: str) -> api.ModelProvider:
         state = self._state(f"{name}/-")
-        known = len(self._registry.metadata.known_of(name))
+        known = len(self._shared.metadata.known_of(name))
         return shown(api.ModelProvider, state, name=name, known_models=known, models=[])
 
     def _offered(self, server: LocalServer) -> api.ModelProvider:
@@ -272,7 +275,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
                 key=_MISSING,
             )
         endpoint, model = endpoint_of_url(settings.base_url), f"{settings.provider}/{settings.model}"
-        for circuit in self._registry.circuits.states():
+        for circuit in self._shared.circuits.states():
             if circuit.endpoint == endpoint and circuit.turns_away(model):
                 problem = f"It is left alone after {circuit.failures} failures in a row: {circuit.why}."
                 return replace(found, state=PAUSED, problem=problem, suggestion=f"Try it now: {_TRY}")
@@ -280,8 +283,8 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     def _recipe(self, model: str, agent: str) -> Recipe:
         """The settings to reach a model, from an agent or else from the configuration. Raises ConfigError."""
-        definition = self._registry.definitions.agents.get(agent)
-        metadata = self._registry.metadata
+        definition = self._shared.content.definitions.agents.get(agent)
+        metadata = self._shared.metadata
         if definition is None or model.partition("/")[0] != self._first_of(definition).partition("/")[0]:
             return recipe_of(model, self._models, metadata=metadata)
         return recipe_of(
@@ -294,7 +297,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     def _first_of(self, definition: AgentDefinition) -> str:
         """The model that an agent asks first."""
-        return self._registry.model_clients.named_by(definition)[0]
+        return self._shared.model_clients.named_by(definition)[0]
 
     @property
     def _models(self) -> ModelSettings:
@@ -306,7 +309,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         """An agent with this model first that the caller may prompt without authenticating."""
         agents = [
             name
-            for name, definition in self._registry.definitions.agents.items()
+            for name, definition in self._shared.content.definitions.agents.items()
             if self._first_of(definition) == model
         ]
         allowed = await self._access.may_each(caller, Operation.PROMPT, agents)
@@ -319,7 +322,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         """
         if agent:
             self._registry.get(agent)
-            model = self._first_of(self._registry.definitions.agents[agent])
+            model = self._first_of(self._shared.content.definitions.agents[agent])
         recipe = self._recipe(model, agent)
         if recipe.settings is None:
             raise InvalidArgument(
@@ -334,7 +337,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     def _report(self, client: ModelClient, agent: str, endpoint: str, seen: Seen) -> api.ModelTest:
         reply, redactor = seen.reply, self._history.redactor
-        usage, ledger = reply.usage, self._registry.ledger
+        usage, ledger = reply.usage, self._shared.ledger
         checks = [
             api.ModelCheck(name=check.name, seen=check.seen, detail=redactor.text(check.detail))
             for check in seen.checks()
@@ -355,7 +358,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     def _known(self, client: ModelClient) -> Sequence[api.ModelCheck]:
         """The known facts about the model, without calling it."""
-        facts = self._registry.metadata.facts(client.name) or Facts(model=client.name)
+        facts = self._shared.metadata.facts(client.name) or Facts(model=client.name)
         if client.window_known and client.context_tokens:
             origin = facts.origins.get("context_tokens", "")
             if facts.window_tokens != client.context_tokens:

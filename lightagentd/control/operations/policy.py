@@ -48,12 +48,13 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
 
     def __init__(self, access: Access, registry: Registry, history: History) -> None:
         self._access, self._registry, self._history = access, registry, history
+        self._shared = registry.shared
 
     @method("List", returns="rules")
     async def listed(self, caller: Caller) -> list[api.PolicyRule]:
         """The rules in force, in the order of their files."""
         caller = await self._access.admit(caller, Operation.INSPECT)
-        return [_rule(rule) for rule in self._registry.policy.rules.rules]
+        return [_rule(rule) for rule in self._shared.policy.rules.rules]
 
     @method("Explain", returns="explanation")
     async def explain(
@@ -85,14 +86,14 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
         except ValueError as err:
             raise InvalidArgument("plan must be observe or none.", field="plan") from err
         self._registry.get(agent)
-        definition = self._registry.definitions.agents[agent]
-        toolbox = self._registry.toolbox
+        definition = self._shared.content.definitions.agents[agent]
+        toolbox = self._shared.content.toolbox
         named = toolbox.find(tool, action)
         info, args = parse_call(ToolCall(id="", name=named.function, arguments=json.dumps(args)), toolbox)
         properties = info.schema.get("properties", {})
         defaults = {name: one["default"] for name, one in properties.items() if "default" in one}
         front = definition.front
-        explained = self._registry.policy.explain(
+        explained = self._shared.policy.explain(
             PolicyCall(
                 agent=agent,
                 tool=tool,
@@ -107,7 +108,7 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
                 tainted=tainted,
                 host=host_of(args.get(info.host)) if info.host else "",
                 known_host=False,
-                change_enabled=self._registry.pool.has_change(agent),
+                change_enabled=self._shared.pool.has_change(agent),
                 plan=gate,
             )
         )
@@ -125,7 +126,7 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
         if agent:
             await self._access.admit(caller, Operation.INSPECT, agent=agent)
         agents = await self._access.readable(caller, agent)
-        replay = Replay(load_texts(_texts(files)), self._registry.policy)
+        replay = Replay(load_texts(_texts(files)), self._shared.policy)
         wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer, agents=agents)
         judged = changed = skipped = 0
         seq, last = 1, self._history.head_seq

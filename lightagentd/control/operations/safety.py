@@ -94,7 +94,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
             )
         self._panic.end()
         _log.warning("the emergency stop was ended by uid %d", caller.uid)
-        if self._registry.toolbox_problem:
+        if self._registry.shared.content.toolbox_problem:
             await self._registry.read_content()
 
     async def close(self) -> None:

@@ -41,6 +41,7 @@ class Service:
 
     def __init__(self, runtime: Runtime) -> None:
         registry, history, panic = runtime.registry, runtime.history, runtime.panic
+        shared = registry.shared
         access = Access(runtime.authority, registry, history, runtime.now)
         managing = asyncio.Lock()
         self.redactor = history.redactor
@@ -51,16 +52,16 @@ class Service:
         self.agents = Agents(access, runtime, managing)
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
-        self.plans = Plans(access, registry.plans)
-        self.inputs = Inputs(access, registry.inputs, panic)
+        self.plans = Plans(access, shared.plans)
+        self.inputs = Inputs(access, shared.asked.inputs, panic)
         self.memory = Memory(access, registry)
         self.models = Models(access, runtime)
         self.usage = Usage(access, registry)
         self.events = Events(access, history, runtime.feed)
         self.history = History(access, history, runtime.upkeep, runtime.now)
         self.tools = Tools(access, runtime)
-        self.skills = Skills(access, registry)
-        self.approvals = Approvals(access, registry.approvals, panic)
+        self.skills = Skills(access, shared.content)
+        self.approvals = Approvals(access, shared.asked.approvals, panic)
         self.policy = Policy(access, registry, history)
         self.undo = Undo(access, registry, history, panic)
         self._of = {type(one): one for one in vars(self).values() if isinstance(one, Operations)}

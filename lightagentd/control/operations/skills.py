@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightagentd import api
-from lightagentd.agents.registry import Registry
+from lightagentd.agents.content import Content
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
@@ -16,14 +16,14 @@ from lightagentd.skills import Skill
 class Skills(Operations, interface="org.lightagent1.Skills"):
     """The skills."""
 
-    def __init__(self, access: Access, registry: Registry) -> None:
-        self._access, self._registry = access, registry
+    def __init__(self, access: Access, content: Content) -> None:
+        self._access, self._content = access, content
 
     @method("List", returns="skills")
     async def listed(self, caller: Caller) -> list[api.Skill]:
         """All skills, broken ones too, without their bodies."""
         await self._access.admit(caller, Operation.INSPECT)
-        catalog = self._registry.skills
+        catalog = self._content.skills
         found = [_info(skill, body="") for skill in catalog.skills.values()]
         found += [_broken(name, why) for name, why in catalog.broken.items()]
         return sorted(found, key=lambda skill: skill.name)
@@ -32,7 +32,7 @@ class Skills(Operations, interface="org.lightagent1.Skills"):
     async def get(self, caller: Caller, name: str) -> api.Skill:
         """One skill with its body."""
         await self._access.admit(caller, Operation.INSPECT)
-        catalog = self._registry.skills
+        catalog = self._content.skills
         if name in catalog.broken:
             return _broken(name, catalog.broken[name])
         if name not in catalog.skills:

@@ -37,18 +37,19 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._pool, self._paths = runtime.registry, runtime.pool, runtime.paths
+        self._content = runtime.registry.shared.content
 
     @method("List", returns="tools")
     async def listed(self, caller: Caller) -> list[api.Tool]:
         """All tools, with their actions; broken files too."""
         await self._access.admit(caller, Operation.INSPECT)
-        return [_tool(tool) for tool in self._registry.toolbox.tools.values()]
+        return [_tool(tool) for tool in self._content.toolbox.tools.values()]
 
     @method("Get", returns="tool")
     async def get(self, caller: Caller, name: str) -> api.Tool:
         """One tool."""
         await self._access.admit(caller, Operation.INSPECT)
-        tool = self._registry.toolbox.tools.get(name)
+        tool = self._content.toolbox.tools.get(name)
         if tool is None:
             raise ToolNotFound(f"There is no tool {name[:60]!r}.", suggestion="Run: lactl tools list")
         return _tool(tool)
@@ -80,7 +81,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         """
         await self._access.admit(caller, Operation.INSPECT, agent=agent)
         check_limit(limit)
-        toolbox = self._registry.toolbox
+        toolbox = self._content.toolbox
         offered = toolbox.offered(self._who(agent), change=not agent or self._pool.has_change(agent))
         names = frozenset(function.name for function in offered)
         index = await index_of(toolbox)
@@ -105,7 +106,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         """Raises AgentNotFound, AgentBroken."""
         if not agent:
             return AgentDefinition(name="", front=AgentFrontMatter(), prompt="", path=self._paths.config)
-        definition = self._registry.definitions.agents.get(agent)
+        definition = self._content.definitions.agents.get(agent)
         return definition or self._registry.get(agent).running_parts().definition
 
 

@@ -25,7 +25,7 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
     """What turns used: tokens, steps, calls, time and money. What others used, an administrator may see."""
 
     def __init__(self, access: Access, registry: Registry) -> None:
-        self._access, self._registry, self._ledger = access, registry, registry.ledger
+        self._access, self._registry, self._ledger = access, registry, registry.shared.ledger
 
     @method("Get", returns="usage")
     async def get(self, caller: Caller, scope: str, name: str = "") -> list[api.Usage]:

@@ -122,7 +122,7 @@ async def test_the_model_sums_up_the_older_part_and_the_newest_turns_stay(paths:
         assert first.data["content"].startswith(asked_now[0])
         [counted] = [one for one in test.stored(topic="agent.llm_response") if one.type == "summary"]
         assert counted.trace_id == event.trace_id
-        row = test.daemon.registry.ledger.row(f"session/{session.id}").counters
+        row = test.daemon.registry.shared.ledger.row(f"session/{session.id}").counters
         assert row.steps == len(test.model.requests), "the call for the summary is counted, too"
         assert row.total_tokens == 15
 

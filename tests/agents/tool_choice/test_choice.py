@@ -88,6 +88,6 @@ def test_the_newest_prompt_counts_most_and_what_was_said_before_a_little() -> No
 
 async def test_a_stock_agent_is_offered_all_that_it_has(daemon: Daemon) -> None:
     registry = daemon.registry
-    ops = registry.definitions.agents["ops"]
-    everything = registry.shared.offers.allowed(registry.toolbox, ops, change=True, plan="")
+    ops = registry.shared.content.definitions.agents["ops"]
+    everything = registry.shared.offers.allowed(registry.shared.content.toolbox, ops, change=True, plan="")
     assert fits(everything, daemon.now.config.limits.max_tools)

@@ -87,7 +87,9 @@ async def test_what_fits_the_prompt_is_offered_and_never_more_than_the_limit(pat
             assert f"{thing}_{colour}" in offered
             assert len(offered) <= 24
             assert {SEARCH_FUNCTION, "skill_run", "human_ask", "bash_exec"} <= set(offered)
-            order = [name for name in test.daemon.registry.toolbox.functions if name in offered]
+            order = [
+                name for name in test.daemon.registry.shared.content.toolbox.functions if name in offered
+            ]
             assert offered == order, "the order is the toolbox's, whatever was asked"
 
 
@@ -205,7 +207,7 @@ async def test_while_a_plan_is_drafted_nothing_else_is_chosen_or_found(paths: Pa
         await test.daemon.service.plans.begin(ME, session.id)
         events = await test.prompt(session, "restart the unit nginx and write a file")
         ((_, _, text),) = results(events)
-        functions = test.daemon.registry.toolbox.functions
+        functions = test.daemon.registry.shared.content.toolbox.functions
         for name in [*seen(test)[0], *(line.partition("(")[0] for line in text.splitlines())]:
             assert functions[name].effect in (None, "observe"), name
 
@@ -230,7 +232,7 @@ async def test_where_all_can_be_offered_all_are_and_no_search(paths: Paths) -> N
         (offered,) = seen(test)
         assert SEARCH_FUNCTION not in offered
         assert set(ALWAYS) - {SEARCH_FUNCTION} <= set(offered)
-        assert not test.daemon.registry.toolbox.has_index, "nothing had to be ranked"
+        assert not test.daemon.registry.shared.content.toolbox.has_index, "nothing had to be ranked"
 
 
 async def test_an_unknown_name_is_answered_with_what_has_its_words(paths: Paths) -> None:

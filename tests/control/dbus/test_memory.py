@@ -35,7 +35,7 @@ async def test_every_operation_is_there_for_each_user_by_himself(paths: Paths) -
         kept = await call(nobody, "Remember", "sa{sv}", "The backup disk is sdb", options)
         assert (kept["owner"], kept["state"], kept["tags"]) == (NOBODY, "kept", ["disk"])
         wanted = Wanted(owner=NOBODY, agent="talker", text="proposed", by_agent=True, candidate=True)
-        first = await daemon.registry.memories.remember(wanted)
+        first = await daemon.registry.shared.memories.remember(wanted)
         for member in ("Promote", "Reject", "Forget"):
             for memory in (kept["id"], first.id, "mem_0000000000000000"):
                 assert await call(root, member, "s", memory) == f"{ERROR}.MemoryNotFound"

@@ -58,7 +58,7 @@ async def test_every_operation_is_there_and_only_administrators_refresh(paths: P
 async def test_a_test_ends_with_whoever_wants_it(paths: Paths) -> None:
     hanging = Stream(pieces=[chunk({"content": "Light"})], hang=True)
     async with serving(paths, [hanging]) as (daemon, address):
-        meters = daemon.registry.ledger.meters
+        meters = daemon.registry.shared.ledger.meters
         async with BusClient(address, NOBODY) as nobody:
             asking = asyncio.create_task(asked(nobody, "Test", "a{sv}", {"agent": ["s", "talker"]}))
             await until(lambda: any(meter.asks for meter in meters))

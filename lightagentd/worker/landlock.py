@@ -6,9 +6,9 @@ nested in it: for signals, for connections over abstract Unix sockets, and for t
 with the pid -1 reaches exactly the processes of the caller's domain.
 
 The kernel's ABI level tells its features (landlock_create_ruleset(2)): 1 is Linux 5.13, with the rule for
-tracing; 6 is Linux 6.12, with the scopes for signals and abstract sockets. Below 6 `enter` uses the available
-ones. The structures and numbers are those of linux/landlock.h; the calls have the same numbers on every
-architecture.
+tracing; 5 is Linux 6.10, with the rule for ioctl(2) on devices; 6 is Linux 6.12, with the scopes for signals
+and abstract sockets. Below 6 `enter` uses the available ones. The structures and numbers are those of
+linux/landlock.h; the calls have the same numbers on every architecture.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _FS_WRITE_FILE, _FS_MAKE_BLOCK, _FS_REFER, _FS_TRUNCATE = 1 << 1, 1 << 11, 1 << 13, 1 << 14
+_FS_IOCTL_DEV = 1 << 15
 _FS_CHANGES = _FS_WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 """Write to a file, remove a folder or file, make one of any kind."""
+_FS_OF_FILES = _FS_WRITE_FILE | _FS_TRUNCATE | _FS_IOCTL_DEV
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 
 
@@ -51,8 +53,8 @@ def scoped() -> bool:
 def ruleset(level: int, *, writable: Sequence[Path] | None = None) -> int:
     """A descriptor of the rules that ABI `level` can enforce; `enter` takes it. Raises OSError.
 
-    With `writable`, only files at or below these paths can be changed, whatever the file modes allow. Files
-    that are already open are not affected.
+    With `writable`, only files at or below these paths can be changed, whatever the file modes allow; from
+    level 5 on, ioctl(2) reaches no other device. Files that are already open are not affected.
     """
     if writable is not None:
         return _read_only(level, writable)
@@ -71,11 +73,12 @@ def ruleset(level: int, *, writable: Sequence[Path] | None = None) -> int:
 
 def _read_only(level: int, writable: Sequence[Path]) -> int:
     handled = _FS_CHANGES | (_FS_REFER if level >= 2 else 0) | (_FS_TRUNCATE if level >= 3 else 0)
+    handled |= _FS_IOCTL_DEV if level >= 5 else 0
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if level >= SCOPED_ABI else 0
     made = _create(struct.pack("=QQQ", handled, 0, scoped))
     for path in writable:
         # What only folders have cannot be allowed on a file (EINVAL).
-        _allow(made, path, handled if path.is_dir() else handled & (_FS_WRITE_FILE | _FS_TRUNCATE))
+        _allow(made, path, handled if path.is_dir() else handled & _FS_OF_FILES)
     return made
 
 

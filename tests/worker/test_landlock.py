@@ -153,3 +153,27 @@ print(kept.write("!"))
     assert said.splitlines() == [*(f"inside {what}" for what in did), "1"]
     assert (outside / "file").read_text() == "as it was!"
     assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(landlock.abi() < 5, reason="this kernel has no rule for ioctl on devices")
+def test_no_device_but_those_named_can_be_controlled(tmp_path: Path) -> None:
+    said = in_a_process(
+        """
+import fcntl, termios
+from pathlib import Path
+kept = open("/dev/urandom")
+landlock.enter(landlock.ruleset(landlock.abi(), writable=[Path(sys.argv[1]), *landlock.WRITABLE_DEVICES]))
+for what, file, request in (
+    ("the entropy", open("/dev/urandom"), 0x80045200),  # RNDGETENTCNT of random(4)
+    ("the entropy, open before", kept, 0x80045200),
+    ("nothing", open("/dev/null"), termios.TCGETS),
+):
+    try:
+        fcntl.ioctl(file, request, bytes(60))
+        print(what, "worked")
+    except OSError as err:
+        print(what, err.errno)
+""",
+        str(tmp_path),
+    )
+    assert said.splitlines() == ["the entropy 13", "the entropy, open before worked", "nothing 25"]

@@ -76,7 +76,7 @@ def main() -> None:
         writable = [options.scratch, *landlock.WRITABLE_DEVICES]
         rules = landlock.ruleset(options.landlock, writable=writable)
     if options.confined:
-        _confine(rules, options.limit_processes * 3 // 4, bus=options.bus)
+        _confine(rules, options.limit_processes * 3 // 4, filtered=bool(options.scratch), bus=options.bus)
     _work(rest, ends)
 
 
@@ -111,15 +111,16 @@ def _fork(ends: Ends, lifeline: int) -> None:
         sys.exit("the keeper of this worker is gone")
 
 
-def _confine(rules: int | None, processes: int, *, bus: bool) -> None:
-    """With `bus`, the worker's own filter allows Unix sockets, but the filter of its commands does not.
+def _confine(rules: int | None, processes: int, *, filtered: bool, bus: bool) -> None:
+    """Where bwrap filters the worker (`filtered`), its commands get a filter of their own: they cannot serve,
+    and with `bus` the worker can open Unix sockets, but they cannot.
 
     The other sockets that an effect forbids are refused by the worker's filter, also for its commands.
     """
     from lightagentd.worker import busdoor, confine, seccomp  # only here: the keeper stays small
 
     door = bus and busdoor.possible()
-    code = seccomp.program(seccomp.REACH_FAMILIES, bus=door) if bus else b""
+    code = seccomp.program(seccomp.REACH_FAMILIES, bus=door) if filtered else b""
     confine.confine_commands(rules, processes, code, bus=door)
 
 

@@ -33,5 +33,5 @@ def forbid_programs(families: Sequence[int] = ()) -> bool:
     """
     if not seccomp.supported():
         return False
-    seccomp.enter(seccomp.program(families, refused=_STARTERS, reads_only=False))
+    seccomp.enter(seccomp.program(families, refused=_STARTERS, reads_only=False, serves=True))
     return True

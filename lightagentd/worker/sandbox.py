@@ -204,7 +204,8 @@ class Filter:
 
     def __enter__(self) -> Filter:
         self.fd = os.memfd_create("lightagent-seccomp")
-        os.write(self.fd, seccomp.program(self._families, reads_only=self._reads_only))
+        code = seccomp.program(self._families, reads_only=self._reads_only, serves=True)
+        os.write(self.fd, code)
         os.lseek(self.fd, 0, os.SEEK_SET)
         return self
 

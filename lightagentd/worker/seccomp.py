@@ -28,7 +28,7 @@ from lightagentd.host import libc
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 OBSERVE_FAMILIES = (AF_NETLINK,)
 REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
-EPERM, ENOSYS, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 93, 95, 97
+EPERM, EACCES, ENOSYS, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 13, 38, 93, 95, 97
 LIBRARY = "libseccomp.so.2"
 
 _SOCK_STREAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 3, 5, 0xF
@@ -58,6 +58,8 @@ _NEW_ATTRIBUTES = (463, 466, 469)
 """setxattrat, removexattrat and file_setattr, which libseccomp 2.5 does not know; alike on all processors."""
 _LOCKS = tuple({fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_OFD_SETLK, fcntl.F_OFD_SETLKW, 6, 7})
 """Commands of fcntl(2) that lock; a 32-bit program without large files has the last two."""
+_NETLINK_ADDRESS = 12
+"""The size of struct sockaddr_nl; that of AF_INET is longer, and a shorter one is refused (EINVAL)."""
 _LONGEST_OTHER_ADDRESS = 28
 """The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
@@ -166,15 +168,16 @@ def program(
     uid: int | None = None,
     bus: bool = False,
     reads_only: bool = True,
+    serves: bool = False,
 ) -> bytes:
     """The filter in the form of bwrap's `--seccomp`: an array of `struct sock_filter`.
 
     `families` are the socket families that may be used, `refused` are further calls that answer EPERM. With
-    `reads_only`, what Landlock leaves open is closed (`_reading_rules`). With `uid`, a program that drops
-    privileges is told that it worked although nothing is done: ip(8) and ping(8) end when capset(2), or
-    setuid(2) to their own user, fails. With `bus`, for `listen`, whoever listens answers for stream sockets
-    of AF_UNIX, and for connecting to what may be the path of one. Raises OSError where libseccomp is missing,
-    or does not know this machine or a call.
+    `reads_only`, what Landlock leaves open is closed (`_reading_rules`); without `serves`, no port can be had
+    (`_port_rules`). With `uid`, a program that drops privileges is told that it worked although nothing is
+    done: ip(8) and ping(8) end when capset(2), or setuid(2) to their own user, fails. With `bus`, for
+    `listen`, whoever listens answers for stream sockets of AF_UNIX, and for connecting to what may be the
+    path of one. Raises OSError where libseccomp is missing, or does not know this machine or a call.
     """
     library = _library()
     made = library.seccomp_init(_ALLOW)
@@ -182,7 +185,7 @@ def program(
         raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
     try:
         _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _ERRNO | ENOSYS))
-        more = _reading_rules() if reads_only else ()
+        more = [*(_reading_rules() if reads_only else ()), *(() if serves else _port_rules())]
         for name, action, compared in (*_rules(families, refused, uid, bus=bus), *more):
             array = (_Compared * len(compared))(*compared)
             call = name if isinstance(name, int) else number(name)
@@ -250,6 +253,16 @@ def _reading_rules() -> Iterator[_Rule]:
         yield name, _ERRNO | EOPNOTSUPP, ()
     for numbered in _NEW_ATTRIBUTES:
         yield numbered, _ERRNO | EOPNOTSUPP, ()
+
+
+def _port_rules() -> Iterator[_Rule]:
+    """What keeps a command from posing as a service that is down.
+
+    bind(2) seems to work, for the sake of clients such as dig(1) that bind to no particular port: the kernel
+    gives them one when they connect or send. ip(8) binds netlink, which is told by the length of its address.
+    """
+    yield "bind", _ERRNO, (_Compared(2, _NE, _NETLINK_ADDRESS),)
+    yield "listen", _ERRNO | EACCES, ()
 
 
 def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.attacks.case import OBSERVE, REACH, Aftermath, Case, ask, asked, python, refused, sh
 
 _EVERY_SOCKET = """
@@ -118,6 +120,25 @@ def _says_no_address(aftermath: Aftermath) -> None:
     assert "2001:db8" not in aftermath.text
 
 
+_POSING = """
+import socket
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        for port in (11434, 0, None):
+            try:
+                with socket.socket(family, kind) as sock:
+                    port is None or sock.bind((host, port))
+                    kind == socket.SOCK_DGRAM or sock.listen()
+                    print("serves", sock.getsockname()[1])
+            except OSError as err:
+                print(kind, port, err)
+"""
+
+
+def _no_port(aftermath: Aftermath) -> None:
+    assert set(re.findall(r"serves (\d+)", aftermath.text)) <= {"0"}, aftermath.text
+
+
 OBSERVING = [
     sh(
         "sockets of every family",
@@ -173,6 +194,7 @@ SERVICES = [
         DBUS_SESSION_BUS_ADDRESS=unix:path=$s timeout 2 busctl --user list
         DOCKER_HOST=unix://$s timeout 2 docker ps; done; true""",
     ),
+    sh("a service that is down, posed as", python(_POSING), also=_no_port),
     sh(
         "shared memory and queues",
         python(_QUEUES),

@@ -175,7 +175,7 @@ except OSError as err:
 '""",
         effect,
     )
-    assert said == "22\n"
+    assert said == "13\n"
 
 
 async def test_the_families_are_those_of_the_effect_and_the_bus(pool: Pool) -> None:

@@ -34,9 +34,10 @@ def attempt(what, *arguments):
 pytestmark = pytest.mark.skipif(not seccomp.supported(), reason="no filter can be made here")
 
 
-def filtered(code: str, *arguments: str) -> str:
+def filtered(code: str, *arguments: str, families: str = "OBSERVE_FAMILIES") -> str:
+    load = LOAD.replace("OBSERVE_FAMILIES", families)
     done = subprocess.run(
-        [sys.executable, "-c", LOAD + code, *arguments],
+        [sys.executable, "-c", load + code, *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -233,6 +234,26 @@ print(os.getuid() == 1234, open("/proc/self/status").read().split("CapEff:")[1].
 """
     )
     assert said == "0 0 1\nFalse True\n"
+
+
+def test_a_client_gets_a_port_and_a_server_none() -> None:
+    said = filtered(
+        """
+with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+    low = int(file.read().split()[0])
+listener = socket.socket()
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    with socket.socket(family) as sock:
+        print(attempt(sock.bind, (host, low - 1)), sock.getsockname()[1], attempt(sock.listen))
+print(attempt(listener.listen), attempt(socket.socket(16, 3, 0).bind, (0, 0)))
+with socket.socket(type=socket.SOCK_DGRAM) as client:
+    client.bind(("127.0.0.1", 0))
+    client.connect(("127.0.0.1", 9))
+    print(client.getsockname()[1] >= low)
+""",
+        families="REACH_FAMILIES",
+    )
+    assert said.splitlines() == ["0 0 13", "0 0 13", "13 0", "True"]
 
 
 def test_raw_sockets_are_for_ping_alone() -> None:

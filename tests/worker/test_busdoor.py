@@ -387,13 +387,14 @@ async def test_calls_fail_where_nobody_answers() -> None:
     said = _run(
         LISTEN
         + """
+server = socket.create_server(("127.0.0.1", 0))
 os.close(seccomp.listen(code))
 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
     try:
         socket.socket(socket.AF_UNIX, kind)
     except OSError as err:
         print(errno.errorcode[err.errno])
-with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+with server, socket.socket() as client:
     client.connect(server.getsockname())
     print("connected")
 """

@@ -25,12 +25,13 @@ def _tasks() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if task is not own and not task.done()]
 
 
-def _children() -> set[str]:
+def children() -> set[str]:
+    """The pids of this process's children, zombies included, without those that `keep` was told of."""
     found: set[str] = set()
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as listing:
             found.update(listing.read().split())
-    return found
+    return found - _kept_children
 
 
 def _descriptors() -> dict[str, str]:
@@ -55,7 +56,7 @@ class Left:
     """The child processes, descriptors and tasks that are there now and were not when this was made."""
 
     def __init__(self) -> None:
-        self._children = _children()
+        self._children = children()
         self._descriptors = _descriptors().keys()
         self._deadline = 0.0
         self._found: list[str] = []
@@ -66,7 +67,7 @@ class Left:
         descriptors = _descriptors()
         left = {
             "tasks are left": _tasks(),
-            "child processes are left": _children() - self._children - _kept_children,
+            "child processes are left": children() - self._children,
             "descriptors are left open": {
                 fd: descriptors[fd] for fd in descriptors.keys() - self._descriptors - _kept_descriptors
             },

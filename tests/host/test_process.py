@@ -17,6 +17,7 @@ import pytest
 
 from lightagentd.errors import ToolError
 from lightagentd.host.process import CappedOutput, clean_environment, end_group, run
+from tests.left import children
 
 STUBBORN = "trap '' TERM; echo $$ >{pid}; while :; do sleep 0.05; done"
 """A shell that ignores SIGTERM and says who it is."""
@@ -33,11 +34,11 @@ def _descriptors() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """No test leaves a descriptor, a child process or a zombie."""
-    before, born = _descriptors(), {child.pid for child in psutil.Process().children()}
+    before, born = _descriptors(), children()
     yield
     gc.collect()
     assert {fd: what for fd, what in _descriptors().items() if before.get(fd) != what} == {}
-    assert [child for child in psutil.Process().children() if child.pid not in born] == []
+    assert children() == born
 
 
 async def _pid_in(path: Path) -> int:

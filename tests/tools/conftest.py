@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
 
 from lightagentd.tool import Effect, Preview, Result
 from lightagentd.worker.loader import LoadedTool, load_tool
+from tests.left import children
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
@@ -55,14 +58,25 @@ def context(tmp_path: Path) -> CallContext:
     return CallContext(scratch=tmp_path)
 
 
+@functools.cache
+def _loaded(name: str) -> tuple[LoadedTool, ModuleType]:
+    """A tool file as the worker has it, with its module, loaded once: making its models takes 50 ms."""
+    found = load_tool(TOOLS / f"{name}.py")
+    assert found.tool is not None, found.error
+    return found, sys.modules[type(found.tool).__module__]
+
+
 @pytest.fixture
 def load() -> Load:
-    """`load("bash")` gives the tool as the worker has it; one that does not load fails the test."""
+    """`load("bash")` gives a new tool object of the file; one that does not load fails the test."""
 
     def loaded(name: str) -> LoadedTool:
-        found = load_tool(TOOLS / f"{name}.py")
-        assert found.tool is not None, found.error
-        return found
+        found, module = _loaded(name)
+        sys.modules[module.__name__] = module  # a daemon in this process may have loaded the file anew
+        assert found.tool is not None
+        tool = type(found.tool)()
+        actions = {one.name: replace(one, method=getattr(tool, one.name)) for one in found.actions.values()}
+        return replace(found, tool=tool, actions=actions)
 
     return loaded
 
@@ -108,11 +122,6 @@ def open_descriptors() -> dict[int, str]:
         except FileNotFoundError:
             continue  # the one that lists the folder
     return found
-
-
-def children() -> list[int]:
-    """The processes, zombies included, whose parent is this process."""
-    return [child.pid for child in psutil.Process().children()]
 
 
 @pytest.fixture

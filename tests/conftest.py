@@ -7,11 +7,11 @@ waits for what never comes fails after `TEST_LIMIT_S`, and the others run.
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import gc
 import grp
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -79,8 +79,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-_DESCRIBED: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-"""What a worker said of the tools in some folders, by these and the files in them as they were."""
+_DESCRIBED: dict[tuple[object, ...], str] = {}
+"""What a worker said of the tools in some folders, by these and the files in them as they were: JSON."""
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +99,9 @@ def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         files = [(file, file.stat()) for folder in folders for file in sorted(folder.glob("*.py"))]
         key = (*folders, *((file, info.st_mtime_ns, info.st_size, info.st_mode) for file, info in files))
         if key not in _DESCRIBED:
-            _DESCRIBED[key] = await describe(pool)
-        return copy.deepcopy(_DESCRIBED[key])
+            _DESCRIBED[key] = json.dumps(await describe(pool))
+        found: list[dict[str, Any]] = json.loads(_DESCRIBED[key])
+        return found
 
     monkeypatch.setattr(Pool, "describe", described)
 

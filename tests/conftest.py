@@ -35,10 +35,10 @@ from tests.declared import undeclared
 from tests.distribution import order, pytest_xdist_make_scheduler  # noqa: F401 - pytest calls the latter
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
-from tests.prepared import Forked, prepared
+from tests.prepared import DAEMON, LACTL, SHIM_CONTROL, Forked, prepared, run
+from tests.prepared import REPOSITORY as REPOSITORY
 from tests.prepared import close as close_prepared
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
     os.environ[f"DBUS_{_bus}_BUS_ADDRESS"] = "unix:path=/nonexistent/bus"
 for _variable in VARIABLES:  # and neither are the models that its user has
@@ -182,7 +182,7 @@ class DaemonProcess:
     """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
 
     forks = False
-    """Whether a daemon without variables of its own is forked (tests/prepared.py), as in all tests."""
+    """Whether daemons with no variables but the shim's are forked (tests/prepared.py), as in all tests."""
 
     def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
         """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
@@ -223,8 +223,12 @@ class DaemonProcess:
             f"--runtime-dir={self.paths.runtime}",
         ]
         with self.log.open("ab") as log:
-            if self.forks and not self._prefix and not self._env:
-                self._process = prepared().fork(folders, self.env, self.cwd, log.fileno())
+            if self.forks and not self._prefix and self._env.keys() <= {"LD_PRELOAD", SHIM_CONTROL}:
+                env = self.env
+                maker = prepared(env.pop("LD_PRELOAD", ""))
+                with Path(os.devnull).open() as nothing:
+                    streams = (nothing.fileno(), log.fileno(), log.fileno())
+                    self._process = maker.fork(DAEMON, folders, env, self.cwd, streams)
                 return
             self._process = subprocess.Popen(
                 [*self._prefix, sys.executable, "-m", "lightagentd.daemon", *folders],
@@ -277,14 +281,7 @@ class DaemonProcess:
         self, *args: str, stdin: bytes = b"", timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run lactl against this daemon."""
-        done = subprocess.run(
-            [sys.executable, "-m", "lightagentd.cli.main", *args],
-            cwd=REPOSITORY,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-        )
+        done = run(LACTL, args, env=self.env, stdin=stdin, timeout_s=timeout_s)
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
         )

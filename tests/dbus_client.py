@@ -1,4 +1,4 @@
-"""A client on a bus, with a uid of its own: `python -m tests.dbus_client ADDRESS UID`, started as root.
+"""A client on a bus, with a uid of its own: a program for tests/prepared.py with the arguments ADDRESS UID.
 
 Each line on standard input is a JSON array; for each it prints one JSON value:
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from typing import Any, Self
 
@@ -26,8 +27,8 @@ from dbus_next.message import Message
 from dbus_next.signature import Variant
 
 from lightagentd.bus.connection import plain
-from tests.conftest import REPOSITORY
 from tests.other_user import OUTSIDERS_GID
+from tests.prepared import BUS_CLIENT, REPOSITORY, Forked, prepared
 
 NAME = "org.lightagent1"
 DAEMON = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
@@ -111,39 +112,31 @@ class BusClient:
     """The other end: such a client as a process, as an async context manager."""
 
     def __init__(self, address: str, uid: int) -> None:
-        self._address, self._uid = address, uid
-        self._process: asyncio.subprocess.Process
+        self._argv = [address, str(uid)]
+        self._process: Forked
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.dbus_client",
-            self._address,
-            str(self._uid),
-            cwd=REPOSITORY,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=64 << 20,
-        )
+        ours, theirs = socket.socketpair()
+        with theirs:
+            streams = (theirs.fileno(), theirs.fileno(), 2)
+            env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+            self._process = prepared().fork(BUS_CLIENT, self._argv, env, REPOSITORY, streams)
+        self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=64 << 20)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await asyncio.sleep(0)
+        self._writer.close()
+        await asyncio.to_thread(self._process.wait, PATIENCE_S)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     async def do(self, *command: Any) -> Any:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps(command).encode() + b"\n")
-        return json.loads(await stdout.readline())
+        self._writer.write(json.dumps(command).encode() + b"\n")
+        return json.loads(await self._reader.readline())
 
     async def call(self, path: str, method: str, signature: str = "", *args: Any) -> Any:
         """The values of the reply, or `{"error": […]}`."""
@@ -156,7 +149,7 @@ class BusClient:
         return found[0] if isinstance(found, list) else found
 
 
-async def main(address: str) -> None:
+async def serve(address: str) -> None:
     loop = asyncio.get_running_loop()
     raw = RawBus(address)
     await raw.connect()
@@ -173,6 +166,6 @@ def become(uid: int) -> None:
         os.setresuid(uid, uid, uid)
 
 
-if __name__ == "__main__":
+def main() -> None:
     become(int(sys.argv[2]))
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(serve(sys.argv[1]))

@@ -1,15 +1,18 @@
-"""Daemons for tests, as processes that a prepared one forks: it has imported the daemon's modules once.
+"""Python programs for tests, as processes that a prepared one forks: it has imported their modules once.
 
-Importing them is half of what the start of a daemon takes, and tests start some hundred. A forked daemon is a
+Importing them is most of what a program's start takes, and tests start a thousand. A forked program is a
 process as any other, with standard streams, working folder and signals of its own. It differs in two things:
 it is a grandchild, so its end is told through a socket, and /proc shows the environment and the arguments of
 the prepared process. `serve` is that process, one for each process that runs tests. `Forked` is what a test
-holds of a daemon, with the methods of `subprocess.Popen`.
+holds of a program, with the methods of `subprocess.Popen`; `run` is as `subprocess.run`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import importlib
 import json
 import os
 import select
@@ -17,18 +20,27 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.left import keep
 
-_REQUEST_BYTES = 1 << 16
+REPOSITORY = Path(__file__).resolve().parent.parent
+DAEMON, LACTL = "lightagentd.daemon.serving", "lightagentd.cli.main"
+BUS_CLIENT, ANSWERS = "tests.dbus_client", "tests.kill.answers"
+"""The programs: modules with a function `main`."""
+SHIM_CONTROL = "LA_SHIM_CONTROL"
+"""Names the control page of tests/faults/shim.c, which is preloaded."""
+_REQUEST_BYTES = 1 << 17
 
 
 class Forked:
-    """A daemon that the prepared process has forked."""
+    """A program that the prepared process has forked."""
 
     def __init__(self, pid: int, ended: socket.socket, argv: Sequence[str]) -> None:
         self.pid = pid
@@ -63,25 +75,32 @@ class Forked:
 class Prepared:
     """The prepared process, which begins with this object and ends with it or with this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, preload: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.prepared", str(theirs.fileno())],
-                cwd=folder,
-                env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": os.environ.get("HOME", "/")},
+                cwd=REPOSITORY,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "LANG": "C.UTF-8",
+                    "HOME": os.environ.get("HOME", "/"),
+                    "LD_PRELOAD": preload,
+                },
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
         self._socket = ours
         keep(self._process.pid, ours.fileno())
 
-    def fork(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, output: int) -> Forked:
-        """Start a daemon with these arguments; standard output and error go to `output`."""
+    def fork(
+        self, program: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, streams: Iterable[int]
+    ) -> Forked:
+        """Start a program with these arguments, this environment, and these three standard streams."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd)})
-            socket.send_fds(self._socket, [request.encode()], [output, theirs.fileno()])
+            request = {"program": program, "argv": list(argv), "env": dict(env), "cwd": str(cwd)}
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return Forked(int(ours.recv(64)), ours, argv)
 
     def close(self) -> None:
@@ -89,26 +108,70 @@ class Prepared:
         self._process.wait(10)
 
 
-_made: list[Prepared] = []
+_made: dict[str, Prepared] = {}
 
 
-def prepared() -> Prepared:
-    """The prepared process of this one, made at the first call."""
-    if not _made:
-        _made.append(Prepared(Path(__file__).parents[1]))
-    return _made[0]
+def prepared(preload: str = "") -> Prepared:
+    """The prepared process of this one, made at the first call; one more for each library to preload."""
+    if preload not in _made:
+        _made[preload] = Prepared(preload)
+    return _made[preload]
+
+
+def forkable(env: Mapping[str, str]) -> bool:
+    """Whether a forked program is as a started one: its interpreter does not read this environment."""
+    return env.get("LANG") == "C.UTF-8" and not any(name.startswith(("PYTHON", "LC_", "LD_")) for name in env)
+
+
+def run(
+    program: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    cwd: Path = REPOSITORY,
+    timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program between pipes."""
+    if not forkable(env):
+        command = [sys.executable, "-m", program, *argv]
+        return subprocess.run(command, env=env, input=stdin, cwd=cwd, capture_output=True, timeout=timeout_s)
+    (their_in, our_in), (our_out, their_out), (our_err, their_err) = os.pipe(), os.pipe(), os.pipe()
+    theirs = (their_in, their_out, their_err)
+    try:
+        process = prepared().fork(program, argv, env, cwd, theirs)
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    late = threading.Timer(timeout_s, process.kill)
+    late.start()
+    with ThreadPoolExecutor(2) as threads, os.fdopen(our_out, "rb") as out, os.fdopen(our_err, "rb") as err:
+        threads.submit(_feed, our_in, stdin)
+        read = threads.submit(err.read)
+        done = subprocess.CompletedProcess([program, *argv], 0, out.read(), read.result())
+    done.returncode = process.wait()
+    if late.finished.is_set():
+        raise subprocess.TimeoutExpired(done.args, timeout_s, done.stdout, done.stderr)
+    late.cancel()
+    late.join()
+    return done
+
+
+def _feed(pipe: int, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
 
 
 def close() -> None:
-    """End the prepared process, if there is one."""
+    """End the prepared processes."""
     while _made:
-        _made.pop().close()
+        _made.popitem()[1].close()
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a daemon for each request, and tell of its end, until the other side is closed."""
-    from lightagentd.daemon import serving
-
+    """Fork a program for each request, and tell of its end, until the other side is closed."""
     running: dict[int, socket.socket] = {}
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -123,14 +186,17 @@ def serve(requests: socket.socket) -> None:
                 with running.pop(pid) as ended, contextlib.suppress(OSError):
                     ended.send(str(status).encode())
         if requests in ready:
-            data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
+            data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
             if not data:
                 return
-            output, told = descriptors
+            *streams, told = descriptors
+            request = json.loads(data)
+            _load(request["program"])
             pid = os.fork()
             if pid == 0:
-                _become(serving.main, json.loads(data), output)
-            os.close(output)
+                _become(request, streams)
+            for stream in streams:
+                os.close(stream)
             running[pid] = socket.socket(fileno=told)
             running[pid].send(str(pid).encode())
 
@@ -143,21 +209,38 @@ def _ended() -> list[tuple[int, int]]:
     return found
 
 
-def _become(main: Callable[[], None], request: dict[str, Any], output: int) -> NoReturn:
-    """Be the daemon that was asked for; never returns."""
+def _load(program: str) -> None:
+    if program in sys.modules:
+        return
+    module = importlib.import_module(program)
+    if program == LACTL:
+        for command in module.COMMANDS.values():
+            importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
+    gc.collect()
+    gc.freeze()  # so that a collection in a child does not copy what it shares
+
+
+def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    """Be the program that was asked for; never returns."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
         os.closerange(3, 4096)
+        sys.stdin = os.fdopen(0, errors=sys.stdin.errors, closefd=False)
+        sys.stdout = os.fdopen(1, "w", errors=sys.stdout.errors, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors=sys.stderr.errors, closefd=False)
         os.environ.clear()
         os.environ.update(request["env"])
+        time.tzset()
+        if SHIM_CONTROL in os.environ:
+            ctypes.CDLL(None).begin_shim()
         os.chdir(request["cwd"])
-        sys.argv = ["lightagentd", *request["argv"]]
-        main()
+        sys.argv = [request["program"], *request["argv"]]
+        sys.modules[request["program"]].main()
         status = 0
     except SystemExit as err:
         status = err.code if isinstance(err.code, int) else int(err.code is not None)

@@ -10,8 +10,9 @@ import pty
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,9 +20,9 @@ from typing import Any, Protocol
 import pytest
 
 from lightagentd.cli.main import run
+from tests.prepared import LACTL, REPOSITORY, prepared
+from tests.prepared import run as run_program
 from tests.scripted_daemon import ScriptedDaemon
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,26 +89,27 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def finish(arguments: Sequence[str], stdin: bytes = b"", **options: Any) -> Finished:
+def finish(arguments: Sequence[str], stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Finished:
     """Run lactl as a process of its own, between pipes."""
-    pipe = subprocess.PIPE
-    with start(arguments, stdin=pipe, stdout=pipe, stderr=pipe, **options) as process:
-        out, err = process.communicate(stdin, timeout=60)
-    return Finished(status=process.returncode, out=out.decode(), err=err.decode())
+    done = run_program(LACTL, arguments, env=env or environment(), stdin=stdin)
+    return Finished(status=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 
 
-def on_terminal(arguments: Sequence[str], *, width: int = 100, **options: Any) -> Finished:
+def on_terminal(
+    arguments: Sequence[str], *, width: int = 100, env: Mapping[str, str] | None = None
+) -> Finished:
     """Run lactl with a pseudo-terminal as standard output, and standard input empty."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
-    with start(
-        arguments, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, **options
-    ) as process:
+    with Path(os.devnull).open() as nothing, tempfile.TemporaryFile() as err:
+        streams = (nothing.fileno(), theirs, err.fileno())
+        process = prepared().fork(LACTL, arguments, env or environment(), REPOSITORY, streams)
         os.close(theirs)
         out = bytearray()
         with contextlib.suppress(OSError):  # EIO: nobody has the other side open any more
             while chunk := os.read(ours, 65536):
                 out += chunk
         os.close(ours)
-        _, err = process.communicate(timeout=60)
-    return Finished(status=process.returncode, out=out.decode().replace("\r\n", "\n"), err=err.decode())
+        status = process.wait(60)
+        err.seek(0)
+        return Finished(status=status, out=out.decode().replace("\r\n", "\n"), err=err.read().decode())

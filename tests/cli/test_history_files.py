@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import REPOSITORY
+from tests.cli.conftest import environment
 from tests.cli.terminal import Terminal
 from tests.conftest import DaemonProcess
 from tests.events.backup.test_stored import STRANGER, as_root, owned
 from tests.events.made import make
 from tests.events.stored import alter
+from tests.prepared import LACTL, REPOSITORY
+from tests.prepared import run as run_program
 
 Process = subprocess.CompletedProcess[str]
 
@@ -41,18 +43,15 @@ sys.exit(run(sys.argv[1:]))
 
 def lactl(*arguments: object, state: Path | None = None, code: str = "", stdin: bytes = b"") -> Process:
     """Run lactl where no daemon is, on the store of a state folder."""
-    program = ["-c", code] if code else ["-m", "lightagentd.cli.main"]
-    env = {**os.environ, "LIGHTAGENT_SOCKET": "/nowhere/control.sock"}
+    env = environment(LIGHTAGENT_SOCKET="/nowhere/control.sock")
     if state is not None:
         env["LIGHTAGENT_STATE_DIR"] = str(state)
-    done = subprocess.run(
-        [sys.executable, *program, *map(str, arguments)],
-        cwd=REPOSITORY,
-        env=env,
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-    )
+    words = [str(one) for one in arguments]
+    if code:
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, input=stdin, capture_output=True, timeout=120)
+    else:
+        done = run_program(LACTL, words, env=env, stdin=stdin, timeout_s=120)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

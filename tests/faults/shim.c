@@ -34,7 +34,8 @@ static pid_t own;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-__attribute__((constructor)) static void begin(void) {
+/* Also what a process calls that was forked after this was loaded, when its environment names a page. */
+__attribute__((constructor)) void begin_shim(void) {
     const char *path = getenv("LA_SHIM_CONTROL");
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0) {

@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.prepared import SHIM_CONTROL
+
 WRITES, SYNCS, ALLOCATIONS, NAMES = 1, 2, 4, 8
 """The operations that can fail: bits of `Shim.fail`."""
 BEFORE, AFTER, HALF = 0, 1, 2
@@ -37,7 +39,7 @@ class Shim:
     @property
     def env(self) -> dict[str, str]:
         """The variables to start a process with."""
-        return {"LD_PRELOAD": str(_library()), "LA_SHIM_CONTROL": str(self._file)}
+        return {"LD_PRELOAD": str(_library()), SHIM_CONTROL: str(self._file)}
 
     def close(self) -> None:
         self._page.close()

@@ -1,7 +1,7 @@
 """The model of the kill loop: a server process that does what the newest prompt says, `p17 VERB`.
 
-`python -m tests.kill.answers FOLDER` serves and prints its address. Calls that change something leave a line
-in a file of FOLDER that has the prompt's name, so that a call that ran twice shows.
+A program for tests/prepared.py with the argument FOLDER: it serves and prints its address. Calls that change
+something leave a line in a file of FOLDER that has the prompt's name, so that a call that ran twice shows.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ async def _main(folder: Path) -> None:
         await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_main(Path(sys.argv[1])))

@@ -6,13 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightagentd.host.paths import Paths
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.faults.shim import Shim
+from tests.prepared import ANSWERS, prepared
 
 AGENT = "test"
 _TOML = """
@@ -62,18 +62,16 @@ class Stage:
 
     def __enter__(self) -> Stage:
         self._stack.callback(self.shim.close)
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.answers", str(self.out)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert server.stdout is not None
-        self._stack.callback(server.stdout.close)
-        self._stack.callback(server.wait, 10)
-        self._stack.callback(server.terminate)
+        told, tells = os.pipe()
+        env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        with os.fdopen(told) as said:
+            with Path(os.devnull).open() as nothing, os.fdopen(tells, "w"):
+                streams = (nothing.fileno(), tells, 2)
+                server = prepared().fork(ANSWERS, [str(self.out)], env, REPOSITORY, streams)
+            self._stack.callback(server.wait, 10)
+            self._stack.callback(server.terminate)
+            url = said.readline().strip()
         self._stack.callback(self.daemon.close)
-        url = server.stdout.readline().strip()
         front = f"model: openai/x\nbase_url: {url}\neffects: [observe, reach, change]"
         write(self.paths.config / "agent" / AGENT / "AGENT.md", f"---\n{front}\n---\nBe brief.\n")
         write(self.paths.config / "lightagentd.toml", _TOML.format(max_bytes=self._max_bytes))

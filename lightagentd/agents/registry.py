@@ -35,12 +35,15 @@ from lightagentd.errors import (
     Conflict,
     InvalidArgument,
     LightagentError,
+    StorageError,
 )
 from lightagentd.host.paths import content_folders
 from lightagentd.policy.in_force import retake_rules, take_rules
 from lightagentd.policy.rulefiles import POLICY_FOLDER
 
 _log = logging.getLogger(__name__)
+
+_WAITS = "Agents start as soon as the disk takes writes: 'lactl history prune' removes old events."
 
 
 class Registry:
@@ -52,6 +55,8 @@ class Registry:
         self.ended_turns = 0
         """How many turns the last run left that no agent took up."""
         self._history, self._content = shared.history, shared.content
+        self.waits = ""
+        """Why no agent is started yet, as a sentence: nothing can be stored."""
         self._changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._unmade: dict[str, str] = {}
@@ -124,6 +129,8 @@ class Registry:
 
     def problems(self) -> list[str]:
         """The problems of the files and of the agents, as sentences."""
+        if self.waits:
+            return [f"No agent runs. {self.waits} {_WAITS}"]
         found = self._content.problems()
         found += [
             f"The agent {agent.name} does not run: {agent.problem}"
@@ -141,7 +148,9 @@ class Registry:
         return [problem for problem in found if problem]
 
     def get(self, name: str) -> Agent:
-        """Raises AgentNotFound, AgentBroken."""
+        """Raises AgentNotFound, AgentBroken; StorageError while no agent is started."""
+        if self.waits:
+            raise StorageError(f"No agent runs. {self.waits}", suggestion=_WAITS)
         agent = self.agents.get(name)
         if agent is not None:
             return agent
@@ -153,7 +162,9 @@ class Registry:
         )
 
     def session(self, session_id: str) -> tuple[Agent, Session]:
-        """Raises SessionNotFound."""
+        """Raises SessionNotFound; StorageError while no agent is started."""
+        if self.waits:
+            raise StorageError(f"No agent runs. {self.waits}", suggestion=_WAITS)
         for agent in self.agents.values():
             found = agent.sessions.get(session_id)
             if found is not None and not found.deleted:

@@ -34,7 +34,7 @@ from lightagentd.daemon.runtime import Now, Runtime
 from lightagentd.daemon.shared_parts import shared_parts
 from lightagentd.daemon.upkeep import Upkeep
 from lightagentd.doctor import REPORT_COMMANDS
-from lightagentd.errors import LightagentError, StorageError
+from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
 from lightagentd.events.audit.signing import signing_key
 from lightagentd.events.backup import installing
@@ -60,6 +60,9 @@ from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger("lightagentd.daemon")
 
+TRY_AGAIN_S = 5.0
+"""How often a daemon that found no room on its disk looks for some."""
+
 
 class Daemon:
     """One daemon with its folders. `async with Daemon(paths)` starts it and, at the end, stops it."""
@@ -70,6 +73,9 @@ class Daemon:
         """What is wrong with the models of the environment, as sentences."""
         self._server: VarlinkServer | None = None
         self._lock: int | None = None
+        self._interrupted = ""
+        """What the start found of an interrupted restore, as a sentence."""
+        self._beginning: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Daemon:
         await self.start()
@@ -108,18 +114,10 @@ class Daemon:
                     mark_file=self.paths.state / "journal-sent",
                 )
                 self.now.journal.start()
-            interrupted = await asyncio.to_thread(installing.settle, self.paths.state)
+            self._interrupted = await asyncio.to_thread(installing.settle, self.paths.state)
             async with extending():
                 await self.recovery.open()
-            if interrupted:
-                _log.warning("%s", interrupted)
-                await self._tell(HistoryInstallInterrupted(message=interrupted))
             await self.pool.start()
-            await self._start_checkpoints()
-            await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
-            await self.registry.start()
-            await self.recovery.report(self.registry)
-            await self._report_machine()
             self._server = VarlinkServer(
                 listeners,
                 self._interfaces_for,
@@ -127,16 +125,60 @@ class Daemon:
                 max_connections=min(config.daemon.max_connections, control_socket.room_for_connections()),
                 outgoing=varlink_cleaner(redactor),
             )
+            begun = await self._begin()
             await self.bus_link.start()
             self._server.start()
-            self.upkeep.start()
-            await self._tell(kinds.DaemonReady(message=f"serving on {self.paths.socket}"))
-            self.recovery.serve()
+            if begun:
+                await self._ready()
+            else:
+                self._beginning = asyncio.create_task(self._begin_later(), name="begin-later")
         except BaseException:
             for listener in listeners:
                 listener.close()
             await self.close()
             raise
+
+    async def _begin(self) -> bool:
+        """All steps of the start that store something. False, and `waits` says why, when the disk takes
+        nothing: then the daemon serves what is stored, and no agent runs. Raises LightagentError.
+        """
+        try:
+            await self.recovery.settle()
+        except HistoryDamaged:
+            raise
+        except StorageError as err:
+            if not self.registry.waits:
+                _log.error("no agent is started: %s", err.message)
+            self.registry.waits = err.message
+            return False
+        if self._interrupted:
+            _log.warning("%s", self._interrupted)
+            await self._tell(HistoryInstallInterrupted(message=self._interrupted))
+        await self._start_checkpoints()
+        await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
+        await self.registry.start()
+        await self.recovery.report(self.registry)
+        await self._report_machine()
+        self.registry.waits = ""
+        return True
+
+    async def _ready(self) -> None:
+        self.upkeep.start()
+        await self._tell(kinds.DaemonReady(message=f"serving on {self.paths.socket}"))
+        self.recovery.serve()
+
+    async def _begin_later(self) -> None:
+        """Begin as soon as the disk takes writes."""
+        begun = False
+        try:
+            while not begun:
+                await asyncio.sleep(TRY_AGAIN_S)
+                begun = await self._begin()
+            await self._ready()
+            _log.info("the disk takes writes again, and the agents are started")
+        except LightagentError as err:
+            self.registry.waits = f"{err.message} Restart the daemon: systemctl restart lightagentd"
+            _log.exception("the start could not be finished")
 
     def _read_configuration(self) -> InForce:
         """What the files say, and under it the environment. Raises ConfigError."""
@@ -194,6 +236,9 @@ class Daemon:
         self.pool.source.leave()
         if self._server is not None:
             self._server.stop_listening()
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait([self._beginning])
         await self.upkeep.close()
         await self.service.safety.close()
         await self.registry.close()
@@ -228,8 +273,10 @@ class Daemon:
     async def reload(self) -> api.Reloaded:
         """Read configuration, agents, skills and tools again. A broken configuration changes nothing.
 
-        Raises ConfigError.
+        Raises ConfigError; StorageError while no agent is started, because the disk takes no writes.
         """
+        if self.registry.waits:
+            raise StorageError(self.registry.waits)
         found = self._read_configuration()
         new = found.config
         waits = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from lightagentd.events.corruption.runs import STEADY_S, Run, Runs
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import EVENTS, Environment
+from lightagentd.events.store.room import try_writing
 from lightagentd.events.types.history import HistoryRecovered, HistorySalvaged, HistorySetAside
 from lightagentd.host.paths import Paths
 
@@ -48,6 +50,8 @@ class Recovery:
         self._kept_head = paths.audit / HEAD_FILE
         self._runs = Runs(paths.state / "last-run.json")
         self._opened = False
+        self._note: damage.Note | None = None
+        """About a store that this start, or a killed one before it, set aside."""
         self._tail: Verification | None = None
         self._crashed_at = 0
         """The newest event of a run that ended without a stop; 0 after any other."""
@@ -60,7 +64,7 @@ class Recovery:
         self._stopping = threading.Event()
 
     async def open(self) -> None:
-        """Examine the store, set it aside if it is damaged, and start the history.
+        """Examine the store, set it aside if it is damaged, and start the history. Stores nothing.
 
         Raises StorageError when it cannot be used but is not damaged.
         """
@@ -70,14 +74,40 @@ class Recovery:
             try:
                 await self._start()
             except HistoryDamaged as err:  # LMDB sees more
-                _log.error("%s", err.message)
-                await self._history.close()
-                await asyncio.to_thread(self._set_aside, run, err.message)
-                await self._start()
+                await self._begin_anew(err)
         except BaseException:
             await asyncio.to_thread(self._runs.forget)
             raise
         self._opened = True
+
+    async def settle(self) -> None:
+        """Store what a start has to say of the last run, before anything else. Raises StorageError, first of
+        all when the disk takes nothing; then it can be called again.
+        """
+        try:
+            await self._settle()
+        except HistoryDamaged as err:
+            await self._begin_anew(err)
+            await self._settle()
+
+    async def _begin_anew(self, err: HistoryDamaged) -> None:
+        _log.error("%s", err.message)
+        await self._history.close()
+        await asyncio.to_thread(self._set_aside, self._runs.last, err.message)
+        await self._start()
+
+    async def _settle(self) -> None:
+        await self._history.exclusively(partial(try_writing, self._history.environment))
+        if (note := self._note) is not None:
+            if self._history.head_seq == note.seq:
+                aside = HistorySetAside(
+                    message=note.message, path=note.path, last_seq=note.seq, last_hash=note.hash
+                )
+                await self._history.append(aside.event())
+            await asyncio.to_thread(damage.forget_note, self._folder)
+            self._note = None
+        self._taken_out = await take_out_invalid(self._history)
+        await self._look_back()
 
     async def report(self, registry: Registry) -> None:
         """Store one event about the last run, if it ended without a stop. Raises StorageError."""
@@ -162,19 +192,10 @@ class Recovery:
 
     async def _start(self) -> None:
         """Start the history. A new one in place of a damaged one continues its numbers."""
-        note = await asyncio.to_thread(damage.pending_note, self._folder)
+        self._note = note = await asyncio.to_thread(damage.pending_note, self._folder)
         if note is not None:
             await asyncio.to_thread(_begin_behind, self._folder, note.seq, note.hash)
         await self._history.start()
-        if note is not None:
-            if self._history.head_seq == note.seq:
-                aside = HistorySetAside(
-                    message=note.message, path=note.path, last_seq=note.seq, last_hash=note.hash
-                )
-                await self._history.append(aside.event())
-            await asyncio.to_thread(damage.forget_note, self._folder)
-        self._taken_out = await take_out_invalid(self._history)
-        await self._look_back()
 
     async def _look_back(self) -> None:
         """Verify the newest events, and find out how the last run ended. Raises StorageError."""

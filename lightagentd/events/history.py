@@ -25,13 +25,14 @@ from typing import Any
 
 import lmdb
 
-from lightagentd.errors import LightagentError, StorageError
+from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
 from lightagentd.events.queries import Queries
 from lightagentd.events.store import clock, records
 from lightagentd.events.store.exchange import finish_exchange
-from lightagentd.events.store.layout import Environment, written
+from lightagentd.events.store.layout import SCHEMA_VERSION, Environment, written
 from lightagentd.events.store.migrations import Progress, migrate
+from lightagentd.events.store.room import disk_full
 from lightagentd.events.store.states import decoding
 from lightagentd.events.types.event_type import named
 from lightagentd.redaction import Redactor
@@ -108,7 +109,9 @@ class History:
         """Why the last events could not be stored, as a sentence; empty again once some are."""
 
     async def start(self) -> None:
-        """Open the environment and start the writer. Raises StorageError, HistoryDamaged."""
+        """Open the environment and start the writer. Where the disk takes no writes, the store is opened for
+        reading, and each append fails. Raises StorageError, HistoryDamaged.
+        """
         self._loop = asyncio.get_running_loop()
         self.environment = await asyncio.to_thread(self._open)
         self.disk_low = not self.environment.reserve()
@@ -117,18 +120,30 @@ class History:
         try:
             with decoding("meta", "owed"):
                 owed = [_owed_event(*each) for each in self.environment.owed()]
-            if owed:
+            if owed and not self.environment.read_only:
                 await self._put((), (), partial(self._settled, owed))
-        except BaseException:
+        except BaseException as err:
+            if self.problem and type(err) is StorageError:  # the disk does not take them: they are owed on
+                return
             await self.close()
             raise
 
     def _open(self) -> Environment:
         finish_exchange(self._path)
-        environment = Environment(self._path)
+        try:
+            environment = Environment(self._path)
+        except HistoryDamaged:
+            raise
+        except StorageError as err:  # a file system that is read-only, or has no room for the lock file
+            environment = Environment(self._path, read_only=True)
+            if environment.version < SCHEMA_VERSION:
+                environment.close()
+                raise
+            _log.error("%s It can only be read.", err.message)
         self.environment, self.queries = environment, Queries(environment)
         try:
-            migrate(environment, self._progress)
+            if not environment.read_only:
+                migrate(environment, self._progress)
             self._head = self.queries.stored_head()
         except BaseException:
             environment.close()
@@ -183,7 +198,9 @@ class History:
         return self._put((), changes, prepare)
 
     def appending(self, prepare: Prepare) -> asyncio.Future[list[Event]]:
-        """Like `append`, with events that `prepare` makes in the transaction itself."""
+        """Like `append`, with events that `prepare` makes in the transaction itself. They may use the last
+        part of the reserve, see `Environment.full`.
+        """
         return self._put((), (), prepare)
 
     def exclusively(self, function: Callable[[], None]) -> asyncio.Future[None]:
@@ -237,6 +254,10 @@ class History:
     def _commit(self, batch: list[_Append]) -> None:
         if self.environment.read_only:  # after the last error it could not be opened for writing
             self._mend()
+        if self.environment.full and not self.environment.reserve() and self.environment.full:
+            refused = [item for item in batch if item.prepare is None]
+            self._tell(partial(_fail, refused, disk_full(self._path), on_disk=True))
+            batch = [item for item in batch if item.prepare is not None]
         try:
             stored = self._store(batch)
         except Exception as err:  # noqa: BLE001 - goes to whoever appended; the thread must live for the others

@@ -12,12 +12,15 @@ that and no `history` finishes the exchange.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
 from lightagentd.errors import StorageError
 from lightagentd.host import renaming
 from lightagentd.host.renaming import sync_folder
+
+_log = logging.getLogger(__name__)
 
 
 def being_made(history: Path) -> Path:
@@ -66,11 +69,14 @@ def finish_exchange(history: Path) -> None:
             else:
                 old.rename(history)
             sync_folder(history.parent)
-        for left in (old, made(history), being_made(history)):
-            if history.exists() and left.exists():
-                shutil.rmtree(left)
     except OSError as err:
         raise StorageError(
-            f"What is left of a compaction of {history} cannot be removed: {err.strerror or err}.",
+            f"An interrupted compaction of {history} cannot be finished: {err.strerror or err}.",
             suggestion="Look at the disk and its mount.",
         ) from err
+    for left in (old, made(history), being_made(history)):
+        if history.exists() and left.exists():
+            try:
+                shutil.rmtree(left)
+            except OSError as err:  # it takes room and harms nothing
+                _log.warning("%s, left of a compaction, cannot be removed: %s", left, err)

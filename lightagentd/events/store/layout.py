@@ -49,6 +49,9 @@ _DISK_FULL_BYTES = 1 << 20
 RESERVE_BYTES = 16 << 20
 """Always allocated beyond the used part of the file, so that a full disk does not stop the history."""
 
+KEPT_BYTES = 4 << 20
+"""The part of the reserve that is left for making room: retention, deletions and compaction."""
+
 _OPENING_TRIES = 10
 
 BATCH = 256
@@ -153,6 +156,8 @@ class Environment:
         self.read_only = read_only
         self.version = SCHEMA_VERSION
         """The schema's version as it is stored. Of version 1, when only read, `db` has no `by_field`."""
+        self.full = False
+        """Whether less than KEPT_BYTES are left, on the disk and in the file, as of the last `reserve`."""
         self._data_file = path / "data.mdb"
         self._gate = threading.Lock()
         self.db: dict[str, Any] = {}
@@ -191,6 +196,7 @@ class Environment:
                     max_readers=126,
                     readonly=self.read_only,
                     create=not self.read_only,
+                    lock=not self.read_only or _is_allocated(self.path / "lock.mdb"),
                     mode=0o600,
                     readahead=False,
                 )
@@ -362,9 +368,9 @@ class Environment:
 
     def reserve(self) -> bool:
         """Keep RESERVE_BYTES allocated beyond the used part; False when the disk is too full for that, or
-        when only the reserve is left.
+        when only the reserve is left. Then `full` says whether the most of that is used, too.
         """
-        used_bytes = self.used_bytes()
+        used_bytes, self.full = self.used_bytes(), False
         try:
             if self._data_file.stat().st_blocks * 512 < used_bytes + RESERVE_BYTES // 2:
                 fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
@@ -372,10 +378,15 @@ class Environment:
                     os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
                 finally:
                     os.close(fd)
-            disk = os.statvfs(self.path)
+            if _free_bytes(self.path) >= _DISK_FULL_BYTES:
+                return True
         except OSError:
-            return False
-        return disk.f_bavail * disk.f_frsize >= _DISK_FULL_BYTES
+            pass
+        with contextlib.suppress(OSError, StorageError):  # the next append says what is wrong with the disk
+            allocated_bytes = self._data_file.stat().st_blocks * 512
+            room_bytes = _free_bytes(self.path) + allocated_bytes - self.live_bytes()
+            self.full = room_bytes < KEPT_BYTES
+        return False
 
     def close(self) -> None:
         self.env.close()
@@ -402,6 +413,8 @@ def _allocate_lock_file(path: Path) -> None:
     """LMDB maps this file without asking for its blocks: on a full disk touching it would end the process
     with SIGBUS (mmap(2)). Raises OSError.
     """
+    if _is_allocated(path):
+        return
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, _LOCK_BYTES)
@@ -409,6 +422,19 @@ def _allocate_lock_file(path: Path) -> None:
         os.close(fd)
 
 
+def _free_bytes(path: Path) -> int:
+    """Raises OSError."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _is_allocated(lock_file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return lock_file.stat().st_blocks * 512 >= _LOCK_BYTES
+    return False
+
+
+_LOOK = "Look at the disk and its mount."
 _RESTORE = "Nothing was changed. Move the folder away and restore a backup."
 
 
@@ -419,6 +445,5 @@ def as_storage_error(path: Path, err: Exception) -> StorageError:
             f"The history in {path} is damaged: {err}",
             suggestion=_RESTORE,
         )
-    return StorageError(
-        f"The history in {path} cannot be used: {err}.", suggestion="Look at the disk and its mount."
-    )
+    why = getattr(err, "strerror", None) or err
+    return StorageError(f"The history in {path} cannot be used: {why}.", suggestion=_LOOK)

@@ -164,7 +164,11 @@ def status(**changes: Any) -> dict[str, Any]:
             journal=True,
             journal_dropped=0,
             history=api.HistoryStatus(
-                path="/var/lib/lightagentd/history", events=1234, size_bytes=3 << 20, disk_low=False
+                path="/var/lib/lightagentd/history",
+                events=1234,
+                size_bytes=3 << 20,
+                disk_low=False,
+                examined_us=0,
             ),
             workers=[
                 api.WorkerStatus(

@@ -17,12 +17,15 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryStatus:
-    """The state of the history. `disk_low`: its reserve on disk could not be allocated."""
+    """The state of the history. `disk_low`: its reserve on disk could not be allocated. `examined_us`: when
+    every page of its file was last looked at; 0 when that was never.
+    """
 
     path: str
     events: int
     size_bytes: int
     disk_low: bool
+    examined_us: int
 
 
 @dataclass(frozen=True, kw_only=True)

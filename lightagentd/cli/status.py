@@ -51,6 +51,7 @@ def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
         ),
         ("sandbox", status["sandbox"]),
         ("history", f"{history['events']} events, {size(history['size_bytes'])}, {history['path']}"),
+        ("examined", local(history["examined_us"]) if history["examined_us"] else "not yet"),
         ("disk", "low: changes are refused" if history["disk_low"] else "ok"),
         ("journal", f"{journal}, {dropped} entries dropped" if dropped else journal),
     ]

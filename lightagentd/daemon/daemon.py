@@ -34,7 +34,7 @@ from lightagentd.daemon.runtime import Now, Runtime
 from lightagentd.daemon.shared_parts import shared_parts
 from lightagentd.daemon.upkeep import Upkeep
 from lightagentd.doctor import REPORT_COMMANDS
-from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
+from lightagentd.errors import ConfigError, HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import Checkpoints
 from lightagentd.events.audit.signing import signing_key
 from lightagentd.events.backup import installing
@@ -132,7 +132,9 @@ class Daemon:
                 await self._ready()
             else:
                 self._beginning = asyncio.create_task(self._begin_later(), name="begin-later")
-        except BaseException:
+        except BaseException as err:
+            if isinstance(err, Exception) and not isinstance(err, ConfigError):
+                self.recovery.doubt()
             for listener in listeners:
                 listener.close()
             await self.close()
@@ -194,7 +196,7 @@ class Daemon:
             on_commit=self._committed,
             progress=lambda text: notify(f"STATUS={text}"),
         )
-        self.recovery = Recovery(self.paths, self.history)
+        self.recovery = Recovery(self.paths, self.history, self.now)
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.now.config.worker, self.paths, self.panic)
         self.pool.kept.redactor = redactor

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,29 +24,42 @@ from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
 from lightagentd.events.audit.verification import Verification, verify_tail
 from lightagentd.events.corruption import examination as damage
-from lightagentd.events.corruption.runs import STEADY_S, Run, Runs
+from lightagentd.events.corruption.runs import Run, Runs
+from lightagentd.events.corruption.whole import examine_whole
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import EVENTS, Environment
 from lightagentd.events.store.room import try_writing
-from lightagentd.events.types.history import HistoryRecovered, HistorySalvaged, HistorySetAside
+from lightagentd.events.types.history import (
+    HistoryExamined,
+    HistoryRecovered,
+    HistorySalvaged,
+    HistorySetAside,
+)
 from lightagentd.host.paths import Paths
+from lightagentd.host.systemd import notify
 
 if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry
+    from lightagentd.daemon.runtime import Now
     from lightagentd.events.corruption.salvage import Salvaged
 
 _log = logging.getLogger(__name__)
 
-SHORT_RUNS = 2
-"""After so many runs that a crash ended soon, everything is looked at before the store is opened."""
+PAUSE_S = 3600.0
+"""The least time between two examinations of the whole file while the daemon runs."""
+LOOK_S = 60.0
+"""How often the newest event is noted, and whether the file should be examined."""
+EXAMINE_US = 7 * 86_400_000_000
+"""How long after an examination of the whole file the next one is made while the daemon runs."""
 
 
 class Recovery:
     """One start's check of the stored state."""
 
-    def __init__(self, paths: Paths, history: History) -> None:
+    def __init__(self, paths: Paths, history: History, now: Now) -> None:
         self._folder = paths.history
+        self._now = now
         self._history = history
         self._kept_head = paths.audit / HEAD_FILE
         self._runs = Runs(paths.state / "last-run.json")
@@ -59,7 +73,13 @@ class Recovery:
         self._taken_out: list[str] = []
         """Sentences about the rows of state that this start removed."""
         self._salvage_problem = ""
-        self._steady: asyncio.Task[None] | None = None
+        self._examined: HistoryExamined | None = None
+        """This start's examination of the whole file, until it is stored."""
+        self._damage = ""
+        """What an examination found while the daemon ran."""
+        self._doubtful = False
+        """Whether the next start should examine the whole file, however this run ends."""
+        self._looking: asyncio.Task[None] | None = None
         self._salvaging: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
 
@@ -70,7 +90,7 @@ class Recovery:
         """
         run = await asyncio.to_thread(self._runs.begin)
         try:
-            await asyncio.to_thread(self._examine, run)
+            await self._examine(run)
             try:
                 await self._start()
             except HistoryDamaged as err:  # LMDB sees more
@@ -106,6 +126,9 @@ class Recovery:
                 await self._history.append(aside.event())
             await asyncio.to_thread(damage.forget_note, self._folder)
             self._note = None
+        if self._examined is not None:
+            await self._history.append(self._examined.event())
+            self._examined = None
         self._taken_out = await take_out_invalid(self._history)
         await self._look_back()
 
@@ -132,19 +155,25 @@ class Recovery:
         await self._history.append(recovered.event())
 
     def serve(self) -> None:
-        """From now on, in the background: write the readable parts of damaged stores to files."""
-        self._steady = asyncio.create_task(self._become_steady(), name="recovery-steady")
+        """From now on, in the background: write the readable parts of damaged stores to files, and examine
+        the file now and then.
+        """
+        self._looking = asyncio.create_task(self._look_now_and_then(), name="recovery-look")
         self._salvaging = asyncio.create_task(self._salvage_all(), name="recovery-salvage")
+
+    def doubt(self) -> None:
+        """A start failed for a reason that may lie in the file: let the next one examine all of it."""
+        self._doubtful = True
 
     async def close(self) -> None:
         """The daemon stops. Called while the history is still open, if it was opened."""
         self._stopping.set()
-        if self._steady is not None:
-            self._steady.cancel()
-        if tasks := [task for task in (self._steady, self._salvaging) if task is not None]:
+        if self._looking is not None:
+            self._looking.cancel()
+        if tasks := [task for task in (self._looking, self._salvaging) if task is not None]:
             await asyncio.wait(tasks)
-        self._steady = self._salvaging = None
-        if self._opened:
+        self._looking = self._salvaging = None
+        if self._opened and not self._doubtful:
             await asyncio.to_thread(self._runs.stop, *self._history.head)
 
     def problems(self) -> list[str]:
@@ -156,25 +185,34 @@ class Recovery:
                 " Find out who could write it, and look at all of it: lactl audit verify"
             )
         found += [aside_sentence(path) for path in damage.left_aside(self._folder)]
+        if self._damage:
+            found.append(
+                f"The history is damaged: {self._damage}. Restart the daemon: it moves the file away, exports"
+                " its readable part and goes on in a new one."
+            )
         found += [*self._taken_out, self._salvage_problem, self._runs.problem()]
         return [problem for problem in found if problem]
 
     # The store
 
-    def _examine(self, run: Run) -> None:
-        """In a thread. Raises StorageError."""
-        finish_exchange(self._folder)
-        if run.stopped:
-            seconds: float | None = damage.QUICK_S
-        else:
-            seconds = None if run.short >= SHORT_RUNS else damage.CAREFUL_S
+    async def _examine(self, run: Run) -> None:
+        """Raises StorageError."""
+        await asyncio.to_thread(finish_exchange, self._folder)
         # The last start may have been killed while setting a store aside; then there may be no store.
         known = run.seq > 0 and damage.pending_note(self._folder) is None
-        found = damage.examine(self._folder, seconds=seconds, known=known)
-        if not found.problem:
-            damage.clear_lock(self._folder)
+        if run.stopped:
+            found = await asyncio.to_thread(damage.examine, self._folder, seconds=damage.QUICK_S, known=known)
         else:
-            self._set_aside(run, f"The history in {self._folder} is damaged: {found.problem}.")
+            notify("STATUS=examining the history: the last run did not stop in order")
+            begun = time.monotonic()
+            found = await examine_whole(self._folder, known=known)
+            if found.seq and not found.problem:
+                self._examined = _examined(found, begun)
+        if not found.problem:
+            await asyncio.to_thread(damage.clear_lock, self._folder)
+        else:
+            message = f"The history in {self._folder} is damaged: {found.problem}."
+            await asyncio.to_thread(self._set_aside, run, message)
 
     def _set_aside(self, run: Run, message: str) -> None:
         """In a thread. Raises StorageError."""
@@ -200,6 +238,10 @@ class Recovery:
     async def _look_back(self) -> None:
         """Verify the newest events, and find out how the last run ended. Raises StorageError."""
         environment = self._history.environment
+        examined = self._history.queries.find_in_topic(
+            "daemon.history", lambda event: event.type == "examined"
+        )
+        self._now.examined_us = examined.time_us if examined is not None else 0
         self._tail = await asyncio.to_thread(verify_tail, environment, damage.TAIL_EVENTS)
         if not self._tail.ok:
             _log.error(
@@ -231,14 +273,32 @@ class Recovery:
 
     # In the background
 
-    async def _become_steady(self) -> None:
-        await asyncio.to_thread(self._runs.known, *self._history.head)
-        told = 0
+    async def _look_now_and_then(self) -> None:
+        told, not_before_s = 0, 0.0
         while True:
-            await asyncio.sleep(STEADY_S)
             if told != self._history.head_seq:
                 told = self._history.head_seq
-                await asyncio.to_thread(self._runs.steady, *self._history.head)
+                await asyncio.to_thread(self._runs.known, *self._history.head)
+            await asyncio.sleep(LOOK_S)
+            due = self._now.examined_us + EXAMINE_US < time.time_ns() // 1000
+            wanted = not self._damage and (due or self._history.environment.doubtful)
+            if wanted and time.monotonic() >= not_before_s:
+                await self._examine_live()
+                not_before_s = time.monotonic() + PAUSE_S
+
+    async def _examine_live(self) -> None:
+        """Examine the whole file while it is in use, and store the result."""
+        begun = time.monotonic()
+        try:
+            found = await examine_whole(self._folder, live=True)
+            self._history.environment.doubtful = False
+            self._now.examined_us = time.time_ns() // 1000
+            if found.problem:
+                self._damage, self._doubtful = found.problem, True
+                _log.error("the history is damaged: %s", found.problem)
+            await self._history.append(_examined(found, begun).event())
+        except LightagentError as err:
+            _log.error("%s", err.message)
 
     async def _salvage_all(self) -> None:
         """Write the readable part of each store that was set aside to a file, unless that exists."""
@@ -263,6 +323,12 @@ class Recovery:
         except Stopped:
             return
         await self._history.append(_salvaged(path, target, done))
+
+
+def _examined(found: damage.Examined, begun: float) -> HistoryExamined:
+    duration_ms = round((time.monotonic() - begun) * 1000)
+    message = f"the file is damaged: {found.problem}" if found.problem else "every page is sound"
+    return HistoryExamined(message=message, seq=found.seq, problem=found.problem, duration_ms=duration_ms)
 
 
 def aside_sentence(path: Path) -> str:

@@ -40,6 +40,8 @@ class Now:
     """Whether the daemon takes no new work, because it stops."""
     journal: JournaldSink | None = None
     checkpoints: Checkpoints | None = None
+    examined_us: int = 0
+    """When the whole of the history's file was last examined, as far as is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

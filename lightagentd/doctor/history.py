@@ -55,7 +55,7 @@ def of_files(paths: Paths) -> list[Finding]:
 def of_running(history: History, limits: Limits) -> list[Finding]:
     """Check the content of the current store. Reads parts of it, so run it in a thread."""
     try:
-        return [_tail(history), _size(history, limits), _signed(history, limits)]
+        return [_tail(history), _size(history, limits), _signed(history, limits), _examined(history)]
     except LightagentError as err:
         return [wrong(GROUP, "history", err.message, err.suggestion or "lactl audit verify")]
 
@@ -96,3 +96,15 @@ def _signed(history: History, limits: Limits) -> Finding:
             GROUP, "checkpoint", f"{detail}; {history.head_seq - after[0].seq + 1} events are not", remedy
         )
     return ok(GROUP, "checkpoint", detail)
+
+
+def _examined(history: History) -> Finding:
+    """When every page of the file was last looked at, and the result."""
+    newest = history.queries.find_in_topic("daemon.history", lambda event: event.type == "examined")
+    if newest is None:
+        return ok(GROUP, "examined", "not yet: once a week, and after a run that did not stop in order")
+    days = max(0, time.time_ns() // 1000 - newest.time_us) // 86_400_000_000
+    if problem := (newest.data or {}).get("problem"):
+        remedy = "Restart the daemon, which moves it away: systemctl restart lightagentd"
+        return wrong(GROUP, "examined", f"the file is damaged: {problem}", remedy)
+    return ok(GROUP, "examined", f"every page was sound {days} days ago")

@@ -24,7 +24,7 @@ async def test_nothing_is_wrong_with_a_history_in_use(paths: Paths) -> None:
     async with scripted(paths, []) as test:
         found = [*of_files(paths), *of_running(test.daemon.history, Limits())]
     assert bad(found) == []
-    assert {one.name for one in found} == {"file", "set aside", "history", "size", "checkpoint"}
+    assert {one.name for one in found} == {"file", "set aside", "history", "size", "checkpoint", "examined"}
 
 
 async def test_a_history_that_was_set_aside_is_named_until_it_is_moved_away(paths: Paths) -> None:

@@ -59,6 +59,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
                 events=runtime.history.environment.entries(),
                 size_bytes=(runtime.paths.history / "data.mdb").stat().st_blocks * 512,
                 disk_low=runtime.history.disk_low,
+                examined_us=now.examined_us,
             ),
             workers=[
                 shown(

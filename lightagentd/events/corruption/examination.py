@@ -23,18 +23,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import lmdb
+
 from lightagentd.errors import StorageError
-from lightagentd.events.corruption.pages import Node, PageFile, Torn, Tree, Walk
+from lightagentd.events.corruption.pages import Meta, Node, PageFile, Torn, Tree, Walk
 from lightagentd.events.corruption.runs import known_event
 from lightagentd.events.model import GENESIS, Event, decode
-from lightagentd.events.store.layout import EVENTS, INDEXES, META, SCHEMA_VERSION, STATES
+from lightagentd.events.store.layout import (
+    EVENTS,
+    INDEXES,
+    META,
+    SCHEMA_VERSION,
+    STATES,
+    as_storage_error,
+)
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.renaming import sync_folder
 
 QUICK_S = 0.015
 """How long a start that follows a stop looks at what it need not look at."""
-CAREFUL_S = 1.0
-"""The same after a run that ended without a stop."""
 SET_ASIDE = "history.damaged-"
 EXPORT = ".jsonl"
 """What the file with the readable part of such a store ends with."""
@@ -66,7 +73,10 @@ def examine(folder: Path, *, seconds: float | None, known: bool = False) -> Exam
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
         with _opened(folder, known=known) as fd:
-            return Examined(whole=True) if fd is None else _look(PageFile(fd), deadline)
+            if fd is None:
+                return Examined(whole=True)
+            file = PageFile(fd)
+            return _look(file, file.meta(), deadline)
     except Torn as err:
         return Examined(problem=str(err))
     except OSError as err:
@@ -74,6 +84,30 @@ def examine(folder: Path, *, seconds: float | None, known: bool = False) -> Exam
             f"The history in {folder} cannot be read: {err.strerror}.",
             suggestion=_advice(err, folder),
         ) from err
+
+
+def examine_live(folder: Path) -> Examined:
+    """Examine the whole of a store that a daemon writes meanwhile, as it is at one moment: LMDB is given a
+    reader, so that no page of that moment is used again. For a process of its own, which a damaged file may
+    end. Raises StorageError.
+    """
+    try:
+        with (
+            lmdb.open(os.fspath(folder), readonly=True, create=False, readahead=False) as environment,
+            environment.begin() as txn,
+            _opened(folder, known=True) as fd,
+        ):
+            assert fd is not None
+            file = PageFile(fd)
+            metas = [meta for meta in file.any_meta() if meta.txn >= txn.id()]
+            if not metas:
+                raise Torn("its first pages do not lead to the newest events")
+            file.page_size = metas[0].page_size
+            return _look(file, metas[0], None)
+    except Torn as err:
+        return Examined(problem=str(err))
+    except (lmdb.Error, OSError) as err:
+        raise as_storage_error(folder, err) from err
 
 
 def _advice(err: OSError, folder: Path) -> str:
@@ -118,9 +152,8 @@ def _opened(folder: Path, *, known: bool) -> Iterator[int | None]:
         os.close(fd)
 
 
-def _look(file: PageFile, deadline: float | None) -> Examined:
+def _look(file: PageFile, meta: Meta, deadline: float | None) -> Examined:
     """Raises Torn, OSError."""
-    meta = file.meta()
     used_bytes = (meta.last_page + 1) * meta.page_size
     if file.size_bytes < used_bytes:
         raise Torn(f"it is truncated: {file.size_bytes} bytes of {used_bytes} are left")

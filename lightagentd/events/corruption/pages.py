@@ -19,6 +19,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _PAGE = struct.Struct("=QHHHH")
 """Number, pad, flags, lower, upper; of an overflow page the last two are the count of its pages."""
@@ -68,8 +69,7 @@ class Meta:
     main: Tree
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """An entry of a leaf. `value` is in the page; an overflow value has a page number and a size."""
 
     key: bytes

@@ -1,12 +1,13 @@
 """Records how the last runs of the daemon ended, in a small file beside the history.
 
-The history itself shows whether a run ended with a stop; this file shows it when the history is unreadable.
-It also counts short runs, since a damaged store may end them, and names the newest event known at the last
-start or stop.
+The file is the mark of a run that is alive: a stop in order takes it back. A start that finds it examines the
+whole store first, because a damaged page may have ended the run, and would end each one that reads it. The
+file also names the newest event known then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -21,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _MOST_EVENTS = 1 << 53
 _HASH = re.compile(r"[0-9a-f]{64}")
-STEADY_S = 60.0
-"""A run that lasted so long was not ended by what the start found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +29,7 @@ class Run:
     """The known facts about the last run."""
 
     stopped: bool = True
-    """Whether it ended with a stop; true when there was no run."""
-    short: int = 0
-    """How many runs, one after the other up to it, ended within STEADY_S and without a stop."""
+    """Whether it ended with a stop; false when nothing is known of it."""
     seq: int = 0
     hash: str = GENESIS
     """An event that was there."""
@@ -62,18 +59,16 @@ class Runs:
     def begin(self) -> Run:
         """Begin this run; returns the record of the last one."""
         self.last = self._read()
-        self._now = replace(self.last, stopped=False, short=self.last.short + 1)
+        self._now = replace(self.last, stopped=False)
         self._write()
+        if self._file.problem():  # a full disk; to have no file is the mark as well
+            with contextlib.suppress(OSError):
+                self._file.path.unlink()
         return self.last
 
     def forget(self) -> None:
         """Do not count this run: the store could not be opened, and was not changed."""
         self._now = self.last
-        self._write()
-
-    def steady(self, seq: int, head_hash: str) -> None:
-        """This run is no longer short."""
-        self._now = replace(self._now, short=0, seq=seq, hash=head_hash)
         self._write()
 
     def known(self, seq: int, head_hash: str) -> None:
@@ -90,15 +85,10 @@ class Runs:
         try:
             value = json.loads(self._file.path.read_bytes())
             seq, event_hash = known_event(value)
-            return Run(
-                stopped=value["stopped"] is True,
-                short=min(int(value["short"]), 1000),
-                seq=seq,
-                hash=event_hash,
-            )
+            return Run(stopped=value["stopped"] is True, seq=seq, hash=event_hash)
         except FileNotFoundError:
-            return Run()
-        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as err:
+            return Run(stopped=False)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as err:
             _log.warning("%s cannot be read: %s", self._file.path, err)
             return Run(stopped=False)
 

@@ -158,6 +158,8 @@ class Environment:
         """The schema's version as it is stored. Of version 1, when only read, `db` has no `by_field`."""
         self.full = False
         """Whether less than KEPT_BYTES are left, on the disk and in the file, as of the last `reserve`."""
+        self.doubtful = False
+        """Whether a read failed, so that the file should be examined."""
         self._data_file = path / "data.mdb"
         self._gate = threading.Lock()
         self.db: dict[str, Any] = {}
@@ -274,6 +276,7 @@ class Environment:
                 with self._begin() as txn:
                     yield txn
             except lmdb.Error as err:
+                self.doubtful = True
                 raise as_storage_error(self.path, err) from err
 
     def _begin(self) -> Any:

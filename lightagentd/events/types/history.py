@@ -154,6 +154,22 @@ class HistorySalvaged(Reported, topic="daemon.history", type="salvaged"):
     """How many entries of stored state are in it."""
 
 
+class HistoryExamined(Reported, topic="daemon.history", type="examined"):
+    """Every page of the store was looked at."""
+
+    priority = NOTICE
+    catalog = """lightagentd examined its history
+    Every page of the file was looked at: at a start after a run that did not stop in order, and once a week.
+    A damaged file is moved away by the next start.
+    > If it was damaged, restart the daemon: systemctl restart lightagentd. Look at the disk: journalctl -k"""
+    message: str
+    seq: int
+    """The newest event that was seen; 0 in a damaged file."""
+    problem: str
+    """What is damaged; empty for a sound file."""
+    duration_ms: int
+
+
 class StateTakenOut(Reported, topic="daemon.history", type="state_taken_out"):
     """A row of the stored state could not be read and was removed."""
 

@@ -11,24 +11,25 @@ from lightagentd.events.corruption.runs import Run, Runs
 HASH = "a" * 64
 
 
-def test_a_first_run_follows_a_stop(tmp_path: Path) -> None:
-    assert Runs(tmp_path / "last-run.json").begin() == Run(stopped=True, short=0)
-
-
-def test_runs_that_end_soon_are_counted_until_one_stays_or_stops(tmp_path: Path) -> None:
+def test_a_run_is_marked_until_it_stops(tmp_path: Path) -> None:
     path = tmp_path / "last-run.json"
-    Runs(path).begin()
-    assert [Runs(path).begin().short for _ in range(3)] == [1, 2, 3]
     runs = Runs(path)
-    runs.begin()
-    runs.steady(7, HASH)
-    assert Runs(path).begin() == Run(stopped=False, short=0, seq=7, hash=HASH)
-    runs = Runs(path)
-    assert runs.begin().short == 1
+    assert runs.begin() == Run(stopped=False)  # nothing is known
     runs.known(8, HASH)
+    assert Runs(path).begin() == Run(stopped=False, seq=8, hash=HASH)
     runs.stop(9, HASH)
-    assert Runs(path).begin() == Run(stopped=True, short=0, seq=9, hash=HASH)
+    assert Runs(path).begin() == Run(stopped=True, seq=9, hash=HASH)
+    assert Runs(path).begin() == Run(stopped=False, seq=9, hash=HASH)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_mark_that_cannot_be_written_is_a_file_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "last-run.json"
+    runs = Runs(path)
+    runs.stop(9, HASH)
+    (tmp_path / "last-run.new").mkdir()  # in the way, as a full disk is
+    assert Runs(path).begin() == Run(stopped=True, seq=9, hash=HASH)
+    assert Runs(path).begin() == Run(stopped=False)
 
 
 def test_a_run_that_opened_nothing_does_not_count(tmp_path: Path) -> None:
@@ -48,8 +49,8 @@ def test_a_run_that_opened_nothing_does_not_count(tmp_path: Path) -> None:
         "[]",
         "null",
         '{"stopped": true}',
-        '{"stopped": true, "short": 0, "seq": -1, "hash": "x"}',
-        f'{{"stopped": true, "short": 1e999, "seq": 1, "hash": "{HASH}"}}',
+        '{"stopped": true, "seq": -1, "hash": "x"}',
+        f'{{"stopped": true, "seq": 1e999, "hash": "{HASH}"}}',
         "[" * 100_000,
     ],
 )
@@ -61,6 +62,6 @@ def test_what_is_no_such_file_is_as_a_crash(tmp_path: Path, content: str) -> Non
 
 def test_a_folder_that_cannot_be_written_is_in_nobodys_way(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "nowhere" / "last-run.json")
-    assert runs.begin() == Run()
+    assert runs.begin() == Run(stopped=False)
     runs.stop(1, HASH)
     assert "which keeps how the last run ended, cannot be written (2 times)" in runs.problem()

@@ -172,7 +172,14 @@ def status(**changes: Any) -> dict[str, Any]:
             ),
             workers=[
                 api.WorkerStatus(
-                    agent="ops", effect="observe", backend="bwrap", enforced=True, pid=99, busy=False
+                    agent="ops",
+                    owner=0,
+                    effect="observe",
+                    unit="",
+                    backend="bwrap",
+                    enforced=True,
+                    pid=99,
+                    busy=False,
                 )
             ],
             problems=[],

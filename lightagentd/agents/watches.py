@@ -120,7 +120,8 @@ class Watches:
         self._policy = policy
         self.alive_us = 0
         """When the daemon was last known to run, before this start."""
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[tuple[str, int], Follower] = {}
+        """By agent and owner, who have a watcher of their own."""
         self._calls: OrderedDict[str, EventContext] = OrderedDict()
         """Who made the last calls to watchers."""
         self._closed = False
@@ -146,27 +147,28 @@ class Watches:
     def problems(self) -> list[str]:
         """The agents whose watches are not active now, as sentences."""
         return [
-            f"The watches of the agent {name} do not stand: {follower.problem}"
-            for name, follower in self._followers.items()
+            f"The watches of the agent {agent} for uid {owner} do not stand: {follower.problem}"
+            for (agent, owner), follower in self._followers.items()
             if follower.problem
         ]
 
-    def of(self, agent: str) -> list[WatchRecord]:
-        return [record for record in self.records.values() if record.agent == agent]
+    def of(self, agent: str, owner: int | None = None) -> list[WatchRecord]:
+        """The watches of an agent, or only those of one owner."""
+        own = [record for record in self.records.values() if record.agent == agent]
+        return [record for record in own if owner is None or record.owner == owner]
 
     def agent_started(self, agent: str) -> None:
         """Restore the watches that the agent had when the daemon stopped."""
-        if self.of(agent):
-            self._follow(agent)
+        for owner in {record.owner for record in self.of(agent)}:
+            self._follow(agent, owner)
 
     async def agent_stopped(self, agent: str) -> None:
         """End the watches of an agent, unless the whole daemon stops. Raises StorageError."""
         if self._closed:
             return
-        follower = self._followers.pop(agent, None)
-        if follower is not None:
-            await follower.end()
-        await self.pool.end_watcher(agent)
+        for key in [one for one in self._followers if one[0] == agent]:
+            await self._followers.pop(key).end()
+        await self.pool.end_watchers(agent)
         for record in self.of(agent):
             await self.ended(record, "the agent was stopped")
 
@@ -189,10 +191,10 @@ class Watches:
         stopped = record.event(WatchStopped, {"path": record.path, "reason": reason})
         await self.history.append(stopped, changes=(Change(state="watches", key=record.watch, value=None),))
 
-    def context_of(self, call_id: str, agent: str) -> EventContext | None:
-        """The context of a call, if this agent made it."""
+    def context_of(self, call_id: str, agent: str, owner: int) -> EventContext | None:
+        """The context of a call, if this agent made it for this owner."""
         found = self._calls.get(call_id)
-        return found if found is not None and found.agent == agent else None
+        return found if found is not None and (found.agent, found.owner) == (agent, owner) else None
 
     def may_watch(self, record: WatchRecord) -> bool:
         """Whether a lost watch may be restored: policy must allow it as a new one without asking."""
@@ -228,22 +230,22 @@ class Watches:
         )
         while len(self._calls) > _CALLS_KNOWN:
             self._calls.popitem(last=False)
-        self._follow(call.agent).keep_for(call.timeout_s + STEADY_S)
+        self._follow(call.agent, call.owner).keep_for(call.timeout_s + STEADY_S)
 
-    def _follow(self, agent: str) -> Follower:
-        follower = self._followers.get(agent)
+    def _follow(self, agent: str, owner: int) -> Follower:
+        follower = self._followers.get((agent, owner))
         if follower is None or follower.task.done():
-            follower = self._followers[agent] = Follower(agent, self)
+            follower = self._followers[agent, owner] = Follower(agent, owner, self)
         return follower
 
 
 class Follower:
-    """Follows the watcher of one agent in a task of its own, until it holds no watch; `Watches` owns it."""
+    """Follows an owner's watcher in a task of its own, until it holds no watch; `Watches` owns it."""
 
-    def __init__(self, agent: str, watches: Watches) -> None:
+    def __init__(self, agent: str, owner: int, watches: Watches) -> None:
         self.problem = ""
         """Why the watches do not stand just now."""
-        self._agent = agent
+        self._agent, self._owner = agent, owner
         self._watches = watches
         self._until = 0.0
         self._changed = asyncio.Event()
@@ -253,7 +255,7 @@ class Follower:
         """When the watcher was last known to be followed."""
         self._why = "the daemon was not running"
         self._unstored = 0
-        self.task = own_task(self._run(), name=f"watches-{agent}")
+        self.task = own_task(self._run(), name=f"watches-{agent}-{owner}")
 
     def keep_for(self, seconds: float) -> None:
         """Keep following for this long even without a watch: a call may be making one."""
@@ -274,7 +276,10 @@ class Follower:
     def _needed(self) -> bool:
         if self._ending:
             return False
-        return bool(self._watches.of(self._agent)) or time.monotonic() < self._until
+        return bool(self._own()) or time.monotonic() < self._until
+
+    def _own(self) -> list[WatchRecord]:
+        return self._watches.of(self._agent, self._owner)
 
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -312,7 +317,7 @@ class Follower:
             making = tasks.create_task(self._make_again())
             while self._needed and not self._outdated:
                 self._changed.clear()
-                left = None if self._watches.of(self._agent) else max(0.0, self._until - time.monotonic())
+                left = None if self._own() else max(0.0, self._until - time.monotonic())
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self._changed.wait()
@@ -320,7 +325,7 @@ class Follower:
             making.cancel()
 
     async def _listen(self) -> None:
-        async with contextlib.aclosing(self._watches.pool.follow(self._agent)) as events:
+        async with contextlib.aclosing(self._watches.pool.follow(self._agent, self._owner)) as events:
             async for event in events:
                 try:
                     await self._heard(event)
@@ -333,7 +338,7 @@ class Follower:
 
     async def _make_again(self) -> None:
         """Make the stored watches in the watcher; it keeps those that it has."""
-        for record in self._watches.of(self._agent):
+        for record in self._own():
             if not self._watches.may_watch(record):
                 await self._watches.ended(record, "policy does not allow it without a question any more")
                 continue
@@ -399,12 +404,12 @@ class Follower:
 
     def _record(self, data: Mapping[str, Any]) -> WatchRecord | None:
         record = self._watches.records.get(str(data["watch"]))
-        return record if record is not None and record.agent == self._agent else None
+        return record if record is not None and record in self._own() else None
 
     async def _started(self, data: dict[str, Any]) -> None:
         record = self._record(data)
         if record is None:
-            context = self._watches.context_of(str(data["call_id"]), self._agent)
+            context = self._watches.context_of(str(data["call_id"]), self._agent, self._owner)
             if context is None or str(data["watch"]) in self._watches.records:
                 _log.warning("the watcher of %s began a watch that no call asked for", self._agent)
                 return

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """One worker process. `enforced` says whether the kernel holds it to its effect."""
+    """One worker process. `enforced` says whether the kernel holds it to its effect. `unit` is its systemd
+    unit, or empty.
+    """
 
     agent: str
+    owner: int
     effect: str
+    unit: str
     backend: str
     enforced: bool
     pid: int

@@ -61,7 +61,8 @@ def _workers(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         (
             "worker",
-            f"{worker['agent']}/{worker['effect']}: {worker['backend']}, pid {worker['pid']}, "
+            f"{worker['agent']}/{worker['effect']} for uid {worker['owner']}: "
+            f"{worker['unit'] or worker['backend']}, pid {worker['pid']}, "
             f"{'busy' if worker['busy'] else 'idle'}{'' if worker['enforced'] else ', not enforced'}",
         )
         for worker in status["workers"]

@@ -185,7 +185,10 @@ class Worker(Section):
     idle_timeout_s: Seconds = 300.0
     """A worker that has had nothing to do for so long ends, unless it holds a watch."""
     max_per_effect: int = Field(default=4, ge=1, le=64)
-    """How many calls of one agent and effect run at once."""
+    """How many calls of one agent, owner and effect run at once."""
+    max_workers: int = Field(default=24, ge=4, le=28)
+    """How many workers there are at once. When another one is needed, the one that was idle longest ends.
+    One owner gets at most half of them; for root there are two more."""
     start_timeout_s: Seconds = 20.0
     """How long a worker may take until it answers."""
 

@@ -1,6 +1,6 @@
 """One cgroup for each call of a worker unit, so that a call's processes can be killed completely.
 
-    lightagent-observe@ops.service     made by systemd, and delegated (Delegate=yes)
+    lightagent-observe@07.service      made by systemd, and delegated (Delegate=yes)
         worker                         the worker itself (DelegateSubgroup=worker)
         call-call_0123456789abcdef     what one call has started; made and removed by the worker
 

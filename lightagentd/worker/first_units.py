@@ -13,7 +13,7 @@ from pathlib import Path
 
 USER = "lightagent"
 """The user that the workers' sockets belong to, and that the polkit rule is about."""
-FIRST = ("lightagent-observe@_describe.service", "lightagent-reach@_describe.service")
+FIRST = ("lightagent-observe@00.service", "lightagent-reach@01.service")
 """What the sandbox is proved in, and what describes the tools."""
 
 

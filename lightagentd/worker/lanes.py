@@ -1,4 +1,4 @@
-"""The pool's connections to its workers, in one lane for each agent and effect or place.
+"""The pool's connections to its workers, in one lane for each agent, owner, and effect or place.
 
 `pool` owns everything here; its callers pass a `Call` and get a `Checked`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker.sandbox import Backend
-from lightagentd.worker.source import Child
+from lightagentd.worker.source import Child, Whom
 
 SHARED_CONNECTIONS = 16
 """How many calls the one worker of a place runs at once."""
@@ -61,8 +61,7 @@ class Checked:
 class WorkerProcess:
     """A connection to a running worker, owned by the pool. The only worker of a place has several."""
 
-    agent: str
-    where: Effect | Place
+    whom: Whom
     child: Child
     connection: VarlinkConnection
     busy: bool = False
@@ -71,8 +70,25 @@ class WorkerProcess:
     idle_since: float = field(default_factory=time.monotonic)
 
     @property
+    def agent(self) -> str:
+        return self.whom.agent
+
+    @property
+    def where(self) -> Effect | Place:
+        return self.whom.where
+
+    @property
+    def owner(self) -> int:
+        return self.whom.owner
+
+    @property
     def backend(self) -> Backend:
         return self.child.backend
+
+    @property
+    def unit(self) -> str:
+        """The name of its systemd unit; empty where the daemon started it."""
+        return self.child.service
 
     @property
     def pid(self) -> int:
@@ -105,7 +121,7 @@ def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:
 
 
 class Lane:
-    """The workers of one agent and effect, or of a place, and the callers that wait for one."""
+    """The workers of one agent, owner and effect, or of a place, and the callers that wait for one."""
 
     def __init__(self, limit: int, *, shared: bool) -> None:
         self.free = asyncio.Semaphore(limit)
@@ -113,3 +129,8 @@ class Lane:
         self.shared = shared
         self.starting = asyncio.Lock()
         """Held while a shared worker is started, so that there is only one."""
+
+    def add(self, whom: Whom, child: Child, connection: VarlinkConnection) -> WorkerProcess:
+        """A new, busy connection to a worker."""
+        self.workers.append(WorkerProcess(whom=whom, child=child, connection=connection, busy=True))
+        return self.workers[-1]

@@ -21,11 +21,13 @@ from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import busdoor, places, sandbox
 from lightagentd.worker.local_bus import BusProxy
-from lightagentd.worker.source import Child, greeted
+from lightagentd.worker.source import Child, Whom, greeted
 
 
 class LocalChild:
     """A worker that the daemon started, and the path of its socket, which is removed with it."""
+
+    service = ""
 
     def __init__(self, held: sandbox.Child, path: Path, start_timeout_s: float) -> None:
         self.backend = held.backend
@@ -76,6 +78,8 @@ class LocalChild:
 class LocalWorkers:
     """Starts workers. Start with `start()`, end with `close()`."""
 
+    shares = False
+
     def __init__(self, settings: configuration.Worker, paths: Paths) -> None:
         self.backend = sandbox.Backend(name="none", enforced=False, reason="The pool is not started.")
         self.bus = BusProxy(paths.runtime / "bus")
@@ -108,11 +112,12 @@ class LocalWorkers:
     def holds_change(self, _agent: str) -> tuple[str, str]:
         return "the daemon's own user", ""
 
-    async def open(self, agent: str, where: Effect | Place) -> LocalChild:
+    async def open(self, whom: Whom) -> LocalChild:
         """Start a worker; it listens, but may not answer yet. Raises WorkerUnavailable."""
         path = self._paths.workers / f"{next(self._numbers)}.sock"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         skills = content_folders("skills", self._paths)
+        where = whom.where
         try:
             listener.bind(str(path))
             path.chmod(0o600)
@@ -125,7 +130,7 @@ class LocalWorkers:
                 tools=content_folders("tools", self._paths),
                 extra=skills,
                 bus=self.bus.path,
-                env=self._environment(agent, where, skills),
+                env=self._environment(whom.agent, where, skills),
             )
             held = await places.spawn(wanted)
         except BaseException as err:

@@ -47,11 +47,6 @@ NO_KEYS = (
 )
 
 
-def owner_of(agent: str, where: Effect | Place) -> str:
-    """The agent that owns the worker; empty for one that all agents share."""
-    return "" if where in MACHINE else agent
-
-
 def limits(backend: sandbox.Backend) -> tuple[str, ...]:
     """The promises that places started by the daemon do not keep, as sentences for `Backend.limits`."""
     if backend.name != "none":

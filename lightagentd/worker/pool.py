@@ -1,10 +1,12 @@
 """The daemon's side of the workers: starts them, calls them, streams from them, ends them.
 
-A `Pool` owns the workers of all agents. Each agent and effect has up to `max_per_effect` workers, and each
-runs one call at a time; more calls wait in a queue. A place that keeps state between calls (watches, keys)
-has one worker, with a connection for each concurrent call. A worker is started when a call needs it, and
-ended after an idle time. Cancelling a call closes its connection; the worker then kills the processes of the
-call. A worker that does not finish this in time is killed, with all that it runs.
+A `Pool` owns the workers of all agents. Each agent, effect and owner has workers of its own, so that the
+kernel keeps apart what different people do; up to `max_per_effect` calls run there at once, and more wait in
+a queue. A place that keeps state between calls (watches, keys) has one worker, with a connection for each
+concurrent call. A worker is started when a call needs it, and ended after an idle time, or when there are
+`max_workers` and another one is needed: the one that was idle longest goes. Cancelling a call closes its
+connection; the worker then kills the processes of the call. A worker that does not finish this in time is
+killed, with all that it runs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
@@ -24,7 +27,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.policy.panic import Panic
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
-from lightagentd.worker import first_units, places
+from lightagentd.worker import first_units
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
     OWN_PREVIEWS,
@@ -36,8 +39,9 @@ from lightagentd.worker.lanes import (
     distinct,
 )
 from lightagentd.worker.local import LocalWorkers, clear_folder
+from lightagentd.worker.lockdown import MACHINE
 from lightagentd.worker.sandbox import Backend
-from lightagentd.worker.source import Child, Source
+from lightagentd.worker.source import Child, Source, Whom
 from lightagentd.worker.units import UnitWorkers
 
 __all__ = ["Call", "Checked", "Pool", "WorkerProcess"]
@@ -46,6 +50,10 @@ _log = logging.getLogger(__name__)
 
 OVERTIME_S = 5.0
 """How much longer than a call's own time the daemon waits for the worker to end it."""
+ROOM_PATIENCE_S = 20.0
+"""How long a call waits while all workers are busy that there may be."""
+ROOT_RESERVE = 2
+"""How many workers beyond `max_workers` there may be for root's calls."""
 
 
 class Pool:
@@ -55,7 +63,11 @@ class Pool:
         self._settings = settings
         self._panic = panic or Panic()
         self._paths = paths
-        self._lanes: dict[tuple[str, Effect | Place], Lane] = {}
+        self._lanes: dict[Whom, Lane] = {}
+        self._starting: Counter[int] = Counter()
+        """By owner, the workers that are about to be in a lane."""
+        self._room = asyncio.Event()
+        """Set when a worker became idle or ended."""
         self.source: Source = LocalWorkers(settings, paths)
         """Where the workers come from."""
         self._reaper: asyncio.Task[None] | None = None
@@ -127,10 +139,9 @@ class Pool:
         await asyncio.gather(*(self._end(worker) for worker in self._connections() if worker.agent == agent))
         await self.source.end_agent(agent)
 
-    async def end_watcher(self, agent: str) -> None:
-        """End an agent's watcher and its watches as soon as no call runs in it."""
-        lane = self._lanes.get((agent, Place.WATCHER))
-        workers = [*lane.workers] if lane is not None else []
+    async def end_watchers(self, agent: str) -> None:
+        """End an agent's watchers and their watches as soon as no call runs in them."""
+        workers = [one for one in self._connections() if one.agent == agent and one.where is Place.WATCHER]
         for worker in workers:
             worker.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in workers if not worker.busy))
@@ -144,7 +155,7 @@ class Pool:
 
     async def describe(self) -> list[dict[str, Any]]:
         """A worker's description of the tools. Raises WorkerUnavailable."""
-        async with self._worker("", Effect.OBSERVE) as worker:
+        async with self._worker(Whom("", Effect.OBSERVE)) as worker:
             try:
                 reply = await worker.connection.call("org.lightagent1.Worker.Describe")
             except Unavailable as err:
@@ -177,7 +188,7 @@ class Pool:
         where: Effect | Place = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
         if preview and (tool, action) in OWN_PREVIEWS:
             where = effect
-        async with self._worker(agent, where) as worker:
+        async with self._worker(Whom.of(agent, where, owner)) as worker:
             try:
                 reply = await worker.connection.call(
                     "org.lightagent1.Worker.Check",
@@ -200,13 +211,13 @@ class Pool:
                 raise
         return Checked(**reply["checked"])
 
-    async def follow(self, agent: str) -> AsyncGenerator[dict[str, Any], None]:
-        """The events published by an agent's watcher, which stays alive as long as somebody follows.
+    async def follow(self, agent: str, owner: int) -> AsyncGenerator[dict[str, Any], None]:
+        """The events published by an owner's watcher, which stays alive as long as somebody follows.
 
         Yields `{kind: event, topic, type, data}` and `{kind: lost, count}`. Raises WorkerUnavailable when the
         watcher cannot be started, and when it is lost.
         """
-        async with self._worker(agent, Place.WATCHER) as worker:
+        async with self._worker(Whom.of(agent, Place.WATCHER, owner)) as worker:
             try:
                 async for reply in worker.connection.stream("org.lightagent1.Worker.Follow"):
                     yield reply["event"]
@@ -230,7 +241,7 @@ class Pool:
         where = call.place or call.effect
         if where is Place.INSPECT and not self.source.has("", Place.INSPECT):
             where = call.effect  # whose worker sees less, and says so
-        async with self._worker(call.agent, where) as worker:
+        async with self._worker(Whom.of(call.agent, where, call.owner)) as worker:
             ended = False
             try:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
@@ -268,15 +279,14 @@ class Pool:
                     await asyncio.shield(task)
 
     @contextlib.asynccontextmanager
-    async def _worker(self, agent: str, where: Effect | Place) -> AsyncGenerator[WorkerProcess, None]:
-        """A block with an idle or new worker of this agent and effect."""
-        agent = places.owner_of(agent, where)
-        shared = isinstance(where, Place)  # with units each is, and the limit is one of connections
-        limit = SHARED_CONNECTIONS if shared else self._settings.max_per_effect
-        lane = self._lanes.setdefault((agent, where), Lane(limit, shared=shared))
+    async def _worker(self, whom: Whom) -> AsyncGenerator[WorkerProcess, None]:
+        """A block with an idle or new worker that serves them."""
+        place = isinstance(whom.where, Place)
+        limit = SHARED_CONNECTIONS if place else self._settings.max_per_effect
+        lane = self._lanes.setdefault(whom, Lane(limit, shared=place or self.source.shares))
         async with lane.free:
             self._panic.check()
-            worker = await self._idle_worker(lane) or await self._open(lane, agent, where)
+            worker = await self._idle_worker(lane) or await self._open(lane, whom)
             worker.busy = True
             try:
                 yield worker
@@ -288,6 +298,7 @@ class Pool:
                     await self._end(worker)
                 else:
                     worker.busy = False
+                self._room.set()
 
     async def _idle_worker(self, lane: Lane) -> WorkerProcess | None:
         while worker := next((one for one in lane.workers if not one.busy), None):
@@ -296,34 +307,72 @@ class Pool:
             await self._end(worker)
         return None
 
-    async def _open(self, lane: Lane, agent: str, where: Effect | Place) -> WorkerProcess:
+    async def _open(self, lane: Lane, whom: Whom) -> WorkerProcess:
         """A connection to a new worker, or to the existing worker of a place or unit."""
         self._check_open()
-        if where is Effect.CHANGE and not self.has_change(agent):
+        if whom.where is Effect.CHANGE and not self.has_change(whom.agent):
             raise WorkerUnavailable(
-                f"The agent {agent} has no worker for change.",
-                suggestion=self.source.how_to_give_change(agent),
+                f"The agent {whom.agent} has no worker for change.",
+                suggestion=self.source.how_to_give_change(whom.agent),
             )
         if not lane.shared:
-            child, connection = await self._opened(agent, where)
-        else:
-            async with lane.starting:
-                running = next((one for one in lane.workers if one.running and not one.stale), None)
-                if running is None:
-                    child, connection = await self._opened(agent, where)
-                else:
-                    child, connection = running.child, await self._connect(running.child)
-        worker = WorkerProcess(agent=agent, where=where, child=child, connection=connection, busy=True)
-        lane.workers.append(worker)  # no pause since it was connected to, or `_end` could stop it meanwhile
-        return worker
+            return await self._opened(lane, whom)
+        async with lane.starting:
+            running = next((one for one in lane.workers if one.running and not one.stale), None)
+            if running is None:
+                return await self._opened(lane, whom)
+            return lane.add(whom, running.child, await self._connect(running.child))
 
-    async def _opened(self, agent: str, where: Effect | Place) -> tuple[Child, VarlinkConnection]:
-        child = await self.source.open(agent, where)
+    async def _opened(self, lane: Lane, whom: Whom) -> WorkerProcess:
+        await self._make_room(whom)
+        self._starting[whom.owner] += 1
         try:
-            return child, await self._connect(child)
-        except BaseException:
-            await child.discard(at_once=self._panic.on)
-            raise
+            child = await self.source.open(whom)
+            try:
+                # No pause after it is connected to, or `_end` could stop it meanwhile.
+                return lane.add(whom, child, await self._connect(child))
+            except BaseException:
+                if not any(one.child is child for one in self._connections()):
+                    await child.discard(at_once=self._panic.on)
+                raise
+        finally:
+            self._starting[whom.owner] -= 1
+
+    async def _make_room(self, whom: Whom) -> None:
+        """Wait until another worker may be started; of idle ones the oldest is ended for it.
+
+        Raises WorkerUnavailable when all are busy for too long.
+        """
+        if whom.where in MACHINE:
+            return
+        try:
+            async with asyncio.timeout(ROOM_PATIENCE_S):
+                while crowd := self._crowd(whom):
+                    self._room.clear()
+                    idle = [one for one in crowd if not one.busy]
+                    if idle:
+                        oldest = min(idle, key=lambda one: one.idle_since)
+                        same = [one for one in self._connections() if one.child is oldest.child]
+                        await asyncio.gather(*(self._end(one) for one in same if not one.busy))
+                    else:
+                        await self._room.wait()
+        except TimeoutError as err:
+            raise WorkerUnavailable(
+                f"All {len(crowd)} workers that there may be are busy.",
+                suggestion="An administrator can allow more: max_workers in [worker] of the configuration.",
+            ) from err
+
+    def _crowd(self, whom: Whom) -> list[WorkerProcess]:
+        """The workers that leave no room for another one; empty if there is room.
+
+        One owner gets at most half of them, and root gets some beyond the limit.
+        """
+        limit = self._settings.max_workers + (ROOT_RESERVE if whom.owner == 0 else 0)
+        counted = [one for one in self.workers() if one.where not in MACHINE]
+        own = [one for one in counted if one.owner == whom.owner]
+        if whom.owner and len(own) + self._starting[whom.owner] >= limit // 2:
+            return own
+        return counted if len(counted) + self._starting.total() >= limit else []
 
     async def _connect(self, child: Child) -> VarlinkConnection:
         """Connect and wait for the first answer. Raises WorkerUnavailable, Panicked."""
@@ -344,7 +393,7 @@ class Pool:
 
     async def _hang_up(self, worker: WorkerProcess, call_id: str) -> None:
         """Close the connection so that the worker cancels its call; kill a worker that does not finish."""
-        lane = self._lanes[worker.agent, worker.where]
+        lane = self._lanes[worker.whom]
         if worker not in lane.workers:
             return
         lane.workers.remove(worker)
@@ -356,7 +405,7 @@ class Pool:
                 await worker.connection.call("org.lightagent1.Worker.Settle", call_id=call_id)
         except (TimeoutError, Unavailable):
             for other in [one for one in self._connections() if one.child is worker.child]:
-                self._lanes[other.agent, other.where].workers.remove(other)  # it goes down with their calls
+                self._lanes[other.whom].workers.remove(other)  # it goes down with their calls
                 other.connection.close()
             worker.connection.close()
             await worker.child.end_hung()
@@ -366,16 +415,18 @@ class Pool:
         else:
             # A new object: whoever gave the call up still holds the old one, and has no say any more.
             lane.workers.append(replace(worker, busy=False, idle_since=time.monotonic()))
+            self._room.set()
 
     async def _end(self, worker: WorkerProcess) -> None:
         """Close a connection, and with the last one end its worker."""
-        lane = self._lanes.get((worker.agent, worker.where))
+        lane = self._lanes.get(worker.whom)
         if lane is not None and worker in lane.workers:
             lane.workers.remove(worker)
         worker.connection.close()
         async with worker.child.lock:
             if not any(one.child is worker.child for one in self._connections()):
                 await worker.child.end()
+        self._room.set()
 
     async def _end_idle(self) -> None:
         while True:

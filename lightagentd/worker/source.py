@@ -7,12 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
+from lightagentd.worker.lockdown import MACHINE
 from lightagentd.worker.sandbox import Backend
+
+
+@dataclass(frozen=True)
+class Whom:
+    """Whom a worker serves, and with what rights. Two that differ share no worker, except that a watcher is
+    the worker of observe where systemd runs them.
+    """
+
+    agent: str
+    """Empty where all agents share the worker, and in the worker that describes the tools."""
+    where: Effect | Place
+    owner: int = 0
+    """The uid of the person on whose behalf the agent works. A worker for change serves all of them."""
+
+    @classmethod
+    def of(cls, agent: str, where: Effect | Place, owner: int) -> Whom:
+        if where in MACHINE:
+            return cls("", where)
+        return cls(agent, where, 0 if where is Effect.CHANGE else owner)
 
 
 class Child(Protocol):
@@ -26,6 +47,10 @@ class Child(Protocol):
     @property
     def pid(self) -> int:
         """The process id of the worker or its keeper; 0 if unknown."""
+
+    @property
+    def service(self) -> str:
+        """The unit that it is; empty where the daemon started it."""
 
     def answers(self, connection: VarlinkConnection, /) -> bool:
         """Whether the worker can answer on this connection."""
@@ -47,6 +72,8 @@ class Source(Protocol):
     """Opens workers. `backend` is the sandbox of the workers of observe and reach."""
 
     backend: Backend
+    shares: bool
+    """Whether all calls for the same `Whom` go to one worker."""
 
     def has(self, agent: str, where: Effect | Place) -> bool:
         """Whether there can be such a worker: an administrator must enable CHANGE, and some machines have no
@@ -59,7 +86,7 @@ class Source(Protocol):
     def holds_change(self, agent: str, /) -> tuple[str, str]:
         """The name of the sandbox of a worker for change, and remarks about it."""
 
-    async def open(self, agent: str, where: Effect | Place) -> Child:
+    async def open(self, whom: Whom) -> Child:
         """A worker to connect to. Raises WorkerUnavailable."""
 
     async def end_agent(self, agent: str) -> None:

@@ -1,24 +1,25 @@
 """The daemon's side of the worker units, for workers that systemd starts and confines.
 
-Each agent and effect has a socket unit, such as `lightagent-observe@ops.socket`; a connection makes systemd
-start the service of that name. The daemon starts the sockets of observe and reach over D-Bus at an agent's
-first call (a polkit rule allows it); an administrator enables those of change. The daemon's own unit wants
-the units of the places that all agents share. The pool needs only the socket's path from `socket_of`:
-`UnitChild.connect` starts a missing unit.
-
-Instances are named after agents, whose names begin with a letter; the instance `_describe` serves no agent.
+A worker has a socket unit, such as `lightagent-observe@07.socket`; a connection makes systemd start the
+service of that name. In observe and reach there is one for each agent and owner. Its number says which user
+it runs as, and nobody else is that user meanwhile. The daemon takes a free number and starts the socket over
+D-Bus at the first call (a polkit rule allows it); it stops the socket, and with it the service, when the
+worker is idle. For change there is one for each agent, such as `lightagent-change@ops.socket`, which an
+administrator enables. The daemon's own unit wants the units of the places that all agents share. The pool
+needs only the socket's path from `socket_of`: `UnitChild.connect` starts a missing unit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import grp
 import logging
 import os
-import pwd
 import signal
 import stat
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,18 @@ from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
+from lightagentd.worker.lockdown import MACHINE
 from lightagentd.worker.sandbox import Backend
-from lightagentd.worker.source import Child, greeted
+from lightagentd.worker.source import Child, Whom, greeted
 
 _log = logging.getLogger(__name__)
 
 SOCKETS = Path("/run/lightagent-workers")
 """Root's, so that nobody can put a symbolic link where systemd sets the owner of a socket."""
-DESCRIBE = "_describe"
+DESCRIBING = {Effect.OBSERVE: "00", Effect.REACH: "01"}
+"""The workers that serve no agent: `first_units` has started them, and they describe the tools."""
+NUMBERS = tuple(f"{number:02}" for number in range(2, 32))
+"""Those of all other workers of observe and reach: the users of sysusers.d/lightagentd.conf."""
 STARTED = (Effect.OBSERVE, Effect.REACH)
 """The effects whose units the daemon may start. It may stop and kill the workers of all three."""
 JOB_TIMEOUT_S = 15.0
@@ -60,18 +65,17 @@ _SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freede
 _UNIT = "org.freedesktop.systemd1.Unit"
 
 
-def name_of(agent: str, where: Effect | Place, kind: str) -> str:
-    """The unit for an agent's calls; `kind` is `socket` or `service`. The watcher runs in observe."""
-    if where in (Place.KEYS, Place.INSPECT):
+def name_of(where: Effect | Place, instance: str, kind: str) -> str:
+    """The unit of a worker; `kind` is `socket` or `service`. The watcher runs in observe."""
+    if where in MACHINE:
         return f"lightagent-{where}.{kind}"
     effect = where if isinstance(where, Effect) else Effect.OBSERVE
-    return f"lightagent-{effect}@{agent or DESCRIBE}.{kind}"
+    return f"lightagent-{effect}@{instance}.{kind}"
 
 
-def socket_of(agent: str, where: Effect | Place) -> Path:
-    """The socket of that unit: `observe@ops.sock`, `keys.sock`."""
-    name = name_of(agent, where, "sock")
-    return SOCKETS / name.removeprefix("lightagent-")
+def socket_of(where: Effect | Place, instance: str = "") -> Path:
+    """The socket of that unit: `observe@07.sock`, `change@ops.sock`, `keys.sock`."""
+    return SOCKETS / name_of(where, instance, "sock").removeprefix("lightagent-")
 
 
 def there(path: Path) -> bool:
@@ -88,16 +92,28 @@ class UnitChild:
     Several lanes may share it.
     """
 
-    def __init__(self, units: UnitWorkers, agent: str, where: Effect | Place, backend: Backend) -> None:
+    def __init__(self, units: UnitWorkers, whom: Whom, backend: Backend) -> None:
         self._units = units
-        self._where = where
-        self.service = name_of(agent, where, "service")
-        self.socket = name_of(agent, where, "socket")
-        self.path = socket_of(agent, where)
+        self._where = whom.where
+        self.agent = whom.agent
+        self.instance = "" if self.startable else whom.agent
+        """A number in observe and reach, taken when it starts; the agent for change."""
         self.backend = backend
         self.lock = asyncio.Lock()
         self.outdated = False
         self._pid = 0
+
+    @property
+    def service(self) -> str:
+        return name_of(self._where, self.instance, "service")
+
+    @property
+    def socket(self) -> str:
+        return name_of(self._where, self.instance, "socket")
+
+    @property
+    def path(self) -> Path:
+        return socket_of(self._where, self.instance)
 
     @property
     def pid(self) -> int:
@@ -122,6 +138,8 @@ class UnitChild:
         timeout_s = self._units.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
+                if not self.instance and self.startable:
+                    await self._take_number()
                 if not there(self.path):
                     await self._start_socket()
                 try:
@@ -137,6 +155,20 @@ class UnitChild:
         if not self._pid or not Path("/proc", str(self._pid)).exists():
             self._pid = await main_pid(self.service)
         return connection
+
+    async def _take_number(self) -> None:
+        """Take a free number, and end a worker that still has it, such as one of an earlier daemon."""
+        if not self.agent and isinstance(self._where, Effect):
+            self.instance = DESCRIBING[self._where]
+            return
+        self.instance = self._units.free_number()
+        try:
+            for effect in STARTED:
+                if there(socket_of(effect, self.instance)):
+                    await self._units.job("StopUnit", name_of(effect, self.instance, "socket"))
+        except BaseException:
+            self.instance = ""
+            raise
 
     async def _start_socket(self) -> None:
         if self.startable:
@@ -155,7 +187,10 @@ class UnitChild:
         )
 
     async def discard(self, *, at_once: bool) -> None:
-        """Nothing to do: the unit stays."""
+        if at_once or not self.startable:
+            return  # `kill_all` has ended it, or the unit stays
+        async with self.lock:
+            await self._stop()
 
     async def end(self) -> None:
         """Stop the worker; the next connection starts it again.
@@ -169,7 +204,11 @@ class UnitChild:
         """Stop the worker; one that only an administrator may stop is asked to exit."""
         self.outdated = False
         try:
-            if self.stoppable:
+            if self.startable:
+                if self.instance:
+                    await self._units.job("StopUnit", self.socket)  # and the service, which requires it
+                self.instance, self._pid = "", 0
+            elif self.stoppable:
                 await self._units.job("StopUnit", self.service)
             elif there(self.path):
                 await self._ask_to_leave()
@@ -188,6 +227,9 @@ class UnitChild:
             await self._units.kill(self.service)
         except LightagentError as err:
             _log.warning("%s cannot be killed: %s", self.service, err)
+        if self.startable:
+            async with self.lock:
+                await self._stop()
 
     async def _ask_to_leave(self) -> None:
         try:
@@ -206,9 +248,11 @@ class UnitChild:
 class UnitWorkers:
     """The pool's view of worker units. Connects to the bus only for the length of a request."""
 
+    shares = True
+
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
-        self._children: dict[str, UnitChild] = {}
+        self._children: dict[Whom, UnitChild] = {}
         self.backend = _backend()
         self.leaving = False
         """The daemon is being stopped, and its units after it."""
@@ -230,30 +274,37 @@ class UnitWorkers:
                 if possible:
                     return f"A command of {effect} can {', '.join(possible)}."
             # That of observe is asked next what tools there are.
-            await self.child("", Effect.REACH).end()
+            await self.child(Whom("", Effect.REACH)).end()
         except LightagentError as err:
             return err.message
         return ""
 
-    def child(self, agent: str, where: Effect | Place) -> UnitChild:
-        """The worker for an agent's calls; one object for each unit."""
-        name = name_of(agent, where, "service")
-        if name not in self._children:
-            self._children[name] = UnitChild(self, agent, where, self.backend)
-        return self._children[name]
+    def child(self, whom: Whom) -> UnitChild:
+        """The worker that serves them; the watcher is that of observe."""
+        if whom.where is Place.WATCHER:
+            whom = replace(whom, where=Effect.OBSERVE)
+        return self._children.setdefault(whom, UnitChild(self, whom, self.backend))
 
-    async def open(self, agent: str, where: Effect | Place) -> UnitChild:
-        return self.child(agent, where)
+    def free_number(self) -> str:
+        """A number that no worker has. Raises WorkerUnavailable."""
+        taken = {child.instance for child in self._children.values()}
+        found = next((number for number in NUMBERS if number not in taken), "")
+        if not found:
+            raise WorkerUnavailable(f"All {len(NUMBERS)} users for workers are taken.")
+        return found
+
+    async def open(self, whom: Whom) -> UnitChild:
+        return self.child(whom)
 
     def has(self, agent: str, where: Effect | Place) -> bool:
-        return there(socket_of(agent, where))
+        return there(socket_of(where, agent))
 
     def how_to_give_change(self, agent: str) -> str:
-        enable = f"systemctl enable --now {name_of(agent, Effect.CHANGE, 'socket')}"
+        enable = f"systemctl enable --now {name_of(Effect.CHANGE, agent, 'socket')}"
         return f"An administrator can give it one: {enable}"
 
     def holds_change(self, agent: str) -> tuple[str, str]:
-        unit = name_of(agent, Effect.CHANGE, "service")
+        unit = name_of(Effect.CHANGE, agent, "service")
         return "systemd", f"It may do what {unit} leaves it: systemd-analyze security {unit}"
 
     @property
@@ -268,16 +319,12 @@ class UnitWorkers:
 
     async def end_agent(self, agent: str) -> None:
         """Stop an agent's sockets and services of observe and reach."""
-        for effect in STARTED:
-            child = self._children.pop(name_of(agent, effect, "service"), None)
-            if child is None:
-                continue
-            async with child.lock:
-                for unit in (child.socket, child.service):
-                    try:
-                        await self.job("StopUnit", unit)
-                    except LightagentError as err:
-                        _log.warning("%s cannot be stopped: %s", unit, err)
+        own = {whom: child for whom, child in self._children.items() if whom.agent == agent}
+        for whom, child in own.items():
+            if child.startable:
+                async with child.lock:
+                    await child.end()
+                self._children.pop(whom, None)
 
     async def end_unconnected(self, connected: Callable[[], Collection[Child]]) -> None:
         """End them even at a start: systemd restarts running workers before it restarts the daemon."""
@@ -289,9 +336,12 @@ class UnitWorkers:
         await asyncio.gather(*(self._end_unconnected(name, connected) for name in names))
 
     async def _end_unconnected(self, service: str, connected: Callable[[], Collection[Child]]) -> None:
-        child = self._children.get(service)
+        child = next((one for one in self._children.values() if one.service == service), None)
         async with child.lock if child is not None else contextlib.nullcontext():
             if service in {one.service for one in connected() if isinstance(one, UnitChild)}:
+                return
+            if child is not None:
+                await child.end()
                 return
             try:
                 await self.job("StopUnit", service)
@@ -311,6 +361,9 @@ class UnitWorkers:
         asking = asyncio.gather(*(child.end_hung() for child in places))
         killed = await self._kill_running()
         await asking
+        for child in self._children.values():
+            if child.startable:
+                child.instance = ""
         return killed
 
     async def _kill_running(self) -> tuple[int, list[str]]:
@@ -373,7 +426,9 @@ class UnitWorkers:
     async def _not_installed(self) -> Sequence[str]:
         found = []
         async with bus.connect("system") as system:
-            for name in (name_of("", effect, kind) for effect in STARTED for kind in ("socket", "service")):
+            kinds = ("socket", "service")
+            wanted = [name_of(effect, DESCRIBING[effect], kind) for effect in STARTED for kind in kinds]
+            for name in wanted:
                 [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [name])
                 if await _property(system, path, _UNIT, "LoadState") != "loaded":
                     found.append(name)
@@ -381,7 +436,7 @@ class UnitWorkers:
 
     async def _prove(self, effect: Effect) -> Sequence[str]:
         """The forbidden things that a command of that effect can do, tried in the agentless instance."""
-        child = self.child("", effect)
+        child = self.child(Whom("", effect))
         async with child.lock:
             connection = await child.connect()
             try:
@@ -406,7 +461,7 @@ def _can_ping() -> bool:
     """Whether the user of the reach workers may send echo requests without privileges (icmp(7))."""
     try:
         first, last = map(int, Path("/proc/sys/net/ipv4/ping_group_range").read_text().split())
-        return first <= pwd.getpwnam(f"{USER}-{Effect.REACH}").pw_gid <= last
+        return first <= grp.getgrnam(f"{USER}-{Effect.REACH}").gr_gid <= last
     except (OSError, KeyError, ValueError):
         return False
 

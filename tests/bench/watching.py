@@ -106,7 +106,7 @@ async def _measure(
 
 
 async def _follow(pool: Pool, published: list[dict[str, Any]]) -> None:
-    async with contextlib.aclosing(pool.follow("bench")) as events:
+    async with contextlib.aclosing(pool.follow("bench", 0)) as events:
         async for event in events:
             published.append(event)  # noqa: PERF401 - it is read while it grows
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from .machine import Machine
-from .product import lactl
+from .product import lactl, lactl_json
 
 
 def call(machine: Machine, tool: str, *, agent: str = "ops", **args: Any) -> dict[str, Any]:
@@ -23,6 +23,22 @@ def shell(machine: Machine, command: str, effect: str = "observe", *, agent: str
     end = call(machine, "bash.exec", agent=agent, command=command, effect=effect)
     assert end["type"] == "tool_result", end
     return str(end["text"])
+
+
+def worker_unit(machine: Machine, effect: str = "observe", agent: str = "ops") -> str:
+    """The service that an agent's shell commands of root run in; a first one has been run."""
+    shell(machine, "true", effect, agent=agent)
+    [unit] = [
+        str(worker["unit"])
+        for worker in lactl_json(machine, "status")["workers"]
+        if (worker["agent"], worker["effect"], worker["owner"]) == (agent, effect, 0)
+    ]
+    return unit
+
+
+def bus_unit(worker: str) -> str:
+    """The filter between a worker and the bus."""
+    return f"lightagent-bus@{worker.partition('@')[2]}"
 
 
 def main_pid(machine: Machine, unit: str) -> int:

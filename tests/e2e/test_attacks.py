@@ -47,7 +47,7 @@ def playing(service: Machine) -> Iterator[Playing]:
     service.run(["chown", "lightagent", f"{STATE}/secret"])
     enter = ["nsenter", f"--target={service.leader}", *ENTER, "--"]
     env = {"PATH": SYSTEM_PATH, "PYTHONPATH": CODE, "LANG": "C.UTF-8", "HOME": "/root"}
-    users = ["lightagent-observe", "lightagent-reach"]
+    users = ["lightagent-w02", "lightagent-w03"]
     with Playing(users, [CONFIG], enter=enter, python="/usr/bin/python3", env=env) as stage:
         for name, effects in AGENTS.items():
             service.run(["mkdir", "-p", f"{CONFIG}/agent/{name}"])

@@ -14,7 +14,7 @@ from .product import eventually
 
 pytestmark = pytest.mark.e2e
 
-USERS = ("lightagent-observe", "lightagent-reach", "lightagent-inspect", "lightagent-keys")
+USERS = ("lightagent-w07", "lightagent-inspect", "lightagent-keys")
 CLOSED = ("org.freedesktop.resolve1", "org.lightagent1")
 OPEN = "org.example.E2E"
 NAMES = (CLOSED[0], OPEN)

@@ -100,7 +100,7 @@ def test_it_is_its_own_user_with_two_capabilities_and_a_filter(inspect: Machine)
 
 
 def test_only_the_daemon_reaches_it(inspect: Machine) -> None:
-    for user in ("lightagent", "lightagent-observe", "lightagent-reach", "nobody"):
+    for user in ("lightagent", "lightagent-w02", "lightagent-w07", "nobody"):
         writable = inspect.run(["test", "-w", PATH], user=user, check=False).status == 0
         assert writable == (user == "lightagent")
     command = json.dumps({"command": f"ls {PATH}; kill -9 {main_pid(inspect)}; true", "effect": "observe"})

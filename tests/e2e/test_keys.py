@@ -78,7 +78,7 @@ def test_the_store_is_closed_to_all_but_its_user(keys: Machine) -> None:
     found = keys.run(["find", f"{STORE}/", "-printf", "%U %m %y\n"]).stdout.split("\n")
     uid = keys.run(["id", "-u", "lightagent-keys"]).stdout.strip()
     assert {line for line in found if line} == {f"{uid} 700 d", f"{uid} 600 f"}
-    for user in ("lightagent", "lightagent-observe", "lightagent-reach", "nobody"):
+    for user in ("lightagent", "lightagent-w02", "lightagent-w07", "nobody"):
         assert keys.run(["cat", f"{STORE}/master.key"], user=user, check=False).status != 0
         connected = keys.run(["test", "-w", PATH], user=user, check=False).status == 0
         assert connected == (user == "lightagent")

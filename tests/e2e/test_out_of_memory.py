@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from .calls import call, main_pid, shell
+from .calls import call, main_pid, shell, worker_unit
 from .cgroup import cgroup_root, pids_below
 from .machine import Machine
 from .product import UNIT, eventually, lactl
 
 pytestmark = pytest.mark.e2e
 
-WORKER = "lightagent-observe@ops.service"
 LIMIT_BYTES = 256 << 20
 _HOG = "python3 -c 'held = [bytearray(16 << 20) for _ in range(64)]; print(len(held))'"
 
@@ -55,16 +54,16 @@ def memory_cgroup() -> Iterator[Path]:
 
 
 def test_a_worker_that_is_out_of_memory_takes_nothing_down_with_it(service: Machine) -> None:
-    shell(service, "true")
+    worker = worker_unit(service)
     daemon = main_pid(service, UNIT)
-    [folder] = (service.cgroup / "payload").rglob(WORKER)
+    [folder] = (service.cgroup / "payload").rglob(worker)
     with memory_cgroup() as group:
         for pid in pids_below(folder):
             (group / "cgroup.procs").write_text(str(pid))
         end = call(service, "bash.exec", command=_HOG, effect="observe")
         assert end["text"] == "ended by SIGKILL (as the kernel does when memory runs out)\n"
         eventually(lambda: "64" in shell(service, "echo 64"), "the next call works")
-        service.run(["systemctl", "stop", WORKER])
+        service.run(["systemctl", "stop", worker])
     assert main_pid(service, UNIT) == daemon
     assert shell(service, "echo again").strip().endswith("again")
     assert lactl(service, "audit", "verify").status == 0

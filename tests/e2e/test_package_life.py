@@ -27,7 +27,7 @@ from .product import (
 
 pytestmark = pytest.mark.e2e
 
-USERS = ("lightagent", "lightagent-observe", "lightagent-reach", "lightagent-inspect", "lightagent-keys")
+USERS = ("lightagent", "lightagent-w00", "lightagent-w31", "lightagent-inspect", "lightagent-keys")
 CONFIG = "/etc/lightagentd/lightagentd.toml"
 ADMINS_AGENT = "/etc/lightagentd/agent/scout/AGENT.md"
 NEXT_VERSION = "0.1.1"
@@ -228,7 +228,7 @@ def test_folders_belong_to_whom_they_should(fresh: Machine) -> None:
         CONFIG: "644 root root",
         "/run/lightagentd": "755 lightagent lightagent",
         "/run/lightagent-workers": "755 root root",
-        "/run/lightagent-bus/observe": "755 lightagent-observe lightagent-observe",
+        "/run/lightagent-bus": "755 root root",
     }
     seen = fresh.run(["stat", "-c", "%n %a %U %G", *expected]).stdout.splitlines()
     assert seen == [f"{path} {mode}" for path, mode in expected.items()]
@@ -243,7 +243,7 @@ def test_keys_are_for_the_daemon_and_not_for_the_people_of_its_group(fresh: Mach
     fresh.run(["useradd", "--groups", "lightagent", "e2e-member"])
     try:
         assert fresh.run(["cat", key], user="lightagent").stdout == "secret\n"
-        for user in ("e2e-member", "lightagent-observe", "lightagent-keys"):
+        for user in ("e2e-member", "lightagent-w07", "lightagent-keys"):
             assert fresh.run(["cat", key], user=user, check=False).stdout == ""
     finally:
         fresh.run(["userdel", "e2e-member"])
@@ -253,7 +253,7 @@ def test_keys_are_for_the_daemon_and_not_for_the_people_of_its_group(fresh: Mach
 @pytest.mark.usefixtures("installed")
 def test_bus_policy_and_sysctl_apply_at_once(fresh: Machine) -> None:
     ask = ["busctl", "--no-pager", "call", "org.lightagent1", "/", "org.example.E2E", "Ask"]
-    refused = fresh.run(ask, user="lightagent-observe", check=False)
+    refused = fresh.run(ask, user="lightagent-w07", check=False)
     assert "Access denied" in refused.stderr, refused.explain()
     assert fresh.run(["cat", "/proc/sys/net/ipv4/ping_group_range"]).stdout.split() == ["0", "2147483647"]
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from lightagentd.worker import first_units
+
+from .calls import bus_unit, worker_unit
 from .cgroup import pids_below
 from .machine import Completed, Machine
 from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
@@ -72,18 +75,19 @@ def test_first_workers_begin_while_the_daemon_still_starts(service: Machine) -> 
     def at_us(unit: str, name: str) -> int:
         return int(service.run(["systemctl", "show", "--value", f"--property={name}", unit]).stdout)
 
-    entries = service.run(["journalctl", "--output=json", "-n1", "LIGHTAGENT_TYPE=starting"]).stdout
-    told_us = int(json.loads(entries)["__MONOTONIC_TIMESTAMP"])
+    def last_us(*match: str) -> int:
+        entry = service.run(["journalctl", "--output=json", "-n1", *match]).stdout
+        return int(json.loads(entry)["__MONOTONIC_TIMESTAMP"])
+
+    told_us = last_us("LIGHTAGENT_TYPE=starting")
     started_us = at_us(UNIT, "ExecMainStartTimestampMonotonic")
-    begun_us = [
-        at_us(f"lightagent-{one}@_describe.service", "ConditionTimestampMonotonic") for one in EFFECTS
-    ]
+    begun_us = [last_us(f"UNIT={unit}", "JOB_TYPE=start", "--grep=^Starting") for unit in first_units.FIRST]
     # To import the daemon takes a multiple of what it takes to ask for these.
     assert all(started_us < one < (started_us + told_us) / 2 for one in begun_us)
 
 
 def test_bus_filter_says_itself_that_it_listens(service: Machine) -> None:
-    unit = "lightagent-bus@observe.service"
+    unit = bus_unit(worker_unit(service))
     shown = service.run(["systemctl", "show", "--property=Type,ActiveState,MainPID", unit]).stdout
     fields = dict(line.split("=", 1) for line in shown.splitlines())
     assert (fields["Type"], fields["ActiveState"]) == ("notify", "active")

@@ -117,7 +117,7 @@ def test_journalctl_explains_each_kind_of_entry(service: Machine) -> None:
 
 def test_journald_drops_nothing_of_the_daemon_for_being_much(service: Machine) -> None:
     assert show(service, "LogRateLimitIntervalUSec") == {"LogRateLimitIntervalUSec": "0"}
-    worker = service.run(["systemctl", "show", "-P", "LogRateLimitIntervalUSec", "lightagent-observe@ops"])
+    worker = service.run(["systemctl", "show", "-P", "LogRateLimitIntervalUSec", "lightagent-observe@07"])
     default = service.run(["systemctl", "show", "-P", "LogRateLimitIntervalUSec", "dbus"])
     assert worker.stdout == default.stdout
 

@@ -201,3 +201,44 @@ def test_an_administrator_sees_both(service: Machine, hers: Theirs) -> None:
     lactl_json_lines(service, "prompt", "ops", "check memory")
     owners = {one["owner"] for one in lactl_json(service, "sessions", "list")}
     assert {0, service.account("carol").pw_uid} <= owners
+
+
+PLANTED = """trap 'rm -f "$HOME/../left"' EXIT
+echo 'echo hijacked' > "$HOME/../left"; echo private > "$HOME/file"; chmod 0700 "$HOME"
+SECRET=private sleep 1234569
+"""
+LOOKED = """pid=$(pgrep -fx 'sleep 1234569') && echo 'sees the process'
+cat "$HOME"/../left "$HOME"/../*/file /proc/$pid/environ 2>/dev/null && echo 'read it'
+for one in "$HOME"/../*; do test "$one" = "$HOME/../${HOME##*/}" || echo "found $one"; done
+kill -9 $pid 2>/dev/null && echo 'killed it'
+for ((i = 0; i < 300; i++)); do sleep 300 & done 2>/dev/null; echo "started $i"
+"""
+"""What one who shares a worker with another could do to them."""
+
+
+@pytest.mark.parametrize("effect", ["observe", "reach"])
+def test_users_of_one_agent_share_no_worker(service: Machine, effect: str) -> None:
+    args = json.dumps({"command": PLANTED, "effect": effect})
+    carols = ["systemd-run", f"--unit=e2e-{effect}", "--collect", "--property=User=carol"]
+    service.run([*carols, "lactl", "tools", "call", "ops", "bash.exec", "--args", args])
+    running = ["pgrep", "-fx", "sleep 1234569"]
+    eventually(lambda: service.run(running, check=False).stdout, "carol's command runs")
+    try:
+        looked = json.dumps({"command": LOOKED, "effect": effect})
+        done = as_dave(service, "tools", "call", "ops", "bash.exec", "--args", looked)
+        said = "".join(str(json.loads(line).get("text", "")) for line in done.stdout.splitlines())
+        assert "sees the process" in said, done.explain()
+        assert "started 300" in said
+        assert [
+            word for word in ("read it", "found", "killed it", "hijacked", "private") if word in said
+        ] == []
+        assert service.run(running).stdout, "it runs still"
+        workers = lactl_json(service, "status")["workers"]
+        units = {one["owner"]: one["unit"] for one in workers if one["effect"] == effect}
+        users = [
+            service.run(["systemctl", "show", "-P", "User", units[service.account(name).pw_uid]]).stdout
+            for name in ("carol", "dave")
+        ]
+        assert len(set(users)) == 2
+    finally:
+        service.run(["systemctl", "stop", f"e2e-{effect}.service"], check=False)

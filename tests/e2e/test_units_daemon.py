@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .calls import main_pid, shell
+from .calls import main_pid, shell, worker_unit
 from .dropins import edited, in_background, let_it_end, slow_report
 from .machine import Machine
 from .product import UNIT, eventually, lactl, lactl_json, show, start_service
@@ -179,8 +179,8 @@ def test_reload_under_load_loses_no_turn(service: Machine) -> None:
 
 def test_worker_that_is_older_than_the_daemon_is_ended_by_a_reload(service: Machine) -> None:
     """systemd starts a running worker again with the daemon, and before it: it has the files of that time."""
-    worker = "lightagent-observe@ops.service"
-    shell(service, "true")
+    worker = worker_unit(service)
+    service.run(["systemctl", "start", worker])
     service.run(["systemctl", "restart", UNIT])
     pid = main_pid(service, worker)
     assert pid
@@ -208,16 +208,16 @@ def test_status_tells_what_is_wrong_and_when_it_is_right_again(service: Machine)
 
 def test_observe_worker_that_was_narrowed_reads_less(service: Machine) -> None:
     service.write("/srv/e2e-secret/file", "seen\n")
-    unit = "lightagent-observe@ops.service"
+    unit = "lightagent-observe@.service"
     assert shell(service, "cat /srv/e2e-secret/file") == "seen\n"
     with edited(service, unit, "[Service]\nInaccessiblePaths=/srv/e2e-secret\nProtectHome=yes\n"):
-        service.run(["systemctl", "stop", unit])
+        service.run(["systemctl", "stop", worker_unit(service)])
         assert "seen" not in shell(service, "cat /srv/e2e-secret/file || echo not seen here | tr e E")
         assert shell(service, "ls /home /root 2>&1 | wc -l; df / > /dev/null && echo works").endswith(
             "works\n"
         )
         assert lactl_json(service, "status")["sandbox"] == "systemd"
-    service.run(["systemctl", "stop", unit])
+    service.run(["systemctl", "stop", worker_unit(service)])
     assert shell(service, "cat /srv/e2e-secret/file") == "seen\n"
     service.run(["rm", "-r", "/srv/e2e-secret"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .calls import call, main_pid, shell
+from .calls import bus_unit, call, main_pid, shell, worker_unit
 from .cgroup import pids_below
 from .machine import Machine
 from .product import UNIT, eventually, lactl_json
@@ -19,8 +19,8 @@ from .product import UNIT, eventually, lactl_json
 pytestmark = pytest.mark.e2e
 
 EFFECTS = ("observe", "reach")
-TREE = r"payload/system.slice/system-lightagent\x2dobserve.slice/lightagent-observe@ops.service"
-"""The cgroup of the unit, below that of the machine."""
+TREE = r"payload/system.slice/system-lightagent\x2dobserve.slice"
+"""The cgroup above those of the units, below that of the machine."""
 
 
 def worked(machine: Machine, command: str, effect: str = "observe") -> bool:
@@ -216,11 +216,11 @@ SECRETS = (
 
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_secrets_cannot_be_read(service: Machine, effect: str) -> None:
-    shell(service, "true", effect)
+    worker = worker_unit(service, effect)
     pids = {
         "daemon": main_pid(service, UNIT),
-        "worker": main_pid(service, f"lightagent-{effect}@ops.service"),
-        "proxy": main_pid(service, f"lightagent-bus@{effect}.service"),
+        "worker": main_pid(service, worker),
+        "proxy": main_pid(service, bus_unit(worker)),
     }
     assert 0 not in pids.values()
     paths = [path.format_map(pids) for path in SECRETS]
@@ -238,8 +238,8 @@ def test_secrets_cannot_be_read(service: Machine, effect: str) -> None:
 
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_others_cannot_be_signalled_traced_or_slowed_down(service: Machine, effect: str) -> None:
-    shell(service, "true", effect)
-    units = (UNIT, f"lightagent-{effect}@ops.service", f"lightagent-bus@{effect}.service")
+    worker = worker_unit(service, effect)
+    units = (UNIT, worker, bus_unit(worker))
     before = [main_pid(service, unit) for unit in units]
     commands = [f"kill -0 {pid}" for pid in before] + [f"renice -n 19 -p {pid}" for pid in before]
     trace = "import ctypes, os; raise SystemExit(ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) != 0)"
@@ -293,7 +293,7 @@ def test_what_a_call_leaves_behind_ends_with_it(service: Machine, number: int) -
 
 
 def test_fork_bomb_ends_with_its_call_and_the_daemon_answers_meanwhile(service: Machine) -> None:
-    worker_tree = service.cgroup / TREE
+    worker_tree = service.cgroup / TREE / worker_unit(service)
     args = json.dumps(
         {"command": "bomb() { bomb | bomb & }; bomb; sleep 60", "effect": "observe", "timeout_s": 6}
     )
@@ -313,9 +313,8 @@ def test_endless_output_ends_with_its_call(service: Machine) -> None:
 
 def test_memory_that_runs_out_in_a_worker_leaves_the_daemon_answering(service: Machine) -> None:
     """The worker is put into a memory cgroup of the host, since MemoryMax= has no effect in the machine."""
-    shell(service, "true")
     pid = main_pid(service, UNIT)
-    with _memory_limit(service.cgroup / TREE / "worker", 192 << 20):
+    with _memory_limit(service.cgroup / TREE / worker_unit(service) / "worker", 192 << 20):
         eat = "python3 -c 'held = [bytearray(1 << 20) for _ in range(1024)]; print(len(held))'"
         assert "1024" not in shell(service, eat).split()
         assert lactl_json(service, "status")["state"] == "running"

@@ -45,7 +45,9 @@ def local(pool: Pool) -> LocalWorkers:
     return pool.source
 
 
-def a_call(tool: str, action: str, *, effect: Effect, agent: str, timeout_s: float, **args: Any) -> Call:
+def a_call(
+    tool: str, action: str, *, effect: Effect, agent: str, timeout_s: float, owner: int = 0, **args: Any
+) -> Call:
     return Call(
         call_id=f"call_{uuid.uuid4().hex[:16]}",
         tool=tool,
@@ -55,6 +57,7 @@ def a_call(tool: str, action: str, *, effect: Effect, agent: str, timeout_s: flo
         session="ses_0123456789abcdef",
         effect=effect,
         timeout_s=timeout_s,
+        owner=owner,
     )
 
 
@@ -67,10 +70,11 @@ async def events(
     effect: Effect = Effect.OBSERVE,
     agent: str = "ops",
     timeout_s: float = 30.0,
+    owner: int = 0,
     **args: Any,
 ) -> list[dict[str, Any]]:
     """Everything that one call gives back; the last one is its result."""
-    call = a_call(tool, action, effect=effect, agent=agent, timeout_s=timeout_s, **args)
+    call = a_call(tool, action, effect=effect, agent=agent, timeout_s=timeout_s, owner=owner, **args)
     return [event async for event in pool.call(call)]
 
 

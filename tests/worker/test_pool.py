@@ -23,6 +23,7 @@ from lightagentd.tool import Effect, Place
 from lightagentd.worker import pool as pool_module
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
+from lightagentd.worker.source import Whom
 from tests.worker import running
 from tests.worker.running import a_call, events, local, marked, marker, shell, until, wait_until
 
@@ -70,6 +71,49 @@ async def test_agents_and_effects_do_not_share_a_worker(own_pool: Pool) -> None:
     assert len(own_pool.workers()) == 4
     await own_pool.end_agent("dev")
     assert {one.agent for one in own_pool.workers()} == {"ops"}
+
+
+async def test_owners_do_not_share_a_worker(own_pool: Pool) -> None:
+    for owner in (1000, 1001):
+        (result,) = await events(own_pool, "probe", "noop", owner=owner)
+        assert result["metadata"]["calls"] == 1
+        await own_pool.check("ops", Effect.OBSERVE, "probe", "noop", {}, owner=owner)
+    assert sorted(one.owner for one in own_pool.workers()) == [1000, 1001]
+
+
+async def test_another_worker_takes_the_place_of_the_one_that_was_idle_longest(own_paths: Paths) -> None:
+    pool = Pool(configuration.Worker(max_workers=4), own_paths)
+    await pool.start()
+    try:
+        for owner in (1, 2, 3, 4, 1, 5):
+            await events(pool, "probe", "noop", owner=owner)
+        assert {one.owner for one in pool.workers()} == {1, 3, 4, 5}
+        await events(pool, "probe", "noop", owner=0)
+        assert {one.owner for one in pool.workers()} == {0, 1, 3, 4, 5}, "root's is not one of the four"
+    finally:
+        await pool.close()
+
+
+async def test_one_owner_gets_half_of_the_workers_and_root_some_that_are_left_to_it(
+    own_paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "ROOM_PATIENCE_S", 0.2)
+    pool = Pool(configuration.Worker(max_workers=4), own_paths)
+    await pool.start()
+    try:
+        async with contextlib.AsyncExitStack() as held:
+            for whom in (Whom("a", Effect.OBSERVE, 7), Whom("b", Effect.OBSERVE, 7)):
+                await held.enter_async_context(pool._worker(whom))
+            with pytest.raises(WorkerUnavailable, match="busy"):
+                await events(pool, "probe", "noop", agent="c", owner=7)
+            for whom in (Whom("a", Effect.OBSERVE, 8), Whom("b", Effect.OBSERVE, 8)):
+                await held.enter_async_context(pool._worker(whom))
+            with pytest.raises(WorkerUnavailable, match="busy"):
+                await events(pool, "probe", "noop", owner=9)
+            await events(pool, "probe", "noop", owner=0)
+        await events(pool, "probe", "noop", owner=9)
+    finally:
+        await pool.close()
 
 
 async def test_calls_beyond_the_limit_wait_in_line(own_paths: Paths) -> None:
@@ -175,12 +219,10 @@ def _worker_pid(mark: str) -> int:
 
 
 async def test_calls_share_the_new_worker_of_a_place_while_an_old_one_is_busy(own_pool: Pool) -> None:
-    async with own_pool._worker("ops", Place.WATCHER) as old:
-        await own_pool.end_watcher("ops")
-        async with (
-            own_pool._worker("ops", Place.WATCHER) as second,
-            own_pool._worker("ops", Place.WATCHER) as third,
-        ):
+    watcher = Whom("ops", Place.WATCHER, 1000)
+    async with own_pool._worker(watcher) as old:
+        await own_pool.end_watchers("ops")
+        async with own_pool._worker(watcher) as second, own_pool._worker(watcher) as third:
             assert second.child is third.child is not old.child
     assert len(own_pool.workers()) == 1
 

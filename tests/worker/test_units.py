@@ -11,6 +11,7 @@ from lightagentd.config import configuration
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import first_units, sandbox, units
+from lightagentd.worker import pool as pool_module
 from lightagentd.worker.pool import Pool
 from tests.worker import running
 
@@ -30,7 +31,7 @@ def test_run_is_the_same_allow_list_as_in_bwrap(effect: str) -> None:
     unit = f"lightagent-{effect}@.service"
     bound = [value.removeprefix("-") for value in lines(unit, "BindReadOnlyPaths")]
     allowed = sandbox.RUN_ALLOWED + (sandbox.RUN_ALLOWED_REACH if effect == "reach" else ())
-    assert bound == [f"/run/lightagent-bus/{effect}:/run/dbus", *allowed]
+    assert bound == ["/run/lightagent-bus/%i:/run/dbus", *allowed]
     assert lines(unit, "TemporaryFileSystem")[0].startswith("/run:ro")
     assert any(value.startswith(f"{sandbox.SCRATCH}:rw") for value in lines(unit, "TemporaryFileSystem"))
 
@@ -50,8 +51,20 @@ def test_observe_and_reach_differ_in_the_network_alone() -> None:
         }
         for at, (own, other) in enumerate([files, files[::-1]])
     ]
-    assert kinds[0] <= {"Description", "RestrictAddressFamilies", "CapabilityBoundingSet", "IPAddressDeny"}
-    reach = {"Description", "RestrictAddressFamilies", "CapabilityBoundingSet", "AmbientCapabilities"}
+    assert kinds[0] <= {
+        "Description",
+        "Conflicts",
+        "RestrictAddressFamilies",
+        "CapabilityBoundingSet",
+        "IPAddressDeny",
+    }
+    reach = {
+        "Description",
+        "Conflicts",
+        "RestrictAddressFamilies",
+        "CapabilityBoundingSet",
+        "AmbientCapabilities",
+    }
     assert kinds[1] <= reach | {"BindReadOnlyPaths"}
 
 
@@ -62,7 +75,7 @@ def test_every_worker_has_cgroups_for_its_calls_and_ends_with_the_daemon(effect:
     for unit in (service, socket):
         assert lines(unit, "PartOf") == ["lightagentd.service"]
         assert lines(unit, "Before") == ["lightagentd.service"]  # so that it stops after it
-    name = units.socket_of("%i", Effect(effect))
+    name = units.socket_of(Effect(effect), "%i")
     assert lines(socket, "ListenStream") == [str(name)]
     assert (lines(socket, "SocketUser"), lines(socket, "SocketMode")) == (["lightagent"], ["0600"])
 
@@ -75,36 +88,48 @@ def test_only_change_is_for_an_administrator_to_enable() -> None:
 
 @pytest.mark.parametrize("place", [Place.KEYS, Place.INSPECT])
 def test_socket_of_a_place_is_where_the_daemon_looks(place: Place) -> None:
-    unit = units.name_of("", place, "socket")
-    assert lines(unit, "ListenStream") == [str(units.socket_of("", place))]
+    unit = units.name_of(place, "", "socket")
+    assert lines(unit, "ListenStream") == [str(units.socket_of(place))]
     assert any(unit in value.split() for value in lines("lightagentd.service", "Wants"))
 
 
 def test_what_is_begun_first_is_what_the_sandbox_is_proved_in() -> None:
-    assert tuple(units.name_of("", effect, "service") for effect in units.STARTED) == first_units.FIRST
+    first = [units.name_of(effect, units.DESCRIBING[effect], "service") for effect in units.STARTED]
+    assert tuple(first) == first_units.FIRST
 
 
-def test_watcher_is_the_observe_unit() -> None:
-    assert units.name_of("ops", Place.WATCHER, "service") == "lightagent-observe@ops.service"
+def test_every_number_is_that_of_a_user_who_is_in_no_group_of_the_system() -> None:
+    text = (UNITS / "sysusers.d/lightagentd.conf").read_text()
+    users = re.findall(r"^u +lightagent-w(\S+) +-:lightagent-worker ", text, re.MULTILINE)
+    assert users == [*units.DESCRIBING.values(), *units.NUMBERS]
+    assert not re.search(r"^m +lightagent-", text, re.MULTILINE)
+    most = configuration.Worker.model_fields["max_workers"].metadata
+    assert max(one.le for one in most if hasattr(one, "le")) + pool_module.ROOT_RESERVE <= len(units.NUMBERS)
+    for effect, other in (CONFINED, CONFINED[::-1]):
+        service = f"lightagent-{effect}@.service"
+        assert lines(service, "User") == lines("lightagent-bus@.service", "User") == ["lightagent-w%i"]
+        assert lines(service, "Conflicts") == [f"lightagent-{other}@%i.service"]
 
 
 def test_rule_allows_exactly_the_names_that_agents_have() -> None:
     confined, worker = (re.compile(rule) for rule in re.findall(r"/(\^lightagent.*\$)/", RULES.read_text()))
-    for agent in ("ops", "a", "a-1", "x" * 31, ""):
-        for effect in Effect:
-            assert worker.match(units.name_of(agent, effect, "service"))
-            assert not worker.match(units.name_of(agent, effect, "socket"))
-        for kind in ("socket", "service"):
-            assert all(confined.match(units.name_of(agent, Effect(effect), kind)) for effect in CONFINED)
-            assert not confined.match(units.name_of(agent, Effect.CHANGE, kind))
+    for effect in Effect:
+        numbers = (*units.DESCRIBING.values(), *units.NUMBERS)
+        for instance in ("ops", "a", "a-1", "x" * 31) if effect is Effect.CHANGE else numbers:
+            assert worker.match(units.name_of(effect, instance, "service"))
+            assert not worker.match(units.name_of(effect, instance, "socket"))
+            for kind in ("socket", "service"):
+                name = units.name_of(effect, instance, kind)
+                assert bool(confined.match(name)) == (effect in CONFINED), name
     for name in (
         "lightagent-change@ops.socket",
         "lightagent-observe@.socket",
-        "lightagent-observe@Ops.socket",
-        "lightagent-observe@ops.socket.d",
+        "lightagent-observe@ops.socket",
+        "lightagent-observe@07.socket.d",
         "lightagent-observe@x.service/../ssh.service",
-        "lightagent-observe@" + "x" * 32 + ".service",
-        "x-lightagent-observe@ops.service",
+        "lightagent-observe@007.service",
+        "lightagent-change@" + "x" * 32 + ".service",
+        "x-lightagent-observe@07.service",
         "lightagent-keys.socket",
     ):
         assert not confined.match(name), name

@@ -70,7 +70,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
                     enforced=worker.backend.enforced,
                 )
                 for worker in runtime.pool.workers()
-                if worker.agent not in hidden
+                if worker.agent not in hidden and (caller.is_administrator or worker.owner in (0, caller.uid))
             ],
             problems=_without(runtime.problems(), hidden),
         )

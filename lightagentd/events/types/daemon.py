@@ -63,7 +63,7 @@ class SandboxChosen(_Message, topic="daemon.state", type="sandbox"):
     catalog = """The sandbox of the workers is known
     The daemon has tried whether the workers can be held to their effects. When they cannot, this is a
     warning, and shell commands count as 'change': they are asked for, or refused.
-    > To see what holds: lactl doctor. The units: systemd-analyze security lightagent-observe@ops.service"""
+    > To see what holds: lactl doctor. The units: systemd-analyze security lightagent-observe@07.service"""
     backend: Text
     enforced: bool
 

@@ -6,6 +6,10 @@ is explained, so that the caller can ask for the same command with another effec
 the tail of a long output; the daemon keeps the output itself.
 """
 
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,6 +18,7 @@ from pydantic import Field
 from lightagentd.errors import NotFound
 from lightagentd.host.process import TERM_GRACE_S, CappedOutput, Completed, LiveText, run
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
+from lightagentd.toolkit.files import bound
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS
 
 SHELLS = ("/bin/bash", "/bin/sh")
@@ -119,13 +124,14 @@ class Bash(Tool):
             live.feed(stream, data)
             whole.feed(stream, data)
 
-        done = await run(
-            [shell, *OPTIONS.get(shell, ()), "-c", "--", args.command],
-            timeout_s=bound_s,
-            cwd=Path(args.cwd),
-            env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
-            on_output=take,
-        )
+        with _checked_folder(ctx, args.cwd) as folder:
+            done = await run(
+                [shell, *OPTIONS.get(shell, ()), "-c", "--", args.command],
+                timeout_s=bound_s,
+                cwd=folder,
+                env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
+                on_output=take,
+            )
         live.finish()
         handle = whole.keep(ctx, done)
         note = f"{whole.described} can be read again with bash read_output, handle {handle}" if handle else ""
@@ -155,13 +161,32 @@ class Bash(Tool):
         if action != "exec":
             return None
         _check(args)
-        return Preview(text=f"In {args.cwd}, with {self._shell()}:\n{args.command}\n")
+        said, expected = await asyncio.to_thread(bound.facts, args.command, args.cwd, ctx.owner)
+        text = f"In {args.cwd}, with {self._shell()}:\n{args.command}\n{said}"
+        return Preview(text=text, expected=expected)
 
     def _shell(self) -> str:
         for shell in self.shells:
             if Path(shell).exists():
                 return shell
         return self.shells[-1]
+
+
+@contextlib.contextmanager
+def _checked_folder(ctx: Context, cwd: str) -> Iterator[Path]:
+    """The folder to run in: for an approved command the very one that is compared. Raises Conflict."""
+    if not ctx.expected:
+        yield Path(cwd)
+        return
+    try:
+        fd = os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as err:
+        raise NotFound(f"The folder {cwd} is not there any more: {err.strerror}.", field="cwd") from err
+    try:
+        bound.check(ctx.expected, fd)
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
 
 
 def _check(args: ExecArgs) -> None:

@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def place(paths: Paths) -> Path:
     folder.chmod(0o777)
     (folder / "file").write_text("as it was\n")
     return folder
+
+
+@pytest.fixture
+def seen() -> Iterator[Path]:
+    """A folder that the worker for observe sees."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def changing(command: str, call_id: str = "call_1") -> Any:
@@ -167,6 +176,28 @@ async def test_what_was_swapped_after_the_question_is_not_changed(
         events = await turn.end()
     assert (place / victim).read_text() == before
     assert result(events)["result"] != "ok"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_a_script_that_was_swapped_after_the_question_does_not_run(
+    paths: Paths, place: Path, seen: Path, swapped: bool
+) -> None:
+    script = seen / "fix.sh"
+    script.write_text(f"touch {place}/fixed\n")
+    script.chmod(0o666)
+    async with (
+        asking(paths, [changing(f"sh {script}"), say("done")]) as test,
+        Watched(test, await test.session()) as turn,
+    ):
+        question = await asked(test)
+        assert f"Others can write {script}" in question.preview
+        assert not question.volatile
+        if swapped:
+            script.write_text(f"touch {place}/owned\n")
+        await test.daemon.service.approvals.approve(ME, question.id, "")
+        events = await turn.end()
+    assert names(place) == ["file"] + ([] if swapped else ["fixed"])
+    assert (result(events)["result"] == "ok") is not swapped
 
 
 async def test_nobody_who_is_not_there_approves(paths: Paths, place: Path) -> None:

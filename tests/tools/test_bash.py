@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 from pydantic import ValidationError
 
-from lightagentd.errors import NotFound
+from lightagentd.errors import Conflict, NotFound
 from lightagentd.tool import Effect, InvalidArgument, TimedOut, ToolError
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES
 
@@ -324,6 +328,63 @@ async def test_a_worker_has_no_output_of_other_calls(call: Call) -> None:
 async def test_a_handle_is_nothing_else(call: Call, handle: str) -> None:
     with pytest.raises(ValidationError):
         await call("bash", "read_output", handle=handle)
+
+
+async def test_an_approved_command_runs_with_the_files_and_in_the_folder_that_were_shown(
+    call: Call, preview: AskPreview, context: CallContext, tmp_path: Path
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    script, own = folder / "fix.sh", folder / "own.sh"
+    script.write_text("pwd\n")
+    script.chmod(0o666)
+    own.write_text("echo own\n")
+    own.chmod(0o600)
+    args = {"command": "sh ./fix.sh; sh 'own.sh'", "cwd": str(folder), "effect": "change"}
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    shown = await preview("bash", "exec", **args)
+    assert shown is not None
+    assert f"Others can write {script}: " in shown.text
+    assert digest in shown.text
+    context.expected = json.loads(json.dumps(shown.expected))
+    assert (await call("bash", "exec", **args)).output == f"{folder}\nown\n"
+
+    script.write_text("echo owned\n")
+    with pytest.raises(Conflict, match="is not as it was"):
+        await call("bash", "exec", **args)
+    script.write_text("pwd\n")
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    assert (await call("bash", "exec", **args)).output.endswith("own\n"), "it still is the same folder"
+    folder.unlink()
+    shutil.copytree(elsewhere, folder)
+    with pytest.raises(Conflict, match="folder is not as it was"):
+        await call("bash", "exec", **args)
+    shutil.rmtree(folder)
+    with pytest.raises(NotFound, match="not there any more"):
+        await call("bash", "exec", **args)
+
+
+@pytest.mark.parametrize("open_part", ["file", "folder", "link", "nothing", "sticky folder"])
+async def test_a_file_counts_as_others_if_anything_on_the_way_to_it_is(
+    preview: AskPreview, context: CallContext, tmp_path: Path, open_part: str
+) -> None:
+    context.owner = os.getuid()
+    root = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        folder = root / "folder"
+        folder.mkdir(mode=0o755)
+        file = folder / "script"
+        file.write_text("x")
+        file.chmod(0o666 if open_part == "file" else 0o644)
+        folder.chmod({"folder": 0o777, "sticky folder": 0o1777, "link": 0o777}.get(open_part, 0o755))
+        (root / "link").symlink_to("folder/../folder/script")
+        name = root / "link" if open_part == "link" else file
+        shown = await preview("bash", "exec", command=f"sh {name}", cwd="/", effect="change")
+        assert shown is not None
+        assert bool(shown.expected["files"]) is (open_part in ("file", "folder", "link"))
+    finally:
+        shutil.rmtree(root)
 
 
 async def test_the_preview_is_the_command_and_its_folder(preview: AskPreview) -> None:

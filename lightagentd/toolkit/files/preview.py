@@ -22,7 +22,7 @@ from lightagentd.toolkit.files.undo import digest
 
 COVER_BYTES = 1 << 20
 """A file system of at most this size is one of the empty folders with which a sandbox covers others."""
-_PARTLY_SEEN = ("/run/", "/dev/")
+PARTLY_SEEN = ("/run/", "/dev/")
 """A sandbox lets through only a part of these, so that what is not seen there may exist."""
 _NULL = os.makedev(1, 3)
 """/dev/null, with which a sandbox covers single files."""
@@ -60,7 +60,7 @@ def _identity(info: os.stat_result) -> dict[str, Any]:
 
 def preview(path: str, diff: Diff, unseen: str) -> Preview:
     """The preview of one change; `unseen` is what can be said of it where the file cannot be read."""
-    if _covered(path):
+    if covered(path):
         return _blind(path, "is hidden from the effect observe", unseen, {})
     try:
         with change.folder_of(path) as (folder, name):
@@ -72,10 +72,10 @@ def preview(path: str, diff: Diff, unseen: str) -> Preview:
     except PermissionError:
         return _blind(path, "may not be seen with the effect observe", unseen, {})
     except NotFound:
-        if not path.startswith(_PARTLY_SEEN):
+        if not path.startswith(PARTLY_SEEN):
             raise
         return _blind(path, "is hidden from the effect observe", unseen, {})
-    if was is None and path.startswith(_PARTLY_SEEN):
+    if was is None and path.startswith(PARTLY_SEEN):
         return _blind(path, "is hidden from the effect observe, or does not exist", unseen, {})
     return Preview(text=diff(was), expected=facts_of(was))
 
@@ -85,7 +85,7 @@ def _blind(path: str, why: str, unseen: str, expected: dict[str, Any]) -> Previe
     return Preview(text=note + unseen, expected=expected)
 
 
-def _covered(path: str) -> bool:
+def covered(path: str) -> bool:
     """Whether the sandbox covers this path with something else, as far as that is visible."""
     folder = Path(path).parent
     try:

@@ -40,6 +40,7 @@ __all__ = [
     "Memory",
     "ModelFacts",
     "Models",
+    "OwnerLimits",
     "Price",
     "Provider",
     "Seconds",
@@ -69,8 +70,8 @@ class Daemon(Section):
     drain_timeout_s: Seconds = 30.0
     """How long running turns may go on after a stop was asked for; then they are cancelled."""
     max_connections: int = Field(default=1024, ge=1, le=65_536)
-    """Connections to the control socket at once, at most 64 of one user; the limit on open files may leave
-    room for fewer. Root has 32 more to himself."""
+    """Connections to the control socket at once, of all users; the limit on open files may leave room for
+    fewer. Root has 32 more to himself."""
     bus: str = Field(default="auto", pattern=r"^(auto|system|session|off|unix:\S+)$")
     """The D-Bus to serve `org.lightagent1` on. `auto` is the system bus for a system service, and the session
     bus for an ordinary user's own daemon; an address such as `unix:path=/run/bus` is that bus."""
@@ -79,6 +80,27 @@ class Daemon(Section):
     journal_content: bool = False
     """Whether the journal gets the content of prompts, output and messages too: whoever may read the journal
     then reads everyone's conversations."""
+
+
+class OwnerLimits(Section):
+    """`[limits.owner]`: what one user may have at once. Root, the daemon's own user and administrators are
+    not held to it."""
+
+    connections: int = Field(default=64, ge=1, le=65_536)
+    """Connections to the control socket; each running call, attached session and watch holds one."""
+    calls: int = Field(default=64, ge=1, le=1024)
+    """Calls over D-Bus that wait for their answers."""
+    waiting_bytes: int = Field(default=32 << 20, ge=MAX_MESSAGE_BYTES, le=1 << 40)
+    """What is half sent, waits to be answered, or is not read, on the control socket and on D-Bus each."""
+    sessions: int = Field(default=2000, ge=1, le=1_000_000)
+    """Sessions at all agents together."""
+    questions: int = Field(default=100, ge=1, le=1000)
+    """Approvals that wait, and as many questions of agents."""
+    changes_per_minute: int = Field(default=600, ge=1, le=1_000_000)
+    """Calls that store something: prompts, new sessions, answers, renames, memories."""
+    stored_bytes_per_day: int = Field(default=256 << 20, ge=1, le=1 << 50)
+    """What is stored of a user's sessions in one day (UTC), about; then they get no new work until the next,
+    so that nobody can have retention remove what others did."""
 
 
 class Limits(Section):
@@ -111,6 +133,7 @@ class Limits(Section):
     """How full a model's window may be, as a part of it, before the conversation is compacted."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
     """How much of a call's output a model gets to read."""
+    owner: OwnerLimits = Field(default_factory=OwnerLimits)
 
 
 class Budget(Section):

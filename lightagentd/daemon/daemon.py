@@ -21,11 +21,13 @@ from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.bus.address import bus_of, is_system_service
 from lightagentd.config import configuration
+from lightagentd.config.configuration import OwnerLimits
 from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.dbus.plane import DBusPlane
 from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import varlink_cleaner
+from lightagentd.control.owners import Owners
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 from lightagentd.daemon import control_socket
@@ -55,6 +57,7 @@ from lightagentd.policy.panic import Panic
 from lightagentd.redaction import Redactor
 from lightagentd.redaction.credentials import daemon_redactor
 from lightagentd.redaction.logs import take_redactor
+from lightagentd.varlink.bounds import Bounds
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker.pool import Pool
 
@@ -123,6 +126,7 @@ class Daemon:
                 self._interfaces_for,
                 product="lightagentd",
                 max_connections=min(config.daemon.max_connections, control_socket.room_for_connections()),
+                bounds=_bounds(config.limits.owner),
                 outgoing=varlink_cleaner(redactor),
             )
             begun = await self._begin()
@@ -190,6 +194,7 @@ class Daemon:
         """Make the parts that the daemon owns; none of them runs yet."""
         self.subscriptions = Subscriptions(asyncio.get_running_loop())
         self.feed = Feed(self.subscriptions)
+        self.owners = Owners(self.now.config.limits.owner.model_dump())
         self.history = History(
             self.paths.history,
             redactor=redactor,
@@ -217,6 +222,7 @@ class Daemon:
             history=self.history,
             subscriptions=self.subscriptions,
             feed=self.feed,
+            owners=self.owners,
             panic=self.panic,
             pool=self.pool,
             registry=registry,
@@ -335,6 +341,9 @@ class Daemon:
                 self.now.journal.send(event)
         if self.now.checkpoints is not None:
             self.now.checkpoints.committed(events)
+        for event in events:
+            if event.owner is not None:
+                self.owners.store(event.owner, event.size_bytes)
         self.subscriptions.publish(events)
 
     def _make_folders(self) -> None:
@@ -382,3 +391,7 @@ class Daemon:
 
     async def _tell(self, kind: EventType) -> None:
         await self.history.append(kind.event())
+
+
+def _bounds(owner: OwnerLimits) -> Bounds:
+    return Bounds(connections_per_user=owner.connections, waiting_bytes_per_user=owner.waiting_bytes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightagentd.config.configuration import Config
     from lightagentd.control.authz import Authority
     from lightagentd.control.bus_link import BusLink
+    from lightagentd.control.owners import Owners
     from lightagentd.control.polkit import Polkit
     from lightagentd.daemon.upkeep import Upkeep
     from lightagentd.events.audit.checkpoints import Checkpoints
@@ -53,6 +54,7 @@ class Runtime:
     history: History
     subscriptions: Subscriptions
     feed: Feed
+    owners: Owners
     panic: Panic
     pool: Pool
     registry: Registry

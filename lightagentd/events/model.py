@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from lightagentd.events.context import EventContext, context, current_context, new_id, within
 from lightagentd.redaction import Redactor
@@ -105,6 +105,8 @@ class Event:
     prev: str
     data: dict[str, Any] | None
     hash: str
+    size_bytes: ClassVar[int] = 0
+    """Of an event that was just encoded: how long its record is. No part of the event."""
 
     def to_dict(self) -> dict[str, Any]:
         """The event as JSON for people and programs: the header, then `data`, then `hash`."""
@@ -191,7 +193,11 @@ def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[by
         body = json.loads(data)
     del header["time"]
     return line + b"\n" + data, _event(
-        header, time_us=event.time_us, data=body, hash=hashlib.sha256(line).hexdigest()
+        header,
+        time_us=event.time_us,
+        data=body,
+        hash=hashlib.sha256(line).hexdigest(),
+        size_bytes=len(line) + len(data),
     )
 
 

@@ -65,7 +65,8 @@ class Ledger:
         elif user.connections >= bounds.connections_per_user:
             raise LimitExceeded(
                 f"User {uid} has {user.connections} connections already, the most for one user.",
-                suggestion="Close some: each running call, attached session and watch holds one.",
+                suggestion="Close some: each running call, attached session and watch holds one. "
+                "The limit of a user is [limits.owner] connections.",
             )
         if self.connections >= room:
             raise LimitExceeded(
@@ -151,5 +152,6 @@ def _charged(size: int) -> int:
 def _too_much(whose: str, limit: int) -> LimitExceeded:
     return LimitExceeded(
         f"What waits of {whose} to be received, decoded or read is more than {limit >> 10} KiB.",
-        suggestion="Read the answers, send less at once, or wait a moment; then connect again.",
+        suggestion="Read the answers, send less at once, or wait a moment; then connect again. "
+        "The limit of a user is [limits.owner] waiting_bytes.",
     )

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from lightagentd.bus.connection import Call, Door, Entrance
+from lightagentd.config.configuration import OwnerLimits
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.object_methods import methods_of
 from lightagentd.control.dbus.peers import Peer, Peers
@@ -31,11 +32,12 @@ from lightagentd.errors import LimitExceeded, MessageTooLarge
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink.turns import Turn, Turns
 
-CALLS_PER_UID, CALLS_IN_ALL = 64, 1024
-"""How many calls may wait for their answers; administrators are not held to them."""
+CALLS_OF_UNKNOWN, CALLS_IN_ALL = 64, 1024
+"""How many calls may wait for their answers: of one peer that we do not know yet, and of all users but
+administrators."""
 CALLS_LIMIT = 2 * CALLS_IN_ALL + 256
 """Those of everybody: of users, of whom we do not know yet, and a reserve for administrators."""
-HELD_PER_UID_BYTES, HELD_IN_ALL_BYTES = 4 * MAX_MESSAGE_BYTES, 16 * MAX_MESSAGE_BYTES
+HELD_OF_UNKNOWN_BYTES, HELD_IN_ALL_BYTES = 2 * MAX_MESSAGE_BYTES, 8 * MAX_MESSAGE_BYTES
 """How large the arguments of these calls may be together, until they are answered."""
 _UNKNOWN = -1
 """Stands for the uid of all peers that the bus has not told us of yet."""
@@ -44,8 +46,9 @@ _UNKNOWN = -1
 class PlaneDoor(Door):
     """Counts admitted calls until they are answered."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, limits: OwnerLimits) -> None:
         self.peers = peers
+        self._limits = limits
         self.turns = Turns()
         self.calls: Counter[int] = Counter()
         """The calls that wait for an answer, by uid."""
@@ -64,16 +67,16 @@ class PlaneDoor(Door):
         held = body_bytes if wants_body else 0
         peer = self.peers.by_name.get(call.sender)
         if peer is None:
-            if self.unknown[call.sender] >= CALLS_PER_UID:
+            if self.unknown[call.sender] >= CALLS_OF_UNKNOWN:
                 raise _too_many_calls()
-            self._check(_UNKNOWN, held, CALLS_IN_ALL, HELD_PER_UID_BYTES)
+            self._check(_UNKNOWN, held, CALLS_IN_ALL, HELD_OF_UNKNOWN_BYTES)
         elif not peer.caller.is_administrator:
             self.check_user(peer.caller.uid, held)
         return PlaneEntrance(self, call, peer, held, wants_body=wants_body)
 
     def check_user(self, uid: int, held: int) -> None:
         """Raises LimitExceeded when this user may make no further call."""
-        self._check(uid, held, CALLS_PER_UID, HELD_PER_UID_BYTES)
+        self._check(uid, held, self._limits.calls, self._limits.waiting_bytes)
         if self.calls.total() - self.calls[_UNKNOWN] >= CALLS_IN_ALL:
             raise _too_many_calls()
         if held and self.held_bytes.total() - self.held_bytes[_UNKNOWN] + held > HELD_IN_ALL_BYTES:
@@ -188,13 +191,13 @@ def _signatures() -> Mapping[tuple[str, str], frozenset[str]]:
 
 def _too_many_calls() -> LimitExceeded:
     return LimitExceeded(
-        f"{CALLS_PER_UID} calls of your user wait for their answers already, or too many of all users.",
-        suggestion="Wait for some of them.",
+        "Too many calls of your user, or of all users, wait for their answers.",
+        suggestion="Wait for some of them. The limit of a user is [limits.owner] calls.",
     )
 
 
 def _too_much_held() -> LimitExceeded:
     return LimitExceeded(
         "The calls of your user, or of all users, that wait for their answers are too large together.",
-        suggestion="Send one after another.",
+        suggestion="Send one after another. The limit of a user is [limits.owner] waiting_bytes.",
     )

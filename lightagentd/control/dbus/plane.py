@@ -47,6 +47,7 @@ class DBusPlane:
 
     def __init__(self, runtime: Runtime, service: Service) -> None:
         self._service = service
+        self._limits = runtime.now.config.limits.owner
         self._peers: Peers | None = None
         self._attending: asyncio.Task[None] | None = None
         self._name: BusName | None = None
@@ -81,7 +82,7 @@ class DBusPlane:
         if not ready.is_set():
             waiting.cancel()
             raise Unavailable("The bus did not let us hear who leaves it.")
-        self._door = PlaneDoor(peers)
+        self._door = PlaneDoor(peers, self._limits)
         bus.serve(self._answer, CALLS_LIMIT, self._door)
         await name.acquire()
 

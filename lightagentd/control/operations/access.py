@@ -15,6 +15,7 @@ from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.api.turn_events import ApprovalRequested
 from lightagentd.control.authz import Authority, Caller
+from lightagentd.control.owners import Owners
 from lightagentd.control.sight import Sight
 from lightagentd.errors import InvalidArgument, PermissionDenied, ShuttingDown
 from lightagentd.events.context import act_for
@@ -34,15 +35,20 @@ LISTED_CHARS, SHORT_CHARS = 1 << 20, 1 << 10
 class Access:
     """Asks the authority, and looks up named objects among those that the caller may see."""
 
-    def __init__(self, authority: Authority, registry: Registry, history: History, now: Now) -> None:
+    def __init__(
+        self, authority: Authority, registry: Registry, history: History, now: Now, owners: Owners
+    ) -> None:
         self._authority, self._registry, self._history, self._now = authority, registry, history, now
+        self._owners = owners
 
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
         """The caller, with `sees_all` set. The running task acts on their behalf from here on.
 
-        Raises PermissionDenied.
+        Raises PermissionDenied; LimitExceeded for one who asks for too many changes.
         """
         admitted = await self._authority.admit(caller, operation, agent=agent)
+        if operation is not Operation.INSPECT and _is_held(admitted):
+            self._owners.change(caller.uid)
         act_for(caller.uid)
         return admitted
 
@@ -56,7 +62,7 @@ class Access:
         """
         caller = await self.admit(caller, operation)
         agent, found = self.session(caller, session)
-        return await self.admit(caller, operation, agent=found.record.agent), agent, found
+        return await self._authority.admit(caller, operation, agent=found.record.agent), agent, found
 
     def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
         """The session, for an admitted caller. Raises SessionNotFound."""
@@ -117,10 +123,28 @@ class Access:
         """The agent's sessions that the caller may see."""
         return [one for one in agent.sessions.values() if not one.deleted and sees(caller, one.record.owner)]
 
-    def check_open(self) -> None:
-        """Raises ShuttingDown when the daemon accepts no new work."""
+    def check_open(self, caller: Caller) -> None:
+        """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this
+        admitted caller.
+        """
         if self._now.draining:
             raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
+        if _is_held(caller):
+            self._owners.check_stored(caller.uid)
+
+    def check_new_session(self, caller: Caller) -> None:
+        """As `check_open`; LimitExceeded also for an admitted caller with too many sessions."""
+        self.check_open(caller)
+        if _is_held(caller):
+            agents = self._registry.agents.values()
+            all_sessions = (one for agent in agents for one in agent.sessions.values())
+            used = sum(one.record.owner == caller.uid and not one.deleted for one in all_sessions)
+            self._owners.check(caller.uid, "sessions", used, "Delete some: lactl sessions delete")
+
+
+def _is_held(caller: Caller) -> bool:
+    """Whether the limits of owners hold an admitted caller."""
+    return not (caller.is_administrator or caller.sees_all)
 
 
 def sees(caller: Caller, owner: int) -> bool:

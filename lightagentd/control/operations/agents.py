@@ -64,7 +64,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
             caller = await self._access.admit(caller, Operation.ADMINISTER)
-        self._access.check_open()
+        self._access.check_open(caller)
         _check_no_nul(description=description, api_key_file=api_key_file, prompt=prompt)
         try:
             front = AgentFrontMatter(
@@ -94,7 +94,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
     async def start(self, caller: Caller, name: str) -> api.Agent:
         """Start a stopped agent."""
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._access.check_open()
+        self._access.check_open(caller)
         async with self._managing:
             await self._registry.get(name).start()
         return self._agent(caller, name)
@@ -112,7 +112,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
     async def restart(self, caller: Caller, name: str) -> api.Agent:
         """Stop and start an agent; its sessions stay."""
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._access.check_open()
+        self._access.check_open(caller)
         async with self._managing:
             await self._registry.get(name).stop()
             await self._pool.end_agent(name)

@@ -28,7 +28,7 @@ from lightagentd.host.kept_key import KEY_BYTES, kept_key
 from lightagentd.host.seat import Seat
 from lightagentd.policy.questions.approval import Approval, Bound
 from lightagentd.policy.questions.question import State, now_us
-from lightagentd.policy.questions.questions import Questions
+from lightagentd.policy.questions.questions import OPEN_OF_OWNER, Questions
 
 ARGS_CHARS = 256 << 10
 """The longest arguments, as JSON, that a person is asked about: nobody can judge more."""
@@ -41,8 +41,10 @@ _NOWHERE = Seat()
 class Approvals:
     """The store of approvals. Begin with `load()` when the history is open; there is nothing to close."""
 
-    def __init__(self, history: History, *, timeout_s: float, key_file: Path) -> None:
-        self.questions = Questions(history, Approval, timeout_s=timeout_s)
+    def __init__(
+        self, history: History, *, timeout_s: float, open_of_owner: int = OPEN_OF_OWNER, key_file: Path
+    ) -> None:
+        self.questions = Questions(history, Approval, timeout_s=timeout_s, open_of_owner=open_of_owner)
         self._redactor = history.redactor
         self._key_file = key_file
         self._key = b""

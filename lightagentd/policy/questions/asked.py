@@ -18,8 +18,10 @@ class AllQuestions:
     """Begin with `load()` when the history is open; there is nothing to close."""
 
     def __init__(self, history: History, limits: Limits, *, key_file: Path) -> None:
-        self.approvals = Approvals(history, timeout_s=limits.approval_timeout_s, key_file=key_file)
-        self.inputs = Inputs(history, timeout_s=limits.input_timeout_s)
+        most = limits.owner.questions
+        timeout_s = limits.approval_timeout_s
+        self.approvals = Approvals(history, timeout_s=timeout_s, open_of_owner=most, key_file=key_file)
+        self.inputs = Inputs(history, timeout_s=limits.input_timeout_s, open_of_owner=most)
 
     async def load(self) -> None:
         """Read what the last run left. Raises StorageError."""

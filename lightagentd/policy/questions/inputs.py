@@ -17,7 +17,7 @@ from lightagentd.events.types.event_type import EventType
 from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.policy.questions.question import Question, State, now_us
-from lightagentd.policy.questions.questions import ABANDONED, Questions, Stored, about
+from lightagentd.policy.questions.questions import ABANDONED, OPEN_OF_OWNER, Questions, Stored, about
 
 TOOL, ACTION = "human", "ask"
 """The built-in action that asks."""
@@ -80,8 +80,8 @@ class Input(Question):
 class Inputs:
     """The store of inputs. Its `questions` load them and wait."""
 
-    def __init__(self, history: History, *, timeout_s: float) -> None:
-        self.questions = Questions(history, Input, timeout_s=timeout_s)
+    def __init__(self, history: History, *, timeout_s: float, open_of_owner: int = OPEN_OF_OWNER) -> None:
+        self.questions = Questions(history, Input, timeout_s=timeout_s, open_of_owner=open_of_owner)
         self._redactor = history.redactor
 
     def new(

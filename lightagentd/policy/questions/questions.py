@@ -39,11 +39,13 @@ class Suspended(Exception):
 class Questions(Generic[T]):
     """Begin with `load()` when the history is open; there is nothing to close."""
 
-    def __init__(self, history: History, kind: type[T], *, timeout_s: float) -> None:
+    def __init__(
+        self, history: History, kind: type[T], *, timeout_s: float, open_of_owner: int = OPEN_OF_OWNER
+    ) -> None:
         self._history = history
         self._kind = kind
         self.records = Records(history, kind)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._open_of_owner = timeout_s, open_of_owner
         self._pending: dict[str, T] = {}
         """Those whose calls still need them, by id."""
         self._storing: dict[str, asyncio.Future[list[Event]]] = {}
@@ -78,10 +80,11 @@ class Questions(Generic[T]):
         """
         open_ones = [one for one in self._pending.values() if one.open]
         of_owner = sum(1 for one in open_ones if one.owner == owner)
-        if of_owner >= OPEN_OF_OWNER or len(open_ones) >= OPEN_IN_ALL:
+        if of_owner >= self._open_of_owner or len(open_ones) >= OPEN_IN_ALL:
             raise LimitExceeded(
                 f"Too many questions are open already, {of_owner} of them of uid {owner}.",
-                suggestion=f"They have to be answered first: lactl {self._kind.NOUN}s",
+                suggestion=f"They have to be answered first: lactl {self._kind.NOUN}s. "
+                "The limit of a user is [limits.owner] questions.",
             )
         now = now_us()
         span_s = min(self._timeout_s, timeout_s or self._timeout_s)

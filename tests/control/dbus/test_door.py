@@ -210,15 +210,15 @@ async def test_a_flood_that_wants_no_reply_is_dropped_and_objects_are_listed_one
             for raw in (first, second):
                 raw.sock.sendall(raw.packed(ROOT, OBJECT_MANAGER, "GetManagedObjects", flags=NO_REPLY))
         door = door_of(daemon)
-        await until(lambda: door.calls.total() >= door_module.CALLS_PER_UID and not door.unknown)
+        await until(lambda: door.calls.total() >= door_module.CALLS_OF_UNKNOWN and not door.unknown)
         await until(lambda: bool(seen))
         refused, _ = await answer_to(address, lambda raw: raw.packed(ROOT, MANAGER, "GetStatus"))
         assert refused == DBUS_PREFIX + "LimitExceeded"
-        assert door.calls.total() <= door_module.CALLS_PER_UID
+        assert door.calls.total() <= door_module.CALLS_OF_UNKNOWN
         hold.set()
         await until(lambda: not door.calls)
     assert most == 1
-    assert seen <= door_module.CALLS_PER_UID
+    assert seen <= door_module.CALLS_OF_UNKNOWN
     assert not door.one_by_one
     assert not door.turns._working
 
@@ -240,10 +240,10 @@ async def test_a_peer_that_is_not_known_yet_has_no_more_than_its_share(
         with RawBus(address) as raw:
             for _ in range(200):
                 raw.sock.sendall(raw.packed(ROOT, MANAGER, "GetStatus", flags=NO_REPLY))
-            await until(lambda: door.unknown.total() >= door_module.CALLS_PER_UID)
+            await until(lambda: door.unknown.total() >= door_module.CALLS_OF_UNKNOWN)
             asking = asyncio.create_task(client.call(NAME, ROOT, MANAGER, "GetStatus"))
             await until(lambda: len(door.unknown) == 2)
-            assert sorted(door.unknown.values()) == [1, door_module.CALLS_PER_UID]
+            assert sorted(door.unknown.values()) == [1, door_module.CALLS_OF_UNKNOWN]
             known.set()
             assert await asking
         await until(lambda: not door.calls and not door.unknown)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from lightagentd.bus.connection import Bus, Call, Reply, Variant, connect
-from lightagentd.control.dbus import door as door_module
 from lightagentd.control.dbus.door import PlaneDoor
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
 from lightagentd.control.dbus.types import to_bus
@@ -369,12 +368,10 @@ async def test_another_users_session_does_not_exist(bus: tuple[Daemon, Bus]) -> 
 
 
 @needs_root
-async def test_one_user_cannot_take_all_calls_and_who_leaves_gives_them_back(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(door_module, "CALLS_PER_UID", 1)
+async def test_one_user_cannot_take_all_calls_and_who_leaves_gives_them_back(paths: Paths) -> None:
+    one_call = "[limits.owner]\ncalls = 1\n"
     async with (
-        serving(paths, [Stream(pieces=[], hang=True)]) as (daemon, address),
+        serving(paths, [Stream(pieces=[], hang=True)], toml=one_call) as (daemon, address),
         BusClient(address, NOBODY) as first,
         BusClient(address, NOBODY) as second,
     ):

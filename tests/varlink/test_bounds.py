@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -199,21 +199,21 @@ def large(inner: bytes) -> bytes:
 @pytest.mark.parametrize(
     "inner",
     [
-        b"[" + b"[]," * (5 * MIB - 100) + b"1]",
-        b"[" + b'{"a":1},' * 1_900_000 + b"1]",
-        b"{" + b",".join(b'"%x":1' % number for number in range(1_000_000)) + b"}",
-        b"[" + b'"\\\\",' * (MAX_VALUES + 1) + b"1]",
-        b"[" + b'"\\"",' * (MAX_VALUES + 1) + b"1]",
-        b'["' + b"\\" * 2 * MIB + b'",' + b"1," * MAX_VALUES + b"1]",
-        b"1." + b"1" * 15 * MIB,
+        lambda: b"[" + b"[]," * (5 * MIB - 100) + b"1]",
+        lambda: b"[" + b'{"a":1},' * 1_900_000 + b"1]",
+        lambda: b"{" + b",".join(b'"%x":1' % number for number in range(1_000_000)) + b"}",
+        lambda: b"[" + b'"\\\\",' * (MAX_VALUES + 1) + b"1]",
+        lambda: b"[" + b'"\\"",' * (MAX_VALUES + 1) + b"1]",
+        lambda: b'["' + b"\\" * 2 * MIB + b'",' + b"1," * MAX_VALUES + b"1]",
+        lambda: b"1." + b"1" * 15 * MIB,
     ],
     ids=["lists", "objects", "keys", "backslashes", "quotes", "after a long string", "one number"],
 )
 async def test_a_message_of_many_values_is_refused_and_the_connection_goes_on(
-    path: Path, inner: bytes
+    path: Path, inner: Callable[[], bytes]
 ) -> None:
     async with serving(Echo(), path) as server, Raw(path) as raw:
-        await raw.send(large(inner), message("Echo.Say", text="still here"))
+        await raw.send(large(inner()), message("Echo.Say", text="still here"))
         refused = await raw.reply()
         assert code(refused) == "message_too_large"
         assert "one string" in refused["parameters"]["suggestion"]

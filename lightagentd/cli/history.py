@@ -54,7 +54,8 @@ def prune(settings: Settings, dry_run: bool) -> None:
     The daemon does that by itself every hour. What may go says the section [history] of the configuration:
     max_age_days, max_bytes, session_max_idle_days. The messages of sessions that exist stay, and so does
     what turns that have not ended need. An event of the topic daemon.history says what was removed, and the
-    chain still verifies.
+    chain still verifies. On a full disk about a tenth of the history goes, whatever the limits say, so that
+    the daemon can store again; 'lactl history compact' gives the room back to the disk.
     """
     found = settings.call("History.Prune", timeout_s=None, dry_run=dry_run)
     if as_json(settings, found):

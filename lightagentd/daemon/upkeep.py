@@ -4,7 +4,8 @@ The daemon owns one `Upkeep`. It runs some time after the start, then every hour
 administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
 writer. The order: sessions unused for too long; events kept for sessions and turns that are gone; events that
 are too old; and, when the history is still too large, the oldest events, and then the sessions that are idle
-longest. A session stays while it has an open turn, a plan at work or a watch, or waits for a person.
+longest. A session stays while it has an open turn, a plan at work or a watch, or waits for a person. When an
+administrator asks on a full disk, about a tenth of the history goes, whatever the limits say.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lightagentd.errors import (
     StorageError,
 )
 from lightagentd.events.store import compacting, retention
+from lightagentd.events.store.layout import RESERVE_BYTES
 from lightagentd.events.store.retention import Bounds, Part
 from lightagentd.host import process
 
@@ -99,7 +101,7 @@ class Upkeep:
         HistoryDamaged.
         """
         async with self._alone():
-            return await self._prune()
+            return await self._prune(asked=True)
 
     async def compact(self) -> api.Compacted:
         """Rewrite the file without its free pages. Raises Conflict, StorageError, HistoryDamaged."""
@@ -121,7 +123,9 @@ class Upkeep:
         age = await asyncio.to_thread(self._forecast_age)
         sessions = [session for _, session in self._idle(self._idle_limit_us())]
         removed, freed = age.removed, age.size_bytes
-        over = await self._over()
+        live = await self._live()
+        goal = self._goal(live, asked=True)
+        over = live - goal if goal else 0
         if over > freed:
             bounds = self._bounds("size")
             find = partial(retention.forecast, history.environment, bounds, enough_bytes=over)
@@ -131,7 +135,7 @@ class Upkeep:
             removed=removed,
             sessions=[session.id for session in sessions],
             freed_bytes=freed,
-            live_bytes=await self._live(),
+            live_bytes=live,
             first_seq=history.environment.anchor()[0] + 1,
             compacted=False,
             dry_run=True,
@@ -143,7 +147,7 @@ class Upkeep:
             return retention.Forecast()
         return retention.forecast(self._history.environment, bounds)
 
-    async def _prune(self) -> api.Pruned:
+    async def _prune(self, *, asked: bool = False) -> api.Pruned:
         environment = self._history.environment
         before = await self._live()
         await asyncio.to_thread(environment.forget_dead_readers)
@@ -155,8 +159,8 @@ class Upkeep:
         removed = await self._sweep()
         if (bounds := self._age_bounds()) is not None:
             removed += await self._passes(bounds, 0)
-        if await self._over():
-            of_size, gone = await self._to_size()
+        if goal := self._goal(await self._live(), asked=asked):
+            of_size, gone = await self._to_size(goal)
             removed, sessions = removed + of_size, sessions + gone
         compacted = await self._compact_if_worth_it()
         live = await self._live()
@@ -188,10 +192,14 @@ class Upkeep:
     async def _live(self) -> int:
         return await asyncio.to_thread(self._history.environment.live_bytes)
 
-    async def _over(self) -> int:
-        """By how many bytes the history is too large; 0 when it is not."""
-        live, most = await self._live(), self._settings.max_bytes
-        return max(0, live - round(most * GOAL)) if most and live > most else 0
+    def _goal(self, live: int, *, asked: bool) -> int:
+        """The size in bytes that the history should have after `live`; 0 when it may stay as it is."""
+        most = self._settings.max_bytes
+        goal = round(most * GOAL) if most and live > most else 0
+        if asked and self._history.disk_low:
+            room = max(live // 2, min(round(live * GOAL), live - RESERVE_BYTES))
+            goal = min(goal or room, room)
+        return goal
 
     async def _passes(self, bounds: Bounds, goal_bytes: int) -> int:
         """Remove all that may go, or until the history is no larger than `goal_bytes`. Returns the count."""
@@ -240,9 +248,8 @@ class Upkeep:
             return retention.parts({key: self._history.queries.state_of("prunings", key)})[0]
         return None
 
-    async def _to_size(self) -> tuple[int, list[str]]:
-        """Remove events, and then sessions, until the history is small enough."""
-        goal = round(self._settings.max_bytes * GOAL)
+    async def _to_size(self, goal: int) -> tuple[int, list[str]]:
+        """Remove events, and then sessions, until the history has no more than `goal` bytes."""
         removed = await self._passes(self._bounds("size"), goal)
         gone: list[str] = []
         while await self._live() > goal:

@@ -63,9 +63,32 @@ def test_a_disk_without_any_room_fails_steps_clearly_and_loses_nothing(base: Pat
             pytest.fail("the disk takes everything")
         assert set(taken) <= set(prompts_of(stage, session))
         assert problems(stage)
-        ballast.unlink()
-        until(lambda: prompt_ends(stage, "p999 say", session) == "done")
+
+        # It starts again, and makes room in place.
+        stage.daemon.kill()
+        stage.daemon.start()
+        assert "No agent runs. " in problems(stage)
+        assert "history prune" in problems(stage)
+        assert "is full" in stage.daemon.log.read_text()
+        assert prompt_ends(stage, "p500 say", session) == "storage_failed"
+        before = call(stage, "History.Prune", dry_run=False)["pruned"]
+        assert before["removed"] > 0
+        until(lambda: "No agent runs" not in problems(stage))
+        assert prompt_ends(stage, "p501 look", session) == "done"
+        taken.append("p501 look")
         assert set(taken) <= set(prompts_of(stage, session))
+        with pytest.raises(LightagentError, match="and the copy needs"):
+            call(stage, "History.Compact")
+        other = answered(stage, "p600", "look")
+        call(stage, "Sessions.Delete", session=session, confirmed=True)
+        compacted = call(stage, "History.Compact")["compacted"]
+        assert compacted["bytes_after"] < compacted["bytes_before"]
+        answered(stage, "p601", "look", session=other)
+        assert call(stage, "History.Verify")["verification"]["ok"]
+
+        ballast.unlink()
+        until(lambda: prompt_ends(stage, "p999 say", other) == "done")
+        assert prompts_of(stage, other) == ["p600 look", "p601 look", "p999 say"]
         assert call(stage, "History.Verify")["verification"]["ok"]
 
 

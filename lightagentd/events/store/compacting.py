@@ -35,10 +35,12 @@ from lightagentd.events.store.layout import (
     as_storage_error,
     ascending,
     bounded,
+    free_bytes,
     index_prefix,
     seq_key,
     written,
 )
+from lightagentd.events.store.room import give_up_reserve, take_reserve
 from lightagentd.events.types.history import HistoryCompacted
 from lightagentd.host import state_lock
 from lightagentd.host.renaming import sync_folder
@@ -52,6 +54,8 @@ Copy = Callable[[Path, Path], Awaitable[None]]
 """Has another process do what `copy_store` does. Raises StorageError."""
 _T = TypeVar("_T")
 _BATCH = 1000
+SLACK_BYTES = 1 << 20
+"""The room for what is stored while a copy is made."""
 _CLOSE = 200
 """With so few events left to bring, the writer brings them."""
 
@@ -83,12 +87,15 @@ def copy_store(source: Path, target: Path) -> None:
 
 
 def _prepare(environment: Environment) -> Path:
-    """The empty folder for the copy. Raises StorageError when the disk has no room for it."""
+    """The empty folder for the copy. The store's reserve is given up where the disk has no room otherwise; no
+    other thread writes the store meanwhile. Raises StorageError when the room is not enough then either.
+    """
     path = environment.path
-    needed = environment.live_bytes() + 2 * RESERVE_BYTES
+    needed = environment.live_bytes() + SLACK_BYTES
     try:
-        disk = os.statvfs(path)
-        room = disk.f_bavail * disk.f_frsize
+        if (room := free_bytes(path)) < needed + RESERVE_BYTES:
+            give_up_reserve(environment)
+            room = free_bytes(path)
         if room < needed:
             raise StorageError(
                 f"The disk that holds {path} has {room >> 20} MiB left, and the copy needs"
@@ -157,10 +164,24 @@ async def compact(history: History, copy: Copy) -> HistoryCompacted:
 
     Raises StorageError, HistoryDamaged; then the history is unchanged.
     """
-    live, path = history.environment, history.environment.path
+    live = history.environment
     bytes_before = live.used_bytes()
+    try:
+        bytes_after = await _compact(history, copy)
+    finally:
+        await _to_its_end(history.exclusively(partial(take_reserve, live)))
+    done = HistoryCompacted(bytes_before=bytes_before, bytes_after=bytes_after)
+    await history.append(done.event())
+    return done
+
+
+async def _compact(history: History, copy: Copy) -> int:
+    """Gives the size of the new file in bytes."""
+    live, path = history.environment, history.environment.path
     erased = history.watch_erasures()
-    target = await _to_its_end(asyncio.to_thread(_prepare, live))
+    prepared: list[Path] = []
+    await _to_its_end(history.exclusively(lambda: prepared.append(_prepare(live))))
+    [target] = prepared
     try:
         await copy(path, target)
         new = await _to_its_end(asyncio.to_thread(Environment, target))
@@ -174,9 +195,7 @@ async def compact(history: History, copy: Copy) -> HistoryCompacted:
         await _to_its_end(asyncio.to_thread(shutil.rmtree, target, ignore_errors=True))
         raise
     await _to_its_end(asyncio.to_thread(shutil.rmtree, made(path), ignore_errors=True))
-    done = HistoryCompacted(bytes_before=bytes_before, bytes_after=bytes_after)
-    await history.append(done.event())
-    return done
+    return bytes_after
 
 
 async def _to_its_end(work: Awaitable[_T]) -> _T:

@@ -158,6 +158,8 @@ class Environment:
         """The schema's version as it is stored. Of version 1, when only read, `db` has no `by_field`."""
         self.full = False
         """Whether less than KEPT_BYTES are left, on the disk and in the file, as of the last `reserve`."""
+        self.holds_reserve = True
+        """False while a copy of the store may need the room of the reserve."""
         self.doubtful = False
         """Whether a read failed, so that the file should be examined."""
         self._data_file = path / "data.mdb"
@@ -375,19 +377,20 @@ class Environment:
         """
         used_bytes, self.full = self.used_bytes(), False
         try:
-            if self._data_file.stat().st_blocks * 512 < used_bytes + RESERVE_BYTES // 2:
+            allocated_bytes = self._data_file.stat().st_blocks * 512
+            if self.holds_reserve and allocated_bytes < used_bytes + RESERVE_BYTES // 2:
                 fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
                 finally:
                     os.close(fd)
-            if _free_bytes(self.path) >= _DISK_FULL_BYTES:
+            if free_bytes(self.path) >= _DISK_FULL_BYTES:
                 return True
         except OSError:
             pass
         with contextlib.suppress(OSError, StorageError):  # the next append says what is wrong with the disk
             allocated_bytes = self._data_file.stat().st_blocks * 512
-            room_bytes = _free_bytes(self.path) + allocated_bytes - self.live_bytes()
+            room_bytes = free_bytes(self.path) + allocated_bytes - self.live_bytes()
             self.full = room_bytes < KEPT_BYTES
         return False
 
@@ -425,8 +428,8 @@ def _allocate_lock_file(path: Path) -> None:
         os.close(fd)
 
 
-def _free_bytes(path: Path) -> int:
-    """Raises OSError."""
+def free_bytes(path: Path) -> int:
+    """The room that the disk with this path has for this process. Raises OSError."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize
 

@@ -35,8 +35,15 @@ def try_writing(environment: Environment) -> None:
 
 
 def give_up_reserve(environment: Environment) -> None:
-    """Give the reserve back to the disk, for a copy; the next `reserve` takes it again. Raises OSError."""
+    """Give the reserve back to the disk, for a copy, until `take_reserve`. Raises OSError."""
+    environment.holds_reserve = False
     os.truncate(environment.path / "data.mdb", environment.used_bytes())
+
+
+def take_reserve(environment: Environment) -> None:
+    """Hold the reserve again, as far as the disk has room for it."""
+    environment.holds_reserve = True
+    environment.reserve()
 
 
 def disk_full(path: Path) -> StorageError:

@@ -152,6 +152,8 @@ class Action:
     effect: Effect | None
     """None: the call names its effect in the argument `effect`, which defaults to observe."""
     taints: bool
+    clean: str
+    """Why the output holds nothing that others wrote or named; empty where it taints, or nobody said."""
     timeout_s: float
     place: Place | None
     host: str
@@ -170,6 +172,7 @@ def action(
     *,
     effect: Effect | None = Effect.OBSERVE,
     taints: bool = False,
+    clean: str = "",
     timeout_s: float = 30.0,
     place: Place | None = None,
     host: str = "",
@@ -177,7 +180,8 @@ def action(
     """Mark a method of a tool as an action.
 
     `effect=None` means that the caller chooses: the arguments must then have a field `effect: Effect`.
-    `taints=True` says that the output is text from outside (files, logs, the web, commands).
+    `taints=True` says that the output holds text from outside: what others wrote (files, logs, the web) or
+    named (files, processes, devices). Otherwise `clean` says in a few words why it cannot.
     `timeout_s` is the time a call gets when the caller names none.
     `place` is where it runs, if not in the worker of its effect.
     `host` is the argument that names the host, or the URL, that a call with the effect reach goes to.
@@ -187,6 +191,7 @@ def action(
         method.__dict__[_MARK] = {
             "effect": effect,
             "taints": taints,
+            "clean": clean,
             "timeout_s": timeout_s,
             "place": place,
             "host": host,

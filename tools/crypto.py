@@ -167,7 +167,7 @@ class Crypto(Tool):
 
     name = "crypto"
 
-    @action(timeout_s=300)
+    @action(timeout_s=300, clean="digests, sizes and what the call names")
     async def sha256(self, ctx: Context, args: DigestArgs) -> Result:
         """Digest text, bytes or a file of any size, with SHA-256 or another algorithm; compare if asked."""
         digest = hashlib.new(args.algorithm.replace("-", "_"), usedforsecurity=False)
@@ -175,7 +175,7 @@ class Crypto(Tool):
         size = await _feed(args, digest.update)
         return _digest_result(args, args.algorithm, digest.digest(), expected, size)
 
-    @action(timeout_s=300)
+    @action(timeout_s=300, clean="digests, sizes and what the call names")
     async def hmac(self, ctx: Context, args: HmacArgs) -> Result:
         """Make the HMAC of text, bytes or a file; with `expected` only say whether it is the right one.
 
@@ -187,14 +187,14 @@ class Crypto(Tool):
         size = await _feed(args, made.update)
         return _digest_result(args, f"hmac-{args.algorithm}", made.digest(), expected, size)
 
-    @action()
+    @action(clean="only what the call itself holds")
     async def encode(self, ctx: Context, args: EncodeArgs) -> Result:
         """Encode text or bytes in base16 (small letters), base32, base58, base64 or base64url."""
         data = _given(args)
         text = await asyncio.to_thread(encoded, args.encoding, data, args.padding)
         return Result(output=text, metadata={"encoding": args.encoding, "size_bytes": len(data)})
 
-    @action()
+    @action(clean="only what the call itself holds")
     async def decode(self, ctx: Context, args: DecodeArgs) -> Result:
         """Decode base16, base32, base58, base64 or base64url; gives text, or base64 if it is not UTF-8."""
         data = await asyncio.to_thread(decoded, args.encoding, args.text, "text")
@@ -208,7 +208,7 @@ class Crypto(Tool):
             said = f"The result is not UTF-8. Its {len(data)} bytes as base64:\n{encoded}"
             return Result(output=said, metadata={**facts, "utf8": False})
 
-    @action(timeout_s=300)
+    @action(timeout_s=300, clean="yes or no, and kinds of keys")
     async def verify(self, ctx: Context, args: VerifyArgs) -> Result:
         """Check a signature (Ed25519, ECDSA P-256, RSA) of text, bytes or a file with a public key.
 
@@ -228,17 +228,17 @@ class Crypto(Tool):
         facts = {"valid": valid, "algorithm": scheme, "from_certificate": from_certificate}
         return Result(output=text, metadata=facts)
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="handles and the call's own label")
     async def generate_key(self, ctx: Context, args: GenerateKeyArgs) -> Result:
         """Make a random key for HMACs that stays in the key store; gives its handle."""
         return await _generated(ctx, "hmac-sha256", args.label, args.size_bytes)
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="handles, keys and the call's own label")
     async def generate_keypair(self, ctx: Context, args: GenerateKeypairArgs) -> Result:
         """Make a pair of keys that stays in the key store; gives its handle and the public key."""
         return await _generated(ctx, args.algorithm, args.label)
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="handles, and labels that this agent gave, which are plain words")
     async def list_keys(self, ctx: Context, args: ListKeysArgs) -> Result:
         """List the keys of this agent and user: handles, kinds, labels, fingerprints of public keys."""
         found, problems = await asyncio.to_thread(store_of_environment().facts, ctx.agent, ctx.owner)
@@ -253,7 +253,7 @@ class Crypto(Tool):
         facts = {"keys": shown, "total": len(keys), "damaged": len(problems)}
         return Result(output="\n".join(lines) or "There is no key.", metadata=facts)
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="a key, and a label that is a plain word")
     async def public_key(self, ctx: Context, args: KeyArgs) -> Result:
         """Give the public key of a pair, as PEM."""
         key = await asyncio.to_thread(store_of_environment().get, ctx.agent, ctx.owner, args.handle)
@@ -263,7 +263,7 @@ class Crypto(Tool):
             )
         return Result(output=key.facts.public_key, metadata=_key_facts(key.facts))
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="a signature and a handle")
     async def sign(self, ctx: Context, args: SignArgs) -> Result:
         """Sign text, bytes or a SHA-256 with a key of the store; with a key for HMACs, make the HMAC-SHA256.
 
@@ -276,7 +276,7 @@ class Crypto(Tool):
         facts = {"handle": args.handle, "algorithm": kind, "base64": text, "hex": made.hex()}
         return Result(output=f"{text}  {kind} in base64, by {args.handle}", metadata=facts)
 
-    @action(place=Place.KEYS)
+    @action(place=Place.KEYS, clean="yes or no, and a handle")
     async def verify_with_key(self, ctx: Context, args: VerifyWithKeyArgs) -> Result:
         """Check a signature or an HMAC of text, bytes or a SHA-256 with a key of the store."""
         message, is_digest = _signed(args)

@@ -123,7 +123,7 @@ class Dbus(Tool):
 
     name = "dbus"
 
-    @action()
+    @action(taints=True)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the names on a bus with the process and unit that own them, and those that can be started."""
         async with _connect(args.bus) as bus:

@@ -121,7 +121,7 @@ class File(Tool):
             },
         )
 
-    @action()
+    @action(taints=True)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List a folder: mode, owner, size, time and name of each entry, hidden ones too."""
         path = absolute(args.path)
@@ -133,13 +133,13 @@ class File(Tool):
             metadata={"path": path, "entries": count, "shown": min(count, args.limit)},
         )
 
-    @action()
+    @action(taints=True)
     async def stat(self, ctx: Context, args: PathArgs) -> Result:
         """Say what a path is: kind, size, mode, owner, times, link target and extended attributes."""
         facts = await asyncio.to_thread(_facts, absolute(args.path))
         return Result(output="".join(f"{key}: {value}\n" for key, value in facts.items()), metadata=facts)
 
-    @action()
+    @action(taints=True)
     async def glob(self, ctx: Context, args: GlobArgs) -> Result:
         """Find paths by a pattern; hidden files count, symbolic links are not followed."""
         root, pattern = absolute(args.path), args.pattern
@@ -163,7 +163,7 @@ class File(Tool):
         found = await _search(ctx, request)
         return found.result([f"{item['path']}:{item['line']}:{item['text']}" for item in found.matches])
 
-    @action(timeout_s=60.0, place=Place.INSPECT)
+    @action(timeout_s=60.0, place=Place.INSPECT, taints=True)
     async def usage(self, ctx: Context, args: UsageArgs) -> Result:
         """Say which folders below a folder take the most space; stays on its file system, names no files."""
         path = absolute(args.path)

@@ -93,7 +93,7 @@ class Inotify(Tool):
         self._beginning = 0
         """Watches on their way, which count already."""
 
-    @action(place=Place.WATCHER, timeout_s=60.0)
+    @action(place=Place.WATCHER, timeout_s=60.0, clean="numbers, and what the call names")
     async def watch(self, ctx: Context, args: WatchArgs) -> Result:
         """Begin to watch a file or folder; the watch stays until it is stopped. Read it with poll."""
         again = ctx.expected.get("watch_again")
@@ -156,7 +156,7 @@ class Inotify(Tool):
         }
         return Result(output="\n".join(lines), metadata=metadata)
 
-    @action(place=Place.WATCHER)
+    @action(place=Place.WATCHER, clean="numbers, and what an earlier call named")
     async def stop(self, ctx: Context, args: StopArgs) -> Result:
         """End a watch."""
         watch = self._own(ctx, args.watch)

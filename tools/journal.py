@@ -140,7 +140,7 @@ class Journal(Tool):
         metadata = {"values": values, "total": total, "stopped": summary["stopped"]}
         return Result(output="\n".join(lines), metadata=metadata)
 
-    @action()
+    @action(clean="ids of boots and times")
     async def boots(self, ctx: Context, args: BootsArgs) -> Result:
         """List the boots that the journal knows, with their first and last entry, the newest first."""
         rows, summary = await _read(ctx, "boots", args.model_dump())

@@ -85,7 +85,7 @@ class Net(Tool):
 
     name = "net"
 
-    @action()
+    @action(clean="numbers, and short names that root gave")
     async def list_interfaces(self, ctx: Context, args: NoArgs) -> Result:
         """List the network interfaces with addresses, state, speed, MTU and counters."""
         found = await asyncio.to_thread(_interfaces)
@@ -103,12 +103,12 @@ class Net(Tool):
             ]
         return Result(output="\n".join(lines), metadata={"interfaces": found})
 
-    @action(place=Place.INSPECT)
+    @action(place=Place.INSPECT, taints=True)
     async def connections(self, ctx: Context, args: ConnectionsArgs) -> Result:
         """List sockets with their state and the process that owns them, as far as it may be seen."""
         return await asyncio.to_thread(_connections, args)
 
-    @action()
+    @action(clean="numbers, and short names that root gave")
     async def routes(self, ctx: Context, args: NoArgs) -> Result:
         """List the IPv4 and IPv6 routes of the main table; default routes are marked."""
         found = await asyncio.to_thread(_routes)
@@ -123,7 +123,7 @@ class Net(Tool):
             lines.append("There is no default route: other networks cannot be reached.")
         return Result(output="\n".join(lines), metadata={"routes": found})
 
-    @action(effect=Effect.REACH, timeout_s=240, host="host")
+    @action(effect=Effect.REACH, timeout_s=240, host="host", clean="numbers, and what the call names")
     async def ping(self, ctx: Context, args: PingArgs) -> Result:
         """Send echo requests to a host; says the loss and the times. A host that is silent is no error."""
         program = shutil.which("ping", path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")

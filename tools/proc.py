@@ -94,7 +94,7 @@ class Proc(Tool):
 
     name = "proc"
 
-    @action()
+    @action(taints=True)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List processes with CPU use (100 % is one core), memory, state and user."""
         first = await asyncio.to_thread(all_stats, args.pid)
@@ -110,12 +110,12 @@ class Proc(Tool):
         """Show one process: command line, parents, memory, files, limits, cgroup, environment names."""
         return await asyncio.to_thread(described, args.pid)
 
-    @action()
+    @action(taints=True)
     async def tree(self, ctx: Context, args: TreeArgs) -> Result:
         """Show processes as a tree of parents and children."""
         return await asyncio.to_thread(_tree, args)
 
-    @action(effect=Effect.CHANGE)
+    @action(effect=Effect.CHANGE, taints=True)
     async def signal(self, ctx: Context, args: SignalArgs) -> Result:
         """Send a signal to one process and say whether it ended within a second."""
         if args.pid == os.getpid():

@@ -43,7 +43,7 @@ class Skill(Tool):
 
     name = "skill"
 
-    @action(taints=False)
+    @action(clean="texts of installed skills, which an administrator chose")
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the skills with their descriptions and the arguments of their scripts."""
         catalog = load_skills(_folders())
@@ -54,7 +54,7 @@ class Skill(Tool):
             metadata={"skills": sorted(catalog.skills), "broken": dict(catalog.broken)},
         )
 
-    @action(taints=False)
+    @action(clean="texts of installed skills, which an administrator chose")
     async def load(self, ctx: Context, args: LoadArgs) -> Result:
         """Read a skill: how to do what it is about, and which files it has."""
         skill = _find(load_skills(_folders()), args.name)

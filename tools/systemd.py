@@ -98,7 +98,7 @@ class Systemd(Tool):
 
     name = "systemd"
 
-    @action()
+    @action(taints=True)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the loaded units with their state, failed ones first."""
         pattern = args.pattern
@@ -153,7 +153,7 @@ class Systemd(Tool):
             )
         return Result(output="\n\n".join(texts), metadata={"files": paths})
 
-    @action()
+    @action(taints=True)
     async def dependencies(self, ctx: Context, args: DependenciesArgs) -> Result:
         """Show the units that a unit needs, or with reverse those that need it, as a tree with states."""
         kinds = REVERSE if args.reverse else FORWARD
@@ -180,27 +180,27 @@ class Systemd(Tool):
             output="\n".join(lines), metadata={"unit": args.unit, "units": len(seen) - 1, "left_out": cut}
         )
 
-    @action(effect=Effect.CHANGE, timeout_s=120)
+    @action(effect=Effect.CHANGE, timeout_s=120, clean="fixed words, and the unit that the call names")
     async def start(self, ctx: Context, args: UnitArgs) -> Result:
         """Start a unit and wait until that is done; a failure comes with the unit's last log lines."""
         return await _job(ctx, args.unit, "StartUnit", "start")
 
-    @action(effect=Effect.CHANGE, timeout_s=120)
+    @action(effect=Effect.CHANGE, timeout_s=120, clean="fixed words, and the unit that the call names")
     async def stop(self, ctx: Context, args: UnitArgs) -> Result:
         """Stop a unit and wait until that is done."""
         return await _job(ctx, args.unit, "StopUnit", "stop")
 
-    @action(effect=Effect.CHANGE, timeout_s=120)
+    @action(effect=Effect.CHANGE, timeout_s=120, clean="fixed words, and the unit that the call names")
     async def restart(self, ctx: Context, args: UnitArgs) -> Result:
         """Stop and start a unit and wait until that is done."""
         return await _job(ctx, args.unit, "RestartUnit", "restart")
 
-    @action(effect=Effect.CHANGE, timeout_s=120)
+    @action(effect=Effect.CHANGE, timeout_s=120, clean="fixed words, and the unit that the call names")
     async def reload(self, ctx: Context, args: UnitArgs) -> Result:
         """Have a running unit read its own configuration again."""
         return await _job(ctx, args.unit, "ReloadUnit", "reload")
 
-    @action(effect=Effect.CHANGE)
+    @action(effect=Effect.CHANGE, clean="links that root's unit files say")
     async def enable(self, ctx: Context, args: UnitArgs) -> Result:
         """Have a unit started at boot from now on; does not start it now."""
         async with _systemd() as bus:
@@ -213,7 +213,7 @@ class Systemd(Tool):
             )
         return _changed(args.unit, "enabled", changes)
 
-    @action(effect=Effect.CHANGE)
+    @action(effect=Effect.CHANGE, clean="links that root's unit files say")
     async def disable(self, ctx: Context, args: UnitArgs) -> Result:
         """Have a unit no longer started at boot; does not stop it now."""
         async with _systemd() as bus:

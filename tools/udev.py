@@ -85,33 +85,33 @@ class Udev(Tool):
 
     name = "udev"
 
-    @action()
+    @action(taints=True)
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List devices by subsystem, name, property, parent or tag."""
         seconds = min(LIST_S, ctx.timeout_s * 0.7)
         return await asyncio.to_thread(_list, args, time.monotonic() + seconds)
 
-    @action()
+    @action(taints=True)
     async def info(self, ctx: Context, args: InfoArgs) -> Result:
         """Show one device: driver, device file, parents, properties and attributes."""
         return await asyncio.to_thread(_info, args)
 
-    @action()
+    @action(taints=True)
     async def usb(self, ctx: Context, args: NoArgs) -> Result:
         """Show the tree of USB devices with vendor, product, speed and driver."""
         return await asyncio.to_thread(_usb)
 
-    @action()
+    @action(taints=True)
     async def pci(self, ctx: Context, args: NoArgs) -> Result:
         """List the PCI devices with class, vendor, device and driver."""
         return await asyncio.to_thread(_pci)
 
-    @action()
+    @action(taints=True)
     async def block(self, ctx: Context, args: BlockArgs) -> Result:
         """List block devices with size, model, filesystem, mount points, kind of disk and parents."""
         return await asyncio.to_thread(_block, args)
 
-    @action(timeout_s=75.0)
+    @action(timeout_s=75.0, taints=True)
     async def monitor(self, ctx: Context, args: MonitorArgs) -> Result:
         """Watch devices come, go and change for some seconds; each event is shown at once."""
         source = args.source or ("udev" if CONTROL.exists() else "kernel")

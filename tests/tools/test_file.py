@@ -326,5 +326,4 @@ def test_effects_and_taints_are_as_designed(load: Load) -> None:
     changing = {name for name, effect in effects.items() if effect is Effect.CHANGE}
     assert changing == {"write", "edit", "delete", "undo"}
     assert {name for name, effect in effects.items() if effect is Effect.OBSERVE} == set(effects) - changing
-    tainting = {name for name, found in actions.items() if found.taints}
-    assert tainting == {"read", "grep", *changing}
+    assert all(found.taints for found in actions.values())

@@ -437,4 +437,4 @@ async def test_real_ping_of_loopback_is_understood(call: Call) -> None:
 def test_effects_and_taints_are_declared(load: Load) -> None:
     actions = load("net").actions
     assert {name for name, found in actions.items() if found.effect is Effect.REACH} == {"ping", "resolve"}
-    assert {name for name, found in actions.items() if found.taints} == {"resolve"}
+    assert {name for name, found in actions.items() if found.taints} == {"connections", "resolve"}

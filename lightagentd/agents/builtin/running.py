@@ -49,11 +49,14 @@ class BuiltinContext:
 BuiltinMethod = Callable[[Any, BuiltinContext, Any], Awaitable[Result]]
 
 
+_CLEAN = "the daemon's own words, and those of people"
+
+
 def builtin_action(
     *, effect: Effect = Effect.OBSERVE, timeout_s: float = 30.0
 ) -> Callable[[BuiltinMethod], BuiltinMethod]:
     """As `lightagentd.tool.action`, for a method that runs in the daemon and takes a `BuiltinContext`."""
-    return cast(Any, action(effect=effect, place=Place.DAEMON, timeout_s=timeout_s))  # type: ignore[no-any-return]
+    return cast(Any, action(effect=effect, place=Place.DAEMON, timeout_s=timeout_s, clean=_CLEAN))  # type: ignore[no-any-return]
 
 
 class Builtins:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
@@ -39,7 +38,7 @@ from lightagentd.worker.lanes import (
     distinct,
 )
 from lightagentd.worker.local import LocalWorkers, clear_folder
-from lightagentd.worker.lockdown import MACHINE
+from lightagentd.worker.room import Room
 from lightagentd.worker.sandbox import Backend
 from lightagentd.worker.source import Child, Source, Whom
 from lightagentd.worker.units import UnitWorkers
@@ -50,10 +49,6 @@ _log = logging.getLogger(__name__)
 
 OVERTIME_S = 5.0
 """How much longer than a call's own time the daemon waits for the worker to end it."""
-ROOM_PATIENCE_S = 20.0
-"""How long a call waits while all workers are busy that there may be."""
-ROOT_RESERVE = 2
-"""How many workers beyond `max_workers` there may be for root's calls."""
 
 
 class Pool:
@@ -64,10 +59,7 @@ class Pool:
         self._panic = panic or Panic()
         self._paths = paths
         self._lanes: dict[Whom, Lane] = {}
-        self._starting: Counter[int] = Counter()
-        """By owner, the workers that are about to be in a lane."""
-        self._room = asyncio.Event()
-        """Set when a worker became idle or ended."""
+        self._room = Room(settings.max_workers, self.workers)
         self.source: Source = LocalWorkers(settings, paths)
         """Where the workers come from."""
         self._reaper: asyncio.Task[None] | None = None
@@ -298,7 +290,7 @@ class Pool:
                     await self._end(worker)
                 else:
                     worker.busy = False
-                self._room.set()
+                self._room.changed.set()
 
     async def _idle_worker(self, lane: Lane) -> WorkerProcess | None:
         while worker := next((one for one in lane.workers if not one.busy), None):
@@ -324,9 +316,7 @@ class Pool:
             return lane.add(whom, running.child, await self._connect(running.child))
 
     async def _opened(self, lane: Lane, whom: Whom) -> WorkerProcess:
-        await self._make_room(whom)
-        self._starting[whom.owner] += 1
-        try:
+        async with self._room.place(whom, self._end):
             child = await self.source.open(whom)
             try:
                 # No pause after it is connected to, or `_end` could stop it meanwhile.
@@ -335,44 +325,6 @@ class Pool:
                 if not any(one.child is child for one in self._connections()):
                     await child.discard(at_once=self._panic.on)
                 raise
-        finally:
-            self._starting[whom.owner] -= 1
-
-    async def _make_room(self, whom: Whom) -> None:
-        """Wait until another worker may be started; of idle ones the oldest is ended for it.
-
-        Raises WorkerUnavailable when all are busy for too long.
-        """
-        if whom.where in MACHINE:
-            return
-        try:
-            async with asyncio.timeout(ROOM_PATIENCE_S):
-                while crowd := self._crowd(whom):
-                    self._room.clear()
-                    idle = [one for one in crowd if not one.busy]
-                    if idle:
-                        oldest = min(idle, key=lambda one: one.idle_since)
-                        same = [one for one in self._connections() if one.child is oldest.child]
-                        await asyncio.gather(*(self._end(one) for one in same if not one.busy))
-                    else:
-                        await self._room.wait()
-        except TimeoutError as err:
-            raise WorkerUnavailable(
-                f"All {len(crowd)} workers that there may be are busy.",
-                suggestion="An administrator can allow more: max_workers in [worker] of the configuration.",
-            ) from err
-
-    def _crowd(self, whom: Whom) -> list[WorkerProcess]:
-        """The workers that leave no room for another one; empty if there is room.
-
-        One owner gets at most half of them, and root gets some beyond the limit.
-        """
-        limit = self._settings.max_workers + (ROOT_RESERVE if whom.owner == 0 else 0)
-        counted = [one for one in self.workers() if one.where not in MACHINE]
-        own = [one for one in counted if one.owner == whom.owner]
-        if whom.owner and len(own) + self._starting[whom.owner] >= limit // 2:
-            return own
-        return counted if len(counted) + self._starting.total() >= limit else []
 
     async def _connect(self, child: Child) -> VarlinkConnection:
         """Connect and wait for the first answer. Raises WorkerUnavailable, Panicked."""
@@ -415,7 +367,7 @@ class Pool:
         else:
             # A new object: whoever gave the call up still holds the old one, and has no say any more.
             lane.workers.append(replace(worker, busy=False, idle_since=time.monotonic()))
-            self._room.set()
+            self._room.changed.set()
 
     async def _end(self, worker: WorkerProcess) -> None:
         """Close a connection, and with the last one end its worker."""
@@ -426,7 +378,7 @@ class Pool:
         async with worker.child.lock:
             if not any(one.child is worker.child for one in self._connections()):
                 await worker.child.end()
-        self._room.set()
+        self._room.changed.set()
 
     async def _end_idle(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from lightagentd.errors import OutcomeUnknown, TimedOut, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import pool as pool_module
+from lightagentd.worker import room
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
 from lightagentd.worker.source import Whom
@@ -97,19 +98,23 @@ async def test_another_worker_takes_the_place_of_the_one_that_was_idle_longest(o
 async def test_one_owner_gets_half_of_the_workers_and_root_some_that_are_left_to_it(
     own_paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "ROOM_PATIENCE_S", 0.2)
     pool = Pool(configuration.Worker(max_workers=4), own_paths)
     await pool.start()
+
+    async def refused(owner: int) -> None:
+        with monkeypatch.context() as short:
+            short.setattr(room, "PATIENCE_S", 0.1)
+            with pytest.raises(WorkerUnavailable, match="busy"):
+                await events(pool, "probe", "noop", agent="c", owner=owner)
+
     try:
         async with contextlib.AsyncExitStack() as held:
             for whom in (Whom("a", Effect.OBSERVE, 7), Whom("b", Effect.OBSERVE, 7)):
                 await held.enter_async_context(pool._worker(whom))
-            with pytest.raises(WorkerUnavailable, match="busy"):
-                await events(pool, "probe", "noop", agent="c", owner=7)
+            await refused(7)
             for whom in (Whom("a", Effect.OBSERVE, 8), Whom("b", Effect.OBSERVE, 8)):
                 await held.enter_async_context(pool._worker(whom))
-            with pytest.raises(WorkerUnavailable, match="busy"):
-                await events(pool, "probe", "noop", owner=9)
+            await refused(9)
             await events(pool, "probe", "noop", owner=0)
         await events(pool, "probe", "noop", owner=9)
     finally:

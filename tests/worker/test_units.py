@@ -10,8 +10,7 @@ import pytest
 from lightagentd.config import configuration
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.tool import Effect, Place
-from lightagentd.worker import first_units, sandbox, units
-from lightagentd.worker import pool as pool_module
+from lightagentd.worker import first_units, room, sandbox, units
 from lightagentd.worker.pool import Pool
 from tests.worker import running
 
@@ -104,7 +103,7 @@ def test_every_number_is_that_of_a_user_who_is_in_no_group_of_the_system() -> No
     assert users == [*units.DESCRIBING.values(), *units.NUMBERS]
     assert not re.search(r"^m +lightagent-", text, re.MULTILINE)
     most = configuration.Worker.model_fields["max_workers"].metadata
-    assert max(one.le for one in most if hasattr(one, "le")) + pool_module.ROOT_RESERVE <= len(units.NUMBERS)
+    assert max(one.le for one in most if hasattr(one, "le")) + room.ROOT_RESERVE <= len(units.NUMBERS)
     for effect, other in (CONFINED, CONFINED[::-1]):
         service = f"lightagent-{effect}@.service"
         assert lines(service, "User") == lines("lightagent-bus@.service", "User") == ["lightagent-w%i"]

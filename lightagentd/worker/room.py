@@ -1,0 +1,74 @@
+"""How many workers there may be at once, and which one ends when another is needed: the pool's `Room`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from lightagentd.errors import WorkerUnavailable
+from lightagentd.worker.lanes import WorkerProcess
+from lightagentd.worker.lockdown import MACHINE
+from lightagentd.worker.source import Whom
+
+PATIENCE_S = 20.0
+"""How long a call waits while all workers are busy that there may be."""
+ROOT_RESERVE = 2
+"""How many workers beyond the limit there may be for root's calls."""
+
+
+class Room:
+    """The places of machine-wide workers do not count."""
+
+    def __init__(self, limit: int, workers: Callable[[], list[WorkerProcess]]) -> None:
+        self._limit = limit
+        self._workers = workers
+        self._starting: Counter[int] = Counter()
+        """By owner, the workers that are about to be."""
+        self.changed = asyncio.Event()
+        """Set when a worker became idle or ended."""
+
+    @contextlib.asynccontextmanager
+    async def place(
+        self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]
+    ) -> AsyncGenerator[None, None]:
+        """A block in which another worker may be started; of idle ones the oldest is ended for it.
+
+        Raises WorkerUnavailable when all are busy for too long.
+        """
+        if whom.where not in MACHINE:
+            await self._wait(whom, end)
+        self._starting[whom.owner] += 1
+        try:
+            yield
+        finally:
+            self._starting[whom.owner] -= 1
+
+    async def _wait(self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while crowd := self._crowd(whom):
+                    self.changed.clear()
+                    idle = [one for one in crowd if not one.busy]
+                    if idle:
+                        await end(min(idle, key=lambda one: one.idle_since))
+                    else:
+                        await self.changed.wait()
+        except TimeoutError as err:
+            raise WorkerUnavailable(
+                f"All {len(crowd)} workers that there may be are busy.",
+                suggestion="An administrator can allow more: max_workers in [worker] of the configuration.",
+            ) from err
+
+    def _crowd(self, whom: Whom) -> list[WorkerProcess]:
+        """The workers that leave no room for another one; empty if there is room.
+
+        One owner gets at most half of them, and root gets some beyond the limit.
+        """
+        limit = self._limit + (ROOT_RESERVE if whom.owner == 0 else 0)
+        counted = [one for one in self._workers() if one.where not in MACHINE]
+        own = [one for one in counted if one.owner == whom.owner]
+        if whom.owner and len(own) + self._starting[whom.owner] >= limit // 2:
+            return own
+        return counted if len(counted) + self._starting.total() >= limit else []

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str | Callable[[dict[str, Any]], object]]
 """A table: the heading of each column, and the field, or the function of an object, that fills it."""
-_TO_ESCAPE = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_TO_ESCAPE = re.compile(
+    "[\x7f-\x9f\u180e\u200b\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
 """What JSON does not escape by itself, and a terminal or a decoder stumbles over."""
 
 
@@ -49,7 +51,7 @@ def warning_lines(text: str, suggestion: str = "") -> list[str]:
 def dump(value: Any, *, indent: int | None = None) -> str:
     """JSON that is safe to show: control characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _TO_ESCAPE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def print_json(value: Any) -> None:

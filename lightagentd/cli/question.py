@@ -16,7 +16,7 @@ from typing import Any
 
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import dump, say, warn
-from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, is_terminal, style
+from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, escaped, is_terminal, style
 from lightagentd.cli.when import local
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError
@@ -33,6 +33,13 @@ ALLOW = "Allow it, once? [y/N] "
 LONG_LINES, LONG_CHARS = 20, 1500
 """A text with more than that may have its most important part out of sight when the question comes."""
 _MANY_BLANKS = 40
+_LOOKS_LATIN = re.compile(
+    "[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03ba\u03bd"
+    "\u03bf\u03c1\u03c5\u03f2\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c-\u041e\u0420-\u0423\u0425\u0430\u0435"
+    "\u043a\u043c\u043e\u0440-\u0443\u0445\u0455\u0456\u0458\u0475\u04ae\u04af\u04bb\u04cf\u0501\u051b\u051d\u0570\u0578"
+    "\u057d\u0585]"
+)
+"""Greek, Cyrillic and Armenian letters that a reader takes for Latin ones (UTS #39, confusables)."""
 
 
 def visible(text: str) -> str:
@@ -46,8 +53,7 @@ def _visible(char: str) -> str:
     seen = unicodedata.category(char) not in _UNSEEN and not _BLANK.match(char)
     if char in " \n\t" or (seen and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT):
         return char
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return escaped(char)
 
 
 REQUESTS = ("approval_requested", "input_requested")
@@ -113,16 +119,21 @@ def warnings(arguments: dict[str, Any]) -> list[str]:
             found.append(f"Read all of it: {shown} has {lines} lines and {len(text)} characters.")
         if re.search(rf"[ \t]{{{_MANY_BLANKS}}}|(?:\n[ \t]*){{10}}", text):
             found.append(f"Look closely: in {shown} something stands behind many blanks or empty lines.")
-        if mixed := [word for word in re.findall(r"\w+", text) if _mixes_scripts(word)]:
+        if mixed := [word for word in re.findall(r"\w+", text) if _misleads(word)]:
             letters = sorted({char for word in mixed for char in word if not _is_latin(char)})
             names = ", ".join(f"U+{ord(char):04X} {unicodedata.name(char, '')}" for char in letters[:5])
             found.append(f"Look closely: in {shown} a word has letters that only look like others: {names}.")
     return found
 
 
-def _mixes_scripts(word: str) -> bool:
+def _misleads(word: str) -> bool:
+    """Whether a word has letters of several scripts, or wholly of those that look like Latin ones."""
     letters = [char for char in word if char.isalpha()]
-    return any(char.isascii() for char in letters) and not all(_is_latin(char) for char in letters)
+    if any(char.isascii() for char in letters):
+        return not all(_is_latin(char) for char in letters)
+    return any(not _is_latin(char) for char in letters) and all(
+        _LOOKS_LATIN.match(char) or unicodedata.normalize("NFKC", char).isascii() for char in letters
+    )
 
 
 def _is_latin(char: str) -> bool:

@@ -23,6 +23,9 @@ _OPEN = re.compile(rf"{_STRING}[^\x07\x1b\x80-\x9f]*\x1b?\Z|(?:\x1b\[|\x9b)[0-?]
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, what reverses the direction of text, and bytes that are no text."""
 
+_UNSEEN = re.compile("[\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff]")
+"""What no terminal shows and no script needs: words to a model could hide in it, so it is written out."""
+
 
 class Cleaner:
     """Takes escape sequences and control characters out of text that comes in pieces."""
@@ -37,17 +40,29 @@ class Cleaner:
         opening = _OPEN.search(text)
         if opening and len(text) - opening.start() <= _HELD_BACK_MAX:
             text, self._held = text[: opening.start()], text[opening.start() :]
-        return _CONTROL.sub("", text)
+        return _harmless(text)
 
     def flush(self) -> str:
         """The held-back text, at the end of the input."""
         held, self._held = self._held, ""
-        return _CONTROL.sub("", held)
+        return _harmless(held)
 
 
 def clean(text: str) -> str:
-    """A whole text without escape sequences and control characters other than tab and newline."""
-    return _CONTROL.sub("", _SEQUENCE.sub("", text))
+    """A whole text without escape sequences and control characters other than tab and newline, and with
+    unseen characters as escapes.
+    """
+    return _harmless(_SEQUENCE.sub("", text))
+
+
+def _harmless(text: str) -> str:
+    return _UNSEEN.sub(lambda found: escaped(found[0]), _CONTROL.sub("", text))
+
+
+def escaped(char: str) -> str:
+    """A character as an escape, such as \\x1b or \\u200b."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def is_terminal() -> bool:

@@ -99,7 +99,7 @@ def test_nothing_that_a_model_wrote_acts_on_the_terminal_or_hides(
     scripted.answer("Approvals.List", {"approvals": [found]})
     for arguments in (["approvals"], ["approvals", "--json"]):
         shown = on_terminal(arguments, width=500, env=environment(NO_COLOR="1")).out
-        assert not [char for char in "\x1b\x07\u202e\u2066\x00\x9b" if char in shown]
+        assert not [char for char in "\x1b\x07\u202e\u2066\u200b\x00\x9b" if char in shown]
 
 
 def test_a_value_of_many_lines_cannot_look_like_our_own(scripted: ScriptedDaemon, lactl: Lactl) -> None:
@@ -149,6 +149,8 @@ def test_only_a_line_feed_ends_a_line_of_a_preview(char: str) -> None:
         ("ls" + " " * 60 + "; rm -rf /", "many blanks"),
         ("ls" + "\n" * 12 + "rm", "many blanks"),
         ("/etc/p\u0430sswd", "CYRILLIC SMALL LETTER A"),
+        ("curl https://\u0430\u0440\u0440\u04cf\u0435.com", "CYRILLIC SMALL LETTER ER"),
+        ("\uff52\uff4d -rf x", "FULLWIDTH LATIN SMALL LETTER R"),
     ],
 )
 def test_what_could_be_overlooked_is_said_next_to_the_question(value: str, words: str) -> None:
@@ -159,6 +161,7 @@ def test_what_could_be_overlooked_is_said_next_to_the_question(value: str, words
 
 def test_ordinary_arguments_need_no_warning() -> None:
     assert warnings({"command": "systemctl restart nginx", "text": "Müller \u6f22", "n": [1]}) == []
+    assert warnings({"text": "\u043f\u0440\u0438\u0432\u0435\u0442, \u03bb\u03cc\u03b3\u03bf\u03c2"}) == []
 
 
 # Answering

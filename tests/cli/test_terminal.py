@@ -17,6 +17,7 @@ HOSTILE = [
     ("line\r\nnext\tcell", "line\nnext\tcell"),
     ("safe\u202eexe.txt", "safeexe.txt"),
     ("grüße 😀 日本", "grüße 😀 日本"),
+    ("un\u200bseen\U000e0041", "un\\u200bseen\\U000e0041"),
     ("ends with \x1b", "ends with "),
     ("ends with \x1b[3", "ends with "),
     ("a\udcffb", "ab"),

@@ -128,6 +128,9 @@ def _work(arguments: Sequence[str], ends: Ends) -> None:
     from lightagentd.worker import program  # only here: the keeper stays small
 
     program.main(arguments, ends=ends)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is closed; to take the interpreter apart would take as long as a call
 
 
 def keep(worker: int, lifeline: int, ends: Ends) -> int:

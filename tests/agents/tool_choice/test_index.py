@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from lightagentd.agents.tool_choice.choice import rank
 from lightagentd.agents.tool_choice.index import ToolIndex
 from lightagentd.agents.tool_choice.words import HEAD_CHARS, TAIL_CHARS, asked
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
 from lightagentd.quoted import Prompt, quoted
 from tests.agents.tool_choice.toolset import functions_in, invented, many
@@ -19,18 +21,16 @@ TOTAL = 2000
 
 
 @pytest.fixture(scope="module")
-def toolboxes() -> dict[str, Toolbox]:
-    """The toolbox that the first test makes; the others use it again."""
-    return {}
-
-
-@pytest.fixture
-async def toolbox(daemon: Daemon, toolboxes: dict[str, Toolbox]) -> Toolbox:
+def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Toolbox:
     """This checkout's tools, as the real worker describes them, among 2,000 functions."""
-    if "many" not in toolboxes:
-        described = [*await daemon.pool.describe(), *daemon.registry.shared.builtins.described()]
-        toolboxes["many"] = toolbox_of(many(described, TOTAL))
-    return toolboxes["many"]
+    base = tmp_path_factory.mktemp("la")
+
+    async def made() -> Toolbox:
+        async with Daemon(Paths(config=base / "etc", state=base / "state", runtime=base / "run")) as daemon:
+            described = [*await daemon.pool.describe(), *daemon.registry.shared.builtins.described()]
+            return toolbox_of(many(described, TOTAL))
+
+    return asyncio.run(made())
 
 
 def rate(toolbox: Toolbox, prompts: list[tuple[frozenset[str], str]], first: int) -> float:

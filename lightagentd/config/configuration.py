@@ -78,8 +78,8 @@ class Daemon(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages of the daemon itself that the journal gets; events do not depend on it."""
     journal_content: bool = False
-    """Whether the journal gets the content of prompts, output and messages too: whoever may read the journal
-    then reads everyone's conversations."""
+    """Whether the journal gets the arguments of calls and the content of prompts, output and messages too:
+    whoever may read the journal, and every agent, then reads everyone's conversations."""
 
 
 class OwnerLimits(Section):

@@ -27,7 +27,7 @@ from lightagentd.events.store.layout import EVENTS, Environment, seq_key
 UNIT = "lightagentd.service"
 FIELDS = (
     *("SEQ", "HASH", "TOPIC", "TYPE", "AGENT", "SESSION", "CALLER_UID", "REQUEST_ID", "TRACE_ID"),
-    *("TOOL", "ACTION", "EFFECT", "DECISION", "DURATION_MS", "RESULT", "ARGS", "CONTENT"),
+    *("TOOL", "ACTION", "EFFECT", "DECISION", "DURATION_MS", "RESULT", "DIGEST", "ARGS", "CONTENT"),
     *("MISSING_FROM", "MISSING_TO", "MISSING_COUNT"),
     *("CHECKPOINT_SEQ", "CHECKPOINT_HASH", "CHECKPOINT_KEY", "CHECKPOINT_SIGNATURE"),
 )

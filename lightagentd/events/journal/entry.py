@@ -1,10 +1,10 @@
 """The journal entry of a stored event. The event's type declares its sentence and its priority.
 
-The journal gets actions (a tool call with its redacted arguments, as sudo logs its commands) and the event's
-hash, but not the content of prompts, output and messages: every reader of the journal would read everyone's.
-`journal_content` in the configuration adds it. Fields are described in systemd.journal-fields(7); ours begin
-with LIGHTAGENT. The fields that describe a call are taken only from the daemon's own events: a tool may put
-anything into its events.
+The journal gets actions (which tool did what, how that was decided and how it ended) and the event's hash, but
+neither arguments nor the content of prompts, output and messages: every reader of the journal, and so every
+agent, would read everyone's. `journal_content` in the configuration adds both. Fields are described in
+systemd.journal-fields(7); ours begin with LIGHTAGENT. The fields that describe a call are taken only from the
+daemon's own events: a tool may put anything into its events.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from lightagentd.events.model import FROM_TOOL, Event, dump_json, message_id
-from lightagentd.events.types.event_type import FIELD_MAX_BYTES, WARNING, EventType, shortened, shows_args
+from lightagentd.events.types.event_type import FIELD_MAX_BYTES, WARNING, EventType, shortened
 from lightagentd.events.types.registry import type_of
 
 GAP = ("daemon.journal", "gap")
@@ -26,7 +26,7 @@ verify. Why journald was away: journalctl -u systemd-journald"""
 CONTENT_MAX_BYTES = 256 << 10
 """Of an event's data, where the configuration wants it in the journal."""
 
-_CALL_FIELDS = ("tool", "action", "effect", "decision", "duration_ms", "result")
+_CALL_FIELDS = ("tool", "action", "effect", "decision", "duration_ms", "result", "digest")
 _CHECKPOINT_FIELDS = {
     "LIGHTAGENT_CHECKPOINT_SEQ": "seq",
     "LIGHTAGENT_CHECKPOINT_HASH": "hash",
@@ -40,7 +40,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 
 def journal_fields(event: Event, *, content: bool = False) -> dict[str, str]:
-    """The fields of one event; with `content`, one of them holds the event's whole data."""
+    """The fields of one event; with `content` also its whole data, and the arguments of a call."""
     data = event.data or {}
     own = event.source != FROM_TOOL
     declared = type_of(event) or EventType
@@ -66,7 +66,7 @@ def journal_fields(event: Event, *, content: bool = False) -> dict[str, str]:
             fields |= {name: str(data[key]) for name, key in _CHECKPOINT_FIELDS.items() if key in data}
         if event.topic == "agent.error":
             fields["LIGHTAGENT_RESULT"] = str(data.get("code", event.type))
-        if shows_args(data):
+        if content and "args" in data:
             fields["LIGHTAGENT_ARGS"] = dump_json(data["args"]).decode()
     shown = {
         key: shortened(plain(value), 2 * FIELD_MAX_BYTES if key == "MESSAGE" else FIELD_MAX_BYTES)

@@ -86,8 +86,8 @@ class CallIntended(AboutCall, topic="agent.tool_dispatch", type="intent", source
 
     catalog = """@AGENT@ is about to call @TOOL@.@ACTION@
     Policy decided '@DECISION@', and the worker for the effect '@EFFECT@' starts the call now; the entry was
-    stored before it. LIGHTAGENT_ARGS has the arguments, without secrets. An entry of the same
-    LIGHTAGENT_TRACE_ID says how it ended.
+    stored before it. An entry of the same LIGHTAGENT_TRACE_ID says how it ended. The history has the
+    arguments: lactl trace show @TRACE_ID@
     > When that entry is missing, the daemon or its worker ended in the middle, and whether the call took
     effect is not known. It is not run again."""
     call_id: Text

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, InstanceOf
 
-from lightagentd.events.model import Event, EventContext, NewEvent, current_context, dump_json
+from lightagentd.events.model import Event, EventContext, NewEvent, current_context
 
 Text = InstanceOf[str]
 """Any text, also one that is not Unicode: it is made storable as it is stored (`model.dump_json`)."""
@@ -37,8 +37,6 @@ ERROR, WARNING, NOTICE, INFO = "3", "4", "5", "6"
 """Priorities in the journal, as in syslog(3)."""
 FIELD_MAX_BYTES = 4096
 """How long a field of the journal may be."""
-_TOLD_IN_CONVERSATION = frozenset({"human", "memory", "plan"})
-"""Built-in tools whose arguments are content of the conversation, unlike commands and paths."""
 
 TYPES: dict[tuple[str, str], type[EventType]] = {}
 """Every declared type, by topic and type."""
@@ -140,25 +138,19 @@ class Reported(EventType):
 
 
 class AboutCall(EventType):
-    """An event about a tool call."""
+    """An event about a tool call. Its sentence has no arguments: others read the journal too."""
 
     @classmethod
     def sentence(cls, event: Event) -> str:
         data = event.data or {}
         if "tool" not in data or "action" not in data:
             return super().sentence(event)
-        args = f" {shortened(dump_json(data['args']).decode())}" if shows_args(data) else ""
-        return f"{event.type} {cls.subject(data)}{args}"
+        return f"{event.type} {cls.subject(data)}"
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:
         """What the sentence is about."""
         return f"{data['tool']}.{data['action']}"
-
-
-def shows_args(data: Mapping[str, Any]) -> bool:
-    """Whether the journal gets the arguments of a call."""
-    return "args" in data and data.get("tool") not in _TOLD_IN_CONVERSATION
 
 
 def shortened(text: str, most: int = FIELD_MAX_BYTES) -> str:

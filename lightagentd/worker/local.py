@@ -21,6 +21,7 @@ from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import busdoor, places, sandbox
 from lightagentd.worker.local_bus import BusProxy
+from lightagentd.worker.proctree import stopped, tree
 from lightagentd.worker.source import Child, Whom, greeted
 
 
@@ -49,6 +50,11 @@ class LocalChild:
         """Whether it gets calls: not when its keeper is gone, even if it still runs."""
         return self.runs
 
+    @property
+    def stopped(self) -> bool:
+        """Its keeper or a command of its one call counts, too."""
+        return any(stopped(pid) for pid in tree(self.pid))
+
     async def connect(self) -> VarlinkConnection:
         """Connect; the socket listens before the program runs."""
         try:
@@ -67,12 +73,12 @@ class LocalChild:
         await self.held.end()
         self._path.unlink(missing_ok=True)
 
-    end_hung = end
-
     async def kill(self) -> None:
         """As `end`, but without the time for anything to end by itself."""
         await self.held.kill()
         self._path.unlink(missing_ok=True)
+
+    end_hung = kill
 
 
 class LocalWorkers:

@@ -351,7 +351,7 @@ class Pool:
         lane.workers.remove(worker)
         worker.connection.close()
         try:
-            async with asyncio.timeout(OVERTIME_S):
+            async with asyncio.timeout(0 if worker.child.stopped else OVERTIME_S):
                 async with worker.child.lock:
                     worker.connection = await worker.child.connect()
                 await worker.connection.call("org.lightagent1.Worker.Settle", call_id=call_id)

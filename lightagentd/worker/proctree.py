@@ -46,6 +46,14 @@ def tree(root: int) -> set[int]:
     return found
 
 
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP), and so answers nobody (proc_pid_stat(5))."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
+
+
 def _signal(pid: int, signum: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)

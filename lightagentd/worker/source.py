@@ -55,6 +55,10 @@ class Child(Protocol):
     def answers(self, connection: VarlinkConnection, /) -> bool:
         """Whether the worker can answer on this connection."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped (SIGSTOP), so that waiting for its answer is in vain."""
+
     async def connect(self) -> VarlinkConnection:
         """Connect, and wait for its first answer. Hold its `lock`. Raises WorkerUnavailable."""
 

@@ -31,6 +31,7 @@ from lightagentd.worker import landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
+from lightagentd.worker.proctree import stopped
 from lightagentd.worker.sandbox import Backend
 from lightagentd.worker.source import Child, Whom, greeted
 
@@ -119,6 +120,10 @@ class UnitChild:
     def pid(self) -> int:
         """The worker's process when it was last connected to."""
         return self._pid
+
+    @property
+    def stopped(self) -> bool:
+        return stopped(self._pid)
 
     @property
     def startable(self) -> bool:

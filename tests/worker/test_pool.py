@@ -21,12 +21,12 @@ from lightagentd.errors import OutcomeUnknown, TimedOut, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import pool as pool_module
-from lightagentd.worker import room
+from lightagentd.worker import room, sandbox
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
 from lightagentd.worker.source import Whom
 from tests.worker import running
-from tests.worker.running import a_call, events, local, marked, marker, shell, until, wait_until
+from tests.worker.running import PATIENCE_S, a_call, events, local, marked, marker, shell, until, wait_until
 
 PROBE = Path(__file__).with_name("probe.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -291,6 +291,25 @@ async def test_an_abandoned_call_does_not_block_its_worker(own_pool: Pool) -> No
             break
     assert await shell(own_pool, "echo again") == "again\n"
     assert len(own_pool.workers()) == 1
+
+
+async def test_cancel_does_not_wait_for_a_worker_that_was_stopped(
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "OVERTIME_S", 120.0)
+    monkeypatch.setattr(sandbox, "END_GRACE_S", 120.0)
+    mark = marker()
+    task = asyncio.create_task(shell(own_pool, f"sleep {mark}", timeout_s=600.0))
+    await until(lambda: marked(mark), "the command does not start")
+    [worker] = own_pool.workers()
+    for process in psutil.Process(worker.pid).children(recursive=True):
+        process.suspend()
+    task.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([task])
+    assert task.cancelled()
+    assert marked(mark) == []
+    assert await shell(own_pool, "echo again") == "again\n"
 
 
 DAEMON = """

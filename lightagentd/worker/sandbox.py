@@ -6,8 +6,9 @@ domain confines signals and tracing. Before Linux 6.12 a PID namespace does it i
 names the drawbacks. `none` starts the worker without bwrap and enforces nothing; policy then counts shell
 commands as `change`. A worker for change never runs in bwrap.
 
-As root, confined workers become the user `nobody` with the groups `adm` and `systemd-journal`. A worker for
-change, which exists only if an administrator named its agent, keeps the daemon's user.
+As root, confined workers become the user `nobody`, those for observe with the groups `adm` and
+`systemd-journal`. A worker for change, which exists only if an administrator named its agent, keeps the
+daemon's user.
 """
 
 from __future__ import annotations
@@ -297,11 +298,11 @@ def _open_to_others(folder: Path) -> bool:
     return bool(stat.S_IMODE(folder.stat().st_mode) & stat.S_IXOTH)
 
 
-def switch_user_argv() -> list[str]:
+def switch_user_argv(*, reads_logs: bool = False) -> list[str]:
     """As root, the command that becomes `nobody` and runs the rest; otherwise empty."""
     if os.geteuid() != 0:
         return []
-    groups = ",".join(str(gid) for gid in worker_groups())
+    groups = ",".join(str(gid) for gid in worker_groups()) if reads_logs else ""
     nobody = pwd.getpwnam("nobody")
     return [
         "setpriv",
@@ -339,17 +340,18 @@ def worker_argv(wanted: Wanted, *, filter_fd: int, lifeline_fd: int) -> list[str
         keeper += ["--tools", str(folder)]
     if not confined:
         return [*_first_to_go(), *keeper]
+    switch_user = switch_user_argv(reads_logs=effect is Effect.OBSERVE)
     if backend.name != "bwrap":
         if os.geteuid() == 0:
             keeper += ["--limit-processes", str(PROCESSES)]
-        return [*_first_to_go(), *switch_user_argv(), *keeper]
+        return [*_first_to_go(), *switch_user, *keeper]
     needed = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE_FOLDER, *wanted.tools, *wanted.extra]
     keeper += ["--limit-processes", str(PROCESSES), "--scratch", str(SCRATCH)]
     keeper += ["--bus"] if wanted.bus is not None else []
     return [
         *_first_to_go(),
         *bwrap_argv(effect, backend, wanted.paths, filter_fd, Mounts(needed=needed, bus=wanted.bus)),
-        *switch_user_argv(),
+        *switch_user,
         *keeper,
     ]
 

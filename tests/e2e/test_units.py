@@ -70,13 +70,14 @@ def test_status_names_units_as_what_holds_the_workers(service: Machine) -> None:
         assert seen[effect]["pid"] == main_pid(service, seen[effect]["unit"])
 
 
-def test_worker_of_each_effect_is_a_user_of_its_own(service: Machine) -> None:
+def test_worker_of_each_effect_is_a_user_of_its_own_and_observe_alone_reads_logs(service: Machine) -> None:
     users = set()
     for effect, logs in (("observe", {"adm", "systemd-journal"}), ("reach", set())):
         *groups, user = shell(service, "id -nG; id -un", effect).split()
         assert re.fullmatch(r"lightagent-w\d\d", user)
         assert set(groups) == {"lightagent-worker", f"lightagent-{effect}"} | logs
         users.add(user)
+        assert service.run(["id", "-nG", user]).stdout.split() == ["lightagent-worker"]
     assert len(users) == 2
 
 

@@ -360,6 +360,19 @@ async def test_a_backend_that_cannot_enforce_says_why(
     assert "bubblewrap" in missing.reason
 
 
+@pytest.mark.skipif(not ROOT, reason="only root gives workers a user and groups")
+@pytest.mark.parametrize("name", ["bwrap", "none"])
+def test_only_a_worker_for_observe_may_read_logs(pool_paths: Paths, name: str) -> None:
+    backend = sandbox.Backend(name=name, enforced=name == "bwrap", ends=Ends.DOMAIN, landlock_abi=6)
+    for effect in (Effect.OBSERVE, Effect.REACH):
+        wanted = sandbox.Wanted(
+            where=effect, backend=backend, paths=pool_paths, listen_fd=4, tools=[], extra=[], env={}
+        )
+        argv = sandbox.worker_argv(wanted, filter_fd=3, lifeline_fd=5)
+        assert ("--clear-groups" in argv) is (effect is Effect.REACH)
+    assert "--clear-groups" in sandbox.switch_user_argv()
+
+
 def test_a_worker_for_change_is_not_confined_and_stays_the_daemons_user(pool_paths: Paths) -> None:
     backend = sandbox.Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=6)
     wanted = sandbox.Wanted(

@@ -1,7 +1,7 @@
 """The journal entry of a stored event. The event's type declares its sentence and its priority.
 
-The journal gets actions (which tool did what, how that was decided and how it ended) and the event's hash, but
-neither arguments nor the content of prompts, output and messages: every reader of the journal, and so every
+The journal gets actions (which tool did what, how that was decided and how it ended) and the event's hash,
+but no arguments, and no content of prompts, output and messages: each reader of the journal, and so every
 agent, would read everyone's. `journal_content` in the configuration adds both. Fields are described in
 systemd.journal-fields(7); ours begin with LIGHTAGENT. The fields that describe a call are taken only from the
 daemon's own events: a tool may put anything into its events.

@@ -22,7 +22,9 @@ EXPOSURE = {
     "lightagentd.service": 1.5,
     "lightagent-observe@07.service": 1.7,
     "lightagent-reach@07.service": 2.1,
-    "lightagent-bus@07.service": 1.0,
+    "lightagent-bus@07.service": 0.5,
+    "lightagent-inspect.service": 1.8,
+    "lightagent-keys.service": 0.2,
 }
 UNITS = (*EXPOSURE, "lightagent-change@ops.service")
 SOCKETS = "/run/lightagent-workers"

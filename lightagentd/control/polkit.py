@@ -17,7 +17,8 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import select
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -245,7 +246,14 @@ class Polkit:
             )
             if interactive:
                 asking = _while_there(authority, caller, check_id, asking)
-            [[authorized, challenge, said]] = await asking
+            try:
+                [[authorized, challenge, said]] = await asking
+            except _CallerGone:
+                raise
+            except LightagentError as err:
+                if await _ended(authority.bus, caller, fds):
+                    raise _CallerGone("The program that asks has ended.") from err
+                raise
         return _Answer(
             authorized=authorized is True,
             challenge=challenge is True,
@@ -330,6 +338,17 @@ async def _gone(bus: Bus, caller: Caller) -> None:
         [there] = await bus.call(*_BUS, "NameHasOwner", "s", [name])
         while there:
             there = (await anext(changes)).args[2]
+
+
+async def _ended(bus: Bus, caller: Caller, pidfds: Sequence[int]) -> bool:
+    """Whether polkit could say nothing of the caller because it is gone, and not because of itself."""
+    if not caller.bus_name:
+        poller = select.poll()
+        for pidfd in pidfds:
+            poller.register(pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+    [there] = await bus.call(*_BUS, "NameHasOwner", "s", [caller.bus_name])
+    return not there
 
 
 class _Room:

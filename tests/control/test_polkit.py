@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -335,6 +336,47 @@ async def test_an_error_of_polkit_refuses(address: str, link: BusLink, peer: Bus
         assert "systemctl status polkit" in caught.value.suggestion
         assert "polkit cannot be asked" in polkit.problem
         assert not await Authority(polkit).may(on_bus(peer), Operation.INSPECT)
+
+
+CALLER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.connect(sys.argv[2]); input()"
+
+
+@pytest.mark.parametrize("way", ["bus", "socket"])
+async def test_a_caller_that_ends_in_a_check_says_nothing_of_polkit(
+    address: str, link: BusLink, tmp_path: Path, way: str
+) -> None:
+    async with contextlib.AsyncExitStack() as held:
+        if way == "bus":
+            bus = await held.enter_async_context(connect(address))
+            caller = on_bus(bus)
+
+            async def end() -> None:
+                await held.aclose()
+        else:
+            listener = held.enter_context(socket.create_server(str(tmp_path / "s"), family=socket.AF_UNIX))
+            client = held.enter_context(socket.socket(socket.AF_UNIX))
+            argv = [sys.executable, "-c", CALLER, str(client.fileno()), str(tmp_path / "s")]
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.PIPE, pass_fds=[client.fileno()]
+            )
+            sock = held.enter_context(listener.accept()[0])
+            found = Peer.of(sock)
+            assert found.process is not None
+            held.callback(found.process.close)
+            caller = Caller(uid=UID, gid=UID, pid=found.pid, process=found.process)
+
+            async def end() -> None:
+                await process.communicate(b"\n")
+
+        async def answer(_: Check) -> str:
+            await end()
+            return "org.freedesktop.PolicyKit1.Error.Failed"
+
+        async with ScriptedPolkit(answer).on(address):
+            polkit = Polkit(link)
+            with pytest.raises(PermissionDenied, match="has ended"):
+                await ask(polkit, caller)
+            assert polkit.problem == ""
 
 
 async def never(_: Check) -> Answer:

@@ -16,18 +16,16 @@ import contextlib
 import grp
 import logging
 import os
-import signal
 import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lightagentd.bus import connection as bus
-from lightagentd.errors import LightagentError, NotFound, TimedOut, Unavailable, WorkerUnavailable
+from lightagentd.errors import LightagentError, Unavailable, WorkerUnavailable
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
-from lightagentd.worker import landlock
+from lightagentd.worker import jobs, landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
@@ -45,13 +43,8 @@ NUMBERS = tuple(f"{number:02}" for number in range(2, 32))
 """Those of all other workers of observe and reach: the users of sysusers.d/lightagentd.conf."""
 STARTED = (Effect.OBSERVE, Effect.REACH)
 """The effects whose units the daemon may start. It may stop and kill the workers of all three."""
-JOB_TIMEOUT_S = 15.0
-KILL_TIMEOUT_S, KILL_PAUSE_S = 5.0, 0.02
-"""How long and how often a killed unit is checked: a process may be stuck in the kernel."""
 LEAVING_S = 3.0
 """How long to wait for a worker while the daemon is being stopped: systemd starts no other one then."""
-RUNNING = ["active", "reloading", "activating", "deactivating"]
-"""The states of a unit that has processes or is about to (org.freedesktop.systemd1(5))."""
 
 SIGNALS = (
     "A shell command can end the worker and the commands of other calls with the same effect, because the"
@@ -61,9 +54,6 @@ NO_PING = (
     "ping does not work in reach: its users are not in net.ipv4.ping_group_range, which"
     " sysctl.d/lightagentd.conf sets."
 )
-
-_SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
-_UNIT = "org.freedesktop.systemd1.Unit"
 
 
 def name_of(where: Effect | Place, instance: str, kind: str) -> str:
@@ -158,7 +148,7 @@ class UnitChild:
         except (OSError, Unavailable) as err:
             raise self._unavailable(str(err)) from err
         if not self._pid or not Path("/proc", str(self._pid)).exists():
-            self._pid = await main_pid(self.service)
+            self._pid = await jobs.main_pid(self.service)
         return connection
 
     async def _take_number(self) -> None:
@@ -170,14 +160,14 @@ class UnitChild:
         try:
             for effect in STARTED:
                 if there(socket_of(effect, self.instance)):
-                    await self._units.job("StopUnit", name_of(effect, self.instance, "socket"))
+                    await jobs.job("StopUnit", name_of(effect, self.instance, "socket"))
         except BaseException:
             self.instance = ""
             raise
 
     async def _start_socket(self) -> None:
         if self.startable:
-            await self._units.job("StartUnit", self.socket)
+            await jobs.job("StartUnit", self.socket)
 
     def _unavailable(self, reason: str) -> WorkerUnavailable:
         reason = reason.rstrip(".")
@@ -211,10 +201,10 @@ class UnitChild:
         try:
             if self.startable:
                 if self.instance:
-                    await self._units.job("StopUnit", self.socket)  # and the service, which requires it
+                    await jobs.job("StopUnit", self.socket)  # and the service, which requires it
                 self.instance, self._pid = "", 0
             elif self.stoppable:
-                await self._units.job("StopUnit", self.service)
+                await jobs.job("StopUnit", self.service)
             elif there(self.path):
                 await self._ask_to_leave()
         except LightagentError as err:
@@ -224,12 +214,12 @@ class UnitChild:
         """Kill the worker, even if it hangs or a command has stopped it (SIGSTOP)."""
         if not self.stoppable:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KILL_TIMEOUT_S):
+                async with asyncio.timeout(jobs.KILL_TIMEOUT_S):
                     await self._stop()
             return
         self.outdated = False
         try:
-            await self._units.kill(self.service)
+            await jobs.kill(self.service)
         except LightagentError as err:
             _log.warning("%s cannot be killed: %s", self.service, err)
         if self.startable:
@@ -238,7 +228,7 @@ class UnitChild:
 
     async def _ask_to_leave(self) -> None:
         try:
-            async with asyncio.timeout(JOB_TIMEOUT_S):
+            async with asyncio.timeout(jobs.JOB_TIMEOUT_S):
                 connection = await VarlinkConnection.connect(self.path)
                 try:
                     await connection.call("org.lightagent1.Worker.Retire")
@@ -349,7 +339,7 @@ class UnitWorkers:
                 await child.end()
                 return
             try:
-                await self.job("StopUnit", service)
+                await jobs.job("StopUnit", service)
             except LightagentError as err:
                 _log.warning("%s cannot be stopped: %s", service, err)
 
@@ -357,7 +347,9 @@ class UnitWorkers:
         """The services of agents' workers that run or are starting. Raises the errors of the bus."""
         patterns = [f"lightagent-{effect}@*.service" for effect in Effect]
         async with bus.connect("system") as system:
-            [found] = await system.call(*_SYSTEMD, "ListUnitsByPatterns", "asas", [RUNNING, patterns])
+            [found] = await system.call(
+                *jobs.SYSTEMD, "ListUnitsByPatterns", "asas", [jobs.RUNNING, patterns]
+            )
         return [str(unit[0]) for unit in found]
 
     async def kill_all(self, connected: Collection[Child]) -> tuple[int, list[str]]:
@@ -381,52 +373,10 @@ class UnitWorkers:
 
     async def _killed(self, service: str) -> str:
         try:
-            await self.kill(service)
+            await jobs.kill(service)
         except LightagentError as err:
             return f"{service} may still run: {err.message}"
         return ""
-
-    async def kill(self, service: str) -> None:
-        """Kill all processes of a worker's service, and wait until it has ended.
-
-        It does not wait for a job of the service manager: a job that waits for the daemon's end would never
-        finish. Raises TimedOut and the errors of the bus.
-        """
-        async with bus.connect("system") as system:
-            try:
-                await system.call(*_SYSTEMD, "KillUnit", "ssi", [service, "all", signal.SIGKILL])
-            except NotFound:
-                return
-            # What is only about to start has no process yet.
-            await system.call(*_SYSTEMD, "StopUnit", "ss", [service, "replace"])
-            [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [service])
-            try:
-                async with asyncio.timeout(KILL_TIMEOUT_S):
-                    while True:
-                        if await _property(system, path, _UNIT, "ActiveState") not in RUNNING:
-                            return
-                        await asyncio.sleep(KILL_PAUSE_S)
-            except TimeoutError as err:
-                raise TimedOut(f"{service} was killed and has not ended in {KILL_TIMEOUT_S:g} s.") from err
-
-    async def job(self, method: str, unit: str) -> None:
-        """Make systemd start or stop a unit, and wait for it.
-
-        Raises WorkerUnavailable, TimedOut, and the errors of the bus.
-        """
-        try:
-            async with asyncio.timeout(JOB_TIMEOUT_S), bus.connect("system") as system:
-                result = await _run_job(system, method, unit)
-        except TimeoutError as err:
-            raise TimedOut(
-                f"systemd did not get done with {unit} within {JOB_TIMEOUT_S:g} s.",
-                suggestion=f"It asks polkit first. See which of them hangs: systemctl status polkit {unit}",
-            ) from err
-        if result not in ("done", "skipped"):
-            raise WorkerUnavailable(
-                f"systemd did not {method.removesuffix('Unit').lower()} {unit}: {result}.",
-                suggestion=f"See why: systemctl status {unit}",
-            )
 
     async def _not_installed(self) -> Sequence[str]:
         found = []
@@ -434,8 +384,8 @@ class UnitWorkers:
             kinds = ("socket", "service")
             wanted = [name_of(effect, DESCRIBING[effect], kind) for effect in STARTED for kind in kinds]
             for name in wanted:
-                [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [name])
-                if await _property(system, path, _UNIT, "LoadState") != "loaded":
+                [path] = await system.call(*jobs.SYSTEMD, "LoadUnit", "s", [name])
+                if await jobs.unit_property(system, path, jobs.UNIT, "LoadState") != "loaded":
                     found.append(name)
         return found
 
@@ -469,33 +419,3 @@ def _can_ping() -> bool:
         return first <= grp.getgrnam(f"{USER}-{Effect.REACH}").gr_gid <= last
     except (OSError, KeyError, ValueError):
         return False
-
-
-async def _property(system: bus.Bus, path: str, interface: str, name: str) -> Any:
-    """One property of a unit: all of them would take 30 ms to decode."""
-    get = ("org.freedesktop.DBus.Properties", "Get", "ss", [interface, name])
-    [value] = await system.call(_SYSTEMD[0], path, *get)
-    return bus.plain(value)
-
-
-async def _run_job(system: bus.Bus, method: str, unit: str) -> str:
-    """Start or stop a unit; gives the job's result, such as `done`."""
-    name, _, interface = _SYSTEMD
-    await system.call(*_SYSTEMD, "Subscribe")
-    async with system.signals(sender=name, interface=interface, member="JobRemoved") as ended:
-        [path] = await system.call(*_SYSTEMD, method, "ss", [unit, "replace"])
-        async for signal in ended:
-            _, job, _, result = signal.args
-            if job == path:
-                return str(result)
-    raise Unavailable("The bus went away.")
-
-
-async def main_pid(service: str) -> int:
-    """The main process of a service; 0 where systemd does not say."""
-    try:
-        async with bus.connect("system") as system:
-            [path] = await system.call(*_SYSTEMD, "LoadUnit", "s", [service])
-            return int(await _property(system, path, "org.freedesktop.systemd1.Service", "MainPID"))
-    except LightagentError:
-        return 0

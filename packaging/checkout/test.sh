@@ -2,10 +2,7 @@
 # Passes all tests, after setup.sh, and looks at style and types beside them. Some more processes than there are
 # processors run the tests, for most tests wait more than they work; tests/distribution.py says which runs where.
 #
-# Where no more than six tests fail, these run once more at the end, alone: a busy machine may keep a test waiting for
-# longer than it waits. Those that pass only then are named, and are to be mended all the same.
-#
-#   test.sh           fails when a test fails (both times), when none ran, and when style or types are wrong
+#   test.sh           fails when a test fails, when none ran, and when style or types are wrong
 #   test.sh FOLDER    also writes FOLDER/all.xml, a JUnit report
 set -uo pipefail
 
@@ -31,19 +28,6 @@ finish() {
   return "$status"
 }
 
-# again: run the tests that failed once more, if they are few.
-again() {
-  local failed=$temp/cache/v/cache/lastfailed count
-  count=$(.venv/bin/python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$failed") || return 1
-  ((count >= 1 && count <= 6)) || return 1
-  cp "$failed" "$temp/failed"
-  beside again .venv/bin/python -m pytest -p no:xdist -o "cache_dir=$temp/cache" --last-failed \
-    --last-failed-no-failures=none --basetemp="$temp/again"
-  finish again || return 1
-  echo "Passed only at the second try:"
-  cat "$temp/failed"
-}
-
 end() {
   for group in "${groups[@]}"; do
     kill -INT -- "-$group" 2>/dev/null && wait "$group" 2>/dev/null
@@ -54,7 +38,7 @@ end() {
 # A function, so that bash has read it all before an edit can change it.
 main() {
   cd "$(dirname "$0")/../.."
-  local reports=${1:-} processes=$(($(nproc) + 1)) wrong=0 status
+  local reports=${1:-} processes=$(($(nproc) + 1)) wrong=0
   temp=$(mktemp -d)
   trap end EXIT
   trap 'exit 130' INT TERM
@@ -70,12 +54,9 @@ main() {
   }
 
   # A folder of its own: a pytest that starts closes the folder that all of them share, and some tests open it.
-  beside tests .venv/bin/python -m pytest -n "$processes" -o "cache_dir=$temp/cache" --basetemp="$temp/tests" \
+  beside tests .venv/bin/python -m pytest -n "$processes" -p no:cacheprovider --basetemp="$temp/tests" \
     ${reports:+"--junitxml=$reports/all.xml"}
-  finish tests
-  status=$?
-  # 1: all ran, and some failed.
-  ((status == 0)) || { ((status == 1)) && again; } || wrong=1
+  finish tests || wrong=1
   finish lint || wrong=1
   cat "$temp/lint.log"
   if ((wrong)); then

@@ -19,7 +19,7 @@ import click
 from lightagentd.cli.journal_output import JournalOutput
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import as_json, fields, warn
-from lightagentd.cli.stored import state_folder, stored_option
+from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
 
@@ -30,6 +30,11 @@ _LACKING = {
     "waiting": "which are on their way",
     "unknown": "for no known reason: journald lost them, or somebody changed the journal's files",
 }
+_NOT_COVERED = "the state beside the events: owners of sessions, usage, taint, memories, open questions"
+_JOURNAL_EMPTY = (
+    "the journal has no entry of the system's daemon, although this is its history: the journal was emptied,"
+    " or is not kept over a boot. Compare the head with one that was kept elsewhere (--expect)"
+)
 
 
 @click.command("verify", cls=Command)
@@ -111,6 +116,8 @@ def verify(
         )
     else:
         found = _from_daemon(settings, keys, expected, since, indexes)
+    if found["journal"] and not found["journal"]["entries"] and found["store"] == str(SYSTEM_STATE):
+        found["notes"].append(_JOURNAL_EMPTY)
     _show(settings, found)
     if not found["ok"]:
         raise HistoryDamaged(
@@ -225,6 +232,7 @@ def _show(settings: Settings, found: dict[str, Any]) -> None:
     if found["index_entries"]:
         rows.append(("index entries", found["index_entries"]))
     rows.append(("journal", _journal_row(found)))
+    rows.append(("not covered", _NOT_COVERED))
     fields(rows)
     for note in found["notes"]:
         warn(f"Note: {note}.")

@@ -57,6 +57,7 @@ def test_an_intact_history_is_status_zero(scripted: ScriptedDaemon, lactl: Lactl
     assert (shown["checkpoints"], shown["signed_up_to"], shown["key"]) == ("3", "19", "cd" * 32)
     assert shown["journal"] == "not compared: only who may read the store can"
     assert "Note: a backup was put in place." in done.err
+    assert shown["not_covered"].startswith("the state beside the events")
 
 
 def test_an_altered_one_names_the_event(scripted: ScriptedDaemon, lactl: Lactl) -> None:

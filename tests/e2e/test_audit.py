@@ -255,6 +255,9 @@ def test_a_history_that_was_exchanged_for_another_is_found(stopped: Machine) -> 
     assert (found["ok"], found["first_bad_seq"]) == (False, 1)
     assert "another one in the journal" in found["reason"]
     stopped.run(["systemctl", "stop", UNIT])
+    stopped.run(["journalctl", "--quiet", "--rotate", "--vacuum-time=1us"])
+    emptied = lactl(stopped, "audit", "verify")
+    assert "the journal has no entry of the system's daemon" in emptied.stderr, emptied.explain()
 
 
 def test_the_key_comes_from_a_credential(audited: Machine) -> None:

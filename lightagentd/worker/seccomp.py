@@ -60,8 +60,8 @@ _LOCKS = tuple({fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_OFD_SETLK, fcntl.F_OFD_SE
 """Commands of fcntl(2) that lock; a 32-bit program without large files has the last two."""
 _NETLINK_ADDRESS = 12
 """The size of struct sockaddr_nl; that of AF_INET is longer, and a shorter one is refused (EINVAL)."""
-_LONGEST_OTHER_ADDRESS = 28
-"""The size of struct sockaddr_in6; those of AF_INET and AF_NETLINK are shorter, the bus' path is longer."""
+_ADDRESSES = {AF_INET: 16, AF_INET6: 28}
+"""The sizes of their addresses. Those of the bus are longer."""
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
 
 _SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 2, 1, 8
@@ -176,8 +176,9 @@ def program(
     `reads_only`, what Landlock leaves open is closed (`_reading_rules`); without `serves`, no port can be had
     (`_port_rules`). With `uid`, a program that drops privileges is told that it worked although nothing is
     done: ip(8) and ping(8) end when capset(2), or setuid(2) to their own user, fails. With `bus`, for
-    `listen`, whoever listens answers for stream sockets of AF_UNIX, and for connecting to what may be the
-    path of one. Raises OSError where libseccomp is missing, or does not know this machine or a call.
+    `listen`, whoever listens answers for stream sockets of AF_UNIX, and for connecting to addresses that
+    are not as long as those of other families. Raises OSError where libseccomp is missing, or does not know
+    this machine or a call.
     """
     library = _library()
     made = library.seccomp_init(_ALLOW)
@@ -275,7 +276,10 @@ def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
     if bus:
         for kind in range(_SOCK_TYPE_MASK + 1):
             yield "socket", _NOTIFY if kind == _SOCK_STREAM else unknown, (_is(0, AF_UNIX), _type(kind))
-        yield "connect", _NOTIFY, (_Compared(2, _GT, _LONGEST_OTHER_ADDRESS),)
+        others = {_NETLINK_ADDRESS, *(_ADDRESSES[family] for family in known & _ADDRESSES.keys())}
+        yield "connect", _NOTIFY, (_Compared(2, _GT, max(others)),)
+        for length in set(range(max(others))) - others:
+            yield "connect", _NOTIFY, (_Compared(2, _EQ, length),)
         known -= {AF_UNIX}
     # A raw socket would see what others send and receive, if it had the capability. Those of AF_NETLINK are
     # raw by nature.

@@ -336,9 +336,10 @@ def aside_sentence(path: Path) -> str:
     export = damage.export_of(path)
     what, how = "", "restore a backup with lactl history restore"
     if export.exists():
-        from lightagentd.events.corruption.salvage import is_whole
+        from lightagentd.events.corruption.salvage import is_whole, missing_in
 
-        what = f"; what could be read of it is in {export}"
+        gaps = missing_in(export)
+        what = f"; what could be read of it is in {export}{f' ({gaps})' if gaps else ''}"
         if is_whole(export):
             how = f"stop the daemon and run: lactl history import {export}"
             what = f"; all of it could be read, and is in {export}"
@@ -349,7 +350,9 @@ def aside_sentence(path: Path) -> str:
 
 
 def _salvaged(path: Path, target: Path, done: Salvaged) -> NewEvent:
-    left = f", {done.missing} are missing" if done.missing else ""
+    from lightagentd.events.corruption.salvage import missing_sentence
+
+    left = f", {missing_sentence(done.missing, done.ranges)}" if done.missing else ""
     count = _counted(done.events, "event", "events") or "no event"
     return HistorySalvaged(
         message=f"{count} of the damaged history could be read{left}"
@@ -359,6 +362,7 @@ def _salvaged(path: Path, target: Path, done: Salvaged) -> NewEvent:
         export=str(target),
         events=done.events,
         missing=done.missing,
+        ranges=done.ranges,
         without_data=done.without_data,
         states=done.states,
     ).event()

@@ -9,14 +9,17 @@ An event is a line as `lactl history --json` prints it: header, `data` (null whe
 Where the stored bytes of the data cannot be had from `data` again, because an object in it has a name twice,
 `data_text` holds them. The anchor is number and hash of the event before the chain; lines up to it are events
 that retention kept. A whole export has every event and all state. `time` is that of the newest event, so that
-the export of the same store has the same bytes. The last line shows that nothing was cut off.
+the export of the same store has the same bytes. The last line shows that nothing was cut off. A salvage that
+could not read all ends with a line of its own, the number of missing events and their ranges:
+
+    {"lightagentd_export_missing": 3, "ranges": [[5, 6], [9, 9]]}
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from lightagentd.events.store.states import entry
 
 FORMAT = 1
 FIRST, LAST = "lightagentd_export", "lightagentd_export_end"
+MISSING = "lightagentd_export_missing"
 _TO_ESCAPE = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _PAGE = 256
 
@@ -65,6 +69,11 @@ def first_line(
             "time": time_us,
         }
     )
+
+
+def missing_line(missing: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The last line of an export that lacks events."""
+    return line({MISSING: missing, "ranges": ranges})
 
 
 def state_line(name: str, key: str, value: Any) -> bytes:

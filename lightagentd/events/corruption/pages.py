@@ -12,11 +12,9 @@ tree is a database: FREE has the pages that may be used again, MAIN the roots of
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -200,18 +198,6 @@ class PageFile:
     def leaf(self, number: int, raw: bytes) -> list[Node]:
         """The entries of a leaf. Raises Torn."""
         return [self._node(number, raw, at) for at in self.nodes(number, raw, LEAF)]
-
-    def remains(self, number: int) -> Iterator[Node]:
-        """Each entry of a leaf that is readable by itself, whatever else is wrong with the page: it may be
-        misplaced, cut off, or have other damaged entries. Raises OSError.
-        """
-        raw = os.pread(self.fd, self.page_size, number * self.page_size).ljust(self.page_size, b"\0")
-        lower = min(_PAGE.unpack_from(raw)[3], self.page_size)
-        for place in range(PAGE_HEADER, lower - 1, 2):
-            at = int.from_bytes(raw[place : place + 2], sys.byteorder)
-            if PAGE_HEADER <= at <= self.page_size - NODE_HEADER:
-                with contextlib.suppress(Torn):
-                    yield self._node(number, raw, at)
 
     def _node(self, number: int, raw: bytes, at: int) -> Node:
         """The entry that begins somewhere in a page. Raises Torn."""

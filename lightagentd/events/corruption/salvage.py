@@ -1,11 +1,13 @@
 """Writes the readable part of a damaged store to a file of JSON lines, as `lactl history export` does.
 
 The trees are walked as far as possible (see `pages`). For the rest, every page of the file is searched for
-events that the walk did not reach. These pages may be outdated, so data of deleted sessions and events that
-retention removed are left out. If the data of a record do not match its header, only the header is written.
+events that the walk did not reach whole (`remains`). These pages may be outdated, so data of deleted sessions
+and events that retention removed are left out. If the data of a record do not match its header anywhere, only
+the header is written.
 
 If all events and states were readable, and only an index or a spare page was damaged, the file is a whole
-export that can be imported. Otherwise it is a partial export, and has no last line.
+export that can be imported. Otherwise it is a partial export, and its last line says which events are
+missing.
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lightagentd.errors import StorageError
 from lightagentd.events.backup import portable
 from lightagentd.events.corruption.examination import DATA
-from lightagentd.events.corruption.pages import Node, PageFile, Torn, Tree, Walk
+from lightagentd.events.corruption.pages import PageFile, Torn, Tree, Walk
+from lightagentd.events.corruption.remains import WHOLE, Found, Remains, kind_of
 from lightagentd.events.model import GENESIS, Event, decode
 from lightagentd.events.store.layout import EVENTS, META, SCHEMA_VERSION, STATES
 from lightagentd.host.atomic_file import whole_file
@@ -34,6 +37,8 @@ _WINDOW = 1_000_000
 _PAUSE_PAGES, _PAUSE_S = 256, 0.002
 """The daemon serves meanwhile, in the same process."""
 _DELETED = b'"topic":"session.deleted"'
+_PRUNED = b'"topic":"daemon.history","type":"pruned"'
+MOST_RANGES, _SHOWN_RANGES = 100, 8
 _MOST_EVENTS = 1 << 32
 """No event has a number beyond that."""
 
@@ -48,7 +53,9 @@ class Salvaged:
 
     events: int = 0
     missing: int = 0
-    """How many numbers between the first and the last event have none."""
+    """How many numbers up to the last event should have one, and have none."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """The first and the last number of each gap; no more than MOST_RANGES of them."""
     without_data: int = 0
     states: int = 0
     whole: bool = False
@@ -70,6 +77,7 @@ class DamagedStore:
         self._trees: dict[str, Tree] = {}
         self._stop = stop
         self._looked = 0
+        self._found: Remains | None = None
         metas = self.file.any_meta()
         if len(metas) < 2:
             self.torn_first.append("one of the first pages is not sound")
@@ -83,6 +91,12 @@ class DamagedStore:
             self.torn_first += walk.torn or ["a first page does not lead to the events"]
         else:
             self.torn_first.append("no first page leads to the events")
+
+    @property
+    def _remains(self) -> Remains:
+        if self._found is None:
+            self._found = Remains.of(self.file)
+        return self._found
 
     def events(self, *, newest_first: bool = False) -> Iterator[tuple[int, bytes]]:
         """Number and record of each event in the trees, in order."""
@@ -101,30 +115,16 @@ class DamagedStore:
                 except (Torn, OSError) as err:
                     walk.torn.append(str(err))
 
-    def scanned(self, low: int, high: int) -> Iterator[tuple[int, bytes, int]]:
-        """Number, record and place (see `at`) of each event between two numbers, from any page of the file,
-        used or not.
-        """
+    def scanned(self, low: int, high: int) -> Iterator[Found]:
+        """Each event between two numbers that any page of the file holds, used or not."""
         for page in range(-(-self.file.size_bytes // self.file.page_size)):
             self._breathe()
-            for number, node in enumerate(self._remains(page)):
-                seq = int.from_bytes(node.key, "big")
-                if len(node.key) != 8 or not low <= seq <= high:
-                    continue
-                with contextlib.suppress(Torn, OSError):
-                    record = self.file.rest_of(node)
-                    if record.startswith(b'{"seq":%d,' % seq):
-                        yield seq, record, page << 16 | number
-
-    def _remains(self, page: int) -> list[Node]:
-        try:
-            return list(self.file.remains(page))
-        except OSError:
-            return []
+            with contextlib.suppress(OSError):
+                yield from self._remains.in_page(page, low, high)
 
     def at(self, place: int) -> bytes:
         """The record at a place that `scanned` gave. Raises Torn, OSError."""
-        return self.file.rest_of(self._remains(place >> 16)[place & 0xFFFF])
+        return self._remains.at(place)
 
     def states(self) -> Iterator[tuple[str, str, object]]:
         """State, key and value of all stored states."""
@@ -181,25 +181,40 @@ def last_known(folder: Path) -> tuple[int, str]:
             if event is not None and not store.torn_first and not store.torn_events:
                 return event.seq, event.hash
             break
-        for seq, record, _ in store.scanned(1, _MOST_EVENTS):
-            if seq > best[0] and (event := _event(record)) is not None:
+        for found in store.scanned(1, _MOST_EVENTS):
+            if found.seq > best[0] and (event := _event(found.record)) is not None:
                 best = (event.seq, event.hash)
     return best
 
 
 def is_whole(export: Path) -> bool:
     """Whether a file that `salvage` wrote can be imported."""
-    try:
-        with export.open("rb") as file:
-            file.seek(-min(4096, export.stat().st_size), os.SEEK_END)
-            return (
-                file.read()
-                .rpartition(b"\n")[0]
-                .rpartition(b"\n")[2]
-                .startswith(b'{"%b"' % portable.LAST.encode())
-            )
-    except OSError:
-        return False
+    return portable.LAST in _last_line(export)
+
+
+def missing_in(export: Path) -> str:
+    """What a file that `salvage` wrote lacks, as in "3 are missing: 5-6, 9"; empty when that is nothing."""
+    said = _last_line(export)
+    with contextlib.suppress(TypeError, KeyError, ValueError):
+        return missing_sentence(int(said[portable.MISSING]), said["ranges"])
+    return ""
+
+
+def missing_sentence(missing: int, ranges: Sequence[Sequence[int]]) -> str:
+    """The same from the number and the gaps. Raises TypeError, ValueError."""
+    if not missing:
+        return ""
+    shown = [f"{low}-{high}" if low != high else f"{low}" for low, high in ranges[:_SHOWN_RANGES]]
+    more = ", …" if len(ranges) > len(shown) else ""
+    return f"{missing} {'is' if missing == 1 else 'are'} missing: {', '.join(shown)}{more}"
+
+
+def _last_line(export: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError), export.open("rb") as file:
+        file.seek(-min(8192, export.stat().st_size), os.SEEK_END)
+        found = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def salvage(folder: Path, target: Path, stop: Callable[[], bool]) -> Salvaged:
@@ -225,18 +240,24 @@ class _Export:
         self._store = store
         self._out = out
         self._done = Salvaged()
+        self._kept: dict[int, tuple[int, set[int]]] = {}
+        """What retention kept of the part of the chain that begins with a number, and which event says so."""
         self._deleted: set[str] = set()
         """Sessions whose data nobody may see again."""
         self._there = bytearray()
-        """A bit for each number that the walk came to."""
+        """A bit for each number of which the walk has the whole event."""
         self._anchor, self._anchor_hash = 0, GENESIS
+        self._anchor_seen = (0, GENESIS)
+        """The anchor as the newest event of retention names it."""
+        self._searches = False
+        """Whether the walk may have missed events, so that all pages are searched."""
         self._last = 0
         self._count = 0
         self._newest = b""
         self._head = (0, GENESIS)
 
     def write(self) -> Salvaged:
-        first = self._survey()
+        self._survey()
         stored = self._store.meta_of(b"schema_version")
         version = int(stored) if stored.isdigit() else SCHEMA_VERSION
         anchor = (self._anchor, self._anchor_hash)
@@ -245,39 +266,45 @@ class _Export:
         time_us = newest.time_us if newest is not None else 0
         events = count if whole else None
         self._out.write(portable.first_line(version, anchor, whole=whole, events=events, time_us=time_us))
-        self._events(first)
+        self._events()
         for name, key, value in self._store.states():
             self._out.write(portable.state_line(name, key, value))
             self._done.states += 1
         if whole and not self._done.torn:
             self._out.write(portable.last_line(self._done.events, self._done.states, self._head))
             self._done.whole = True
+        else:
+            self._out.write(portable.missing_line(self._done.missing, self._done.ranges))
         return self._done
 
-    def _survey(self) -> int:
-        """Walk once without writing. Returns the first number after which events are missing; 0 for none."""
-        self._anchor, self._anchor_hash = _anchor(self._store.meta_of(b"anchor"))
+    def _survey(self) -> None:
+        """Look at all without writing."""
         for seq, record in self._store.events():
-            self._note(seq)
             self._see(seq, record)
             self._count += 1
+            if kind_of(record, seq) >= WHOLE:
+                self._note(seq)
+            else:
+                self._done.torn.append(f"the record of event {seq} is not whole")
         for _ in self._store.states():
             pass
         store = self._store
+        self._searches = bool(store.torn_first or store.torn_events or self._done.torn)
         self._done.torn += [*store.torn_first, *store.torn_events, *store.torn_states]
-        if not store.torn_first and not store.torn_events:
-            return 0
-        for seq, record, _ in self._store.scanned(1, _MOST_EVENTS):
-            self._see(seq, record)
-        return next((seq for seq in range(self._anchor + 1, self._last + 1) if not self._has(seq)), 0)
+        if self._searches:
+            for found in self._store.scanned(1, _MOST_EVENTS):
+                self._see(found.seq, found.record)
+        self._anchor, self._anchor_hash = _anchor(self._store.meta_of(b"anchor"), self._anchor_seen)
 
-    def _events(self, first_missing: int) -> None:
-        walked = self._store.events()
+    def _events(self) -> None:
+        walked = (each for each in self._store.events() if self._has(each[0]))
+        if not self._searches:
+            for each in walked:
+                self._event(*each)
+            return
         ahead = next(walked, None)
-        low = first_missing or self._last + 1
-        while ahead is not None and ahead[0] < low:
-            self._event(*ahead)
-            ahead = next(walked, None)
+        low = min([self._anchor + 1, *(min(kept) for _, kept in self._kept.values() if kept)])
+        low = min(low, ahead[0]) if ahead is not None else low
         while low <= self._last:
             high = min(low + _WINDOW - 1, self._last)
             found = self._found(low, high)
@@ -288,24 +315,33 @@ class _Export:
                         ahead = next(walked, None)
                 elif place := found[seq - low]:
                     self._event(seq, self._store.at(place - 1), scanned=True)
-                else:
-                    self._done.missing += 1
+                elif self._is_wanted(seq):
+                    self._miss(seq)
             low = high + 1
 
-    def _found(self, low: int, high: int) -> array[int]:
-        """The places of records that the walk did not reach, counted from 1; 0 for those not found.
+    def _is_wanted(self, seq: int) -> bool:
+        """Whether the chain has the event, or retention kept it."""
+        return seq > self._anchor or any(seq in kept for _, kept in self._kept.values())
 
-        Of two records with one number, the one without data counts.
+    def _miss(self, seq: int) -> None:
+        self._done.missing += 1
+        ranges = self._done.ranges
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = (ranges[-1][0], seq)
+        elif len(ranges) < MOST_RANGES:
+            ranges.append((seq, seq))
+
+    def _found(self, low: int, high: int) -> array[int]:
+        """The places of records that the walk did not reach, counted from 1; 0 for those not found. Of two
+        records with one number the one counts that has more (`remains`).
         """
-        found = array("Q", bytes(8 * (high - low + 1)))
+        found, kinds = array("Q", bytes(8 * (high - low + 1))), bytearray(high - low + 1)
         if all(self._has(seq) for seq in range(low, high + 1)):
             return found
-        for seq, record, place in self._store.scanned(low, high):
-            if self._has(seq) or _event(record) is None:
-                continue
-            before = found[seq - low]
-            if not before or len(record) < len(self._store.at(before - 1)):
-                found[seq - low] = place + 1
+        for seq, place, _, kind in self._store.scanned(low, high):
+            at = seq - low
+            if kind > kinds[at] and not self._has(seq) and self._is_wanted(seq):
+                found[at], kinds[at] = place + 1, kind
         return found
 
     def _event(self, seq: int, record: bytes, *, scanned: bool = False) -> None:
@@ -328,8 +364,20 @@ class _Export:
     def _see(self, seq: int, record: bytes) -> None:
         if seq > self._last:
             self._last, self._newest = seq, record
-        if _DELETED in record.partition(b"\n")[0] and (event := _event(record)) is not None:
+        line = record.partition(b"\n")[0]
+        if _DELETED in line and (event := _event(record)) is not None:
             self._deleted.add(event.session)
+        elif _PRUNED in line and (event := _event(record)) is not None and event.data is not None:
+            with contextlib.suppress(TypeError, KeyError, ValueError):
+                self._see_pruned(seq, event.data)
+
+    def _see_pruned(self, seq: int, said: Mapping[str, Any]) -> None:
+        """What retention said. Raises TypeError, KeyError, ValueError."""
+        first, kept = int(said["first_seq"]), {int(each) for each, _ in said["kept"]}
+        if seq > self._kept.get(first, (0, kept))[0]:
+            self._kept[first] = (seq, kept)
+        if said["last_hash"] and int(said["last_seq"]) > self._anchor_seen[0]:
+            self._anchor_seen = (int(said["last_seq"]), str(said["last_hash"]))
 
     def _note(self, seq: int) -> None:
         at = seq >> 3
@@ -349,9 +397,9 @@ def _event(record: bytes) -> Event | None:
     return None
 
 
-def _anchor(stored: bytes) -> tuple[int, str]:
+def _anchor(stored: bytes, seen: tuple[int, str]) -> tuple[int, str]:
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         seq, anchor_hash = json.loads(stored or b"null")
         if 0 <= int(seq) < _MOST_EVENTS:
             return int(seq), str(anchor_hash)
-    return 0, GENESIS
+    return seen

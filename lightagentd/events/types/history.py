@@ -147,7 +147,9 @@ class HistorySalvaged(Reported, topic="daemon.history", type="salvaged"):
     events: int
     """How many events are in that file."""
     missing: int
-    """How many between the first and the last known one are not."""
+    """How many up to the last known one are not."""
+    ranges: list[tuple[int, int]]
+    """The first and the last number of each gap; no more than 100 of them."""
     without_data: int
     """Of how many the header alone could be read, or was there."""
     states: int

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from lightagentd.errors import StorageError
+from lightagentd.events.backup.portable import MISSING
 from lightagentd.events.corruption.examination import DATA, examine
 from lightagentd.events.corruption.pages import LEAF, Torn, Walk
-from lightagentd.events.corruption.salvage import Salvaged, Stopped, is_whole, last_known, salvage
+from lightagentd.events.corruption.salvage import Salvaged, Stopped, is_whole, last_known, missing_in, salvage
 from lightagentd.events.history import Change
 from lightagentd.events.model import GENESIS, within
 from lightagentd.events.store.layout import EVENTS as EVENTS_TREE
@@ -26,6 +27,7 @@ from tests.events.corruption.damaging import (
     pages_of,
     put,
 )
+from tests.events.made import fill
 from tests.events.stored import note, opened
 
 
@@ -39,6 +41,11 @@ def salvaged(folder: Path) -> tuple[Salvaged, list[dict[str, Any]]]:
     events = [line for line in lines if "seq" in line]
     assert done.events == len(events)
     assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
+    first, last = lines[0]["anchor"][0] + 1, max([0, *(event["seq"] for event in events)])
+    gone = sorted({*range(first, last)} - {event["seq"] for event in events})
+    assert (done.missing, [n for low, high in done.ranges for n in range(low, high + 1)]) == (len(gone), gone)
+    if not done.whole:
+        assert lines[-1] == {MISSING: done.missing, "ranges": [list(each) for each in done.ranges]}
     assert done.states == sum("state" in line for line in lines)
     assert done.whole is is_whole(target) is ("lightagentd_export_end" in lines[-1])
     return done, events
@@ -120,7 +127,11 @@ def test_a_page_with_events_that_is_lost_is_a_gap(folder: Path) -> None:
     assert done.missing > 0
     assert not done.whole
     assert events[0]["seq"] > 1
-    assert last_known(folder)[0] == events[-1]["seq"] < EVENTS
+    assert events[-1]["seq"] == EVENTS, "the last ones are long, and have pages of their own"
+    assert last_known(folder)[0] == EVENTS
+    assert done.ranges[0] == (1, events[0]["seq"] - 1)
+    said = missing_in(folder.with_suffix(".jsonl"))
+    assert said.startswith(f"{done.missing} are missing: 1-{events[0]['seq'] - 1}")
 
 
 def test_a_list_of_databases_that_is_damaged_leaves_no_event_out_in_silence(folder: Path) -> None:
@@ -145,7 +156,61 @@ def test_an_entry_that_is_damaged_takes_no_other_of_its_page_with_it(folder: Pat
         opened_file.seek(leaves[2] * PAGE + places[1])
         opened_file.write(b"\xff" * 8)  # the head of the second entry
     done, _ = salvaged(folder)
-    assert (done.events, done.missing, done.whole) == (EVENTS - 1, 1, False)
+    assert (done.events, done.missing, done.whole) == (EVENTS, 0, False)
+
+
+def test_long_records_are_found_without_the_page_that_names_them(folder: Path) -> None:
+    """A page of entries that each name a page of their own may have a hundred of them."""
+    _, leaves = pages_of_events(folder)
+    with pages_of(folder) as file:
+        entries = {leaf: file.leaf(leaf, file.page(leaf)) for leaf in leaves}
+    most = max(leaves, key=lambda leaf: sum(node.page > 0 for node in entries[leaf]))
+    starts = [node.page for node in entries[most] if node.page]
+    short = len(entries[most]) - len(starts)
+    assert len(starts) > 5
+    spoil(folder, most)
+    done, _ = salvaged(folder)
+    assert done.missing <= short
+    assert done.without_data == 0
+    data = bytearray((folder / DATA).read_bytes())
+    for one, other in ((starts[0], starts[1]), (starts[2] + 1, starts[3])):  # a start and a rest of another
+        first, second = (slice(page * PAGE, (page + 1) * PAGE) for page in (one, other))
+        data[first], data[second] = data[second], data[first]
+    (folder / DATA).write_bytes(data)
+    done, events = salvaged(folder)
+    assert done.missing <= short
+    assert all(event["data"] is not None for event in events)
+
+
+def test_a_number_that_was_altered_makes_no_gap(folder: Path) -> None:
+    raw = (folder / DATA).read_bytes()
+    at = raw.index(b'{"seq":21,')
+    raw = raw[: at + 7] + b"91" + raw[at + 9 :]
+    at = raw.index(b'{"seq":8,')
+    (folder / DATA).write_bytes(raw[: at + 7] + b"7" + raw[at + 8 :])
+    root, _ = pages_of_events(folder)
+    spoil(folder, root)
+    done, _ = salvaged(folder)
+    assert done.events + done.missing == EVENTS
+    assert done.missing <= 2
+
+
+async def test_what_retention_kept_is_found_and_what_it_removed_is_not_missed(tmp_path: Path) -> None:
+    await fill(tmp_path / "history")
+    async with opened(tmp_path / "history") as history:
+        first = history.range(1, 1)[0].seq
+        last, anchor = history.head_seq, history.environment.anchor()[0]
+        kept = history.count(1, anchor)
+    assert 0 < kept < anchor
+    with pages_of(tmp_path / "history") as file:
+        trees = Walk(file, file.meta()).trees()
+    spoil(tmp_path / "history", *(trees[name].root or 0 for name in (EVENTS_TREE, "meta")))
+    target = tmp_path / "out.jsonl"
+    done = salvage(tmp_path / "history", target, lambda: False)
+    seqs = [found["seq"] for line in target.read_bytes().splitlines() if "seq" in (found := json.loads(line))]
+    assert json.loads(target.read_bytes().splitlines()[0])["anchor"][0] in (0, anchor)
+    assert done.events + done.missing == kept + last - anchor
+    assert not done.missing or seqs[0] >= first
 
 
 def test_pages_that_were_swapped_still_give_their_events(folder: Path) -> None:

@@ -198,9 +198,9 @@ def test_a_number_that_was_altered_makes_no_gap(folder: Path) -> None:
 async def test_what_retention_kept_is_found_and_what_it_removed_is_not_missed(tmp_path: Path) -> None:
     await fill(tmp_path / "history")
     async with opened(tmp_path / "history") as history:
-        first = history.range(1, 1)[0].seq
+        first = history.queries.range(1, 1)[0].seq
         last, anchor = history.head_seq, history.environment.anchor()[0]
-        kept = history.count(1, anchor)
+        kept = history.queries.count(1, anchor)
     assert 0 < kept < anchor
     with pages_of(tmp_path / "history") as file:
         trees = Walk(file, file.meta()).trees()

@@ -242,8 +242,8 @@ class _Export:
         self._done = Salvaged()
         self._kept: dict[int, tuple[int, set[int]]] = {}
         """What retention kept of the part of the chain that begins with a number, and which event says so."""
-        self._deleted: set[str] = set()
-        """Sessions whose data nobody may see again."""
+        self._deleted: dict[str, int] = {}
+        """Sessions whose data nobody may see again, up to the event with a number."""
         self._there = bytearray()
         """A bit for each number of which the walk has the whole event."""
         self._anchor, self._anchor_hash = 0, GENESIS
@@ -352,7 +352,7 @@ class _Export:
             return
         data = record.partition(b"\n")[2]
         value = portable.event_fields(event, data)
-        hidden = scanned and event.session in self._deleted
+        hidden = scanned and seq < self._deleted.get(event.session, 0)
         if data and (hidden or hashlib.sha256(data).hexdigest() != event.data_sha256):
             self._done.torn.append(f"the data of event {seq} are not those that its header names")
             value = {**event.to_dict(), "data": None}
@@ -366,7 +366,7 @@ class _Export:
             self._last, self._newest = seq, record
         line = record.partition(b"\n")[0]
         if _DELETED in line and (event := _event(record)) is not None:
-            self._deleted.add(event.session)
+            self._deleted[event.session] = seq
         elif _PRUNED in line and (event := _event(record)) is not None and event.data is not None:
             with contextlib.suppress(TypeError, KeyError, ValueError):
                 self._see_pruned(seq, event.data)

@@ -104,8 +104,10 @@ async def test_an_agent_that_may_not_be_looked_at_is_in_no_answer(
 ) -> None:
     test, rules, _, others = used
     assert "test" in await names(test, OTHER, "agent")
-    [row] = await test.daemon.service.usage.get(OTHER, "agent", "test")
-    assert row.turns == 2
+    for caller, turns in ((ME, 2), (OTHER, 1), (THIRD, 0)):  # of an agent, users see their own part
+        for name in ("test", ""):
+            rows = await test.daemon.service.usage.get(caller, "agent", name)
+            assert [row.turns for row in rows if row.name == "test"] == [turns]
     rules.hidden = {"test"}
     for scope in ("agent", "session", "turn"):
         assert await names(test, OTHER, scope) == []

@@ -1,10 +1,13 @@
 """The operations on usage and budgets.
 
-Users may see the usage of their own sessions and turns, and their own total. An agent's usage is for callers
-who may inspect the agent. The usage of others, and the overall total, are for callers who see all sessions.
+Users may see the usage of their own sessions and turns, and their own total. Of an agent, callers who may
+inspect it see what their own sessions used. The usage of others, and the overall total, are for callers who
+see all sessions.
 """
 
 from __future__ import annotations
+
+from collections.abc import Set
 
 from lightagentd import api
 from lightagentd.agents.model_calls.metering.ledger import SCOPES, Row, Whose, today
@@ -32,7 +35,8 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
         """What was used in a scope: turn, session, agent, owner, owner_day, day or all. Without name, of all
         of that kind that the caller may see, the newest or largest first, at most 1000. The name of a turn is
         its trace id, or a session's id for all turns of that; that of an owner is a uid, of a day YYYY-MM-DD,
-        of an owner's day YYYY-MM-DD/UID.
+        of an owner's day YYYY-MM-DD/UID. Of an agent, callers who do not see all sessions get what their own
+        used, as far as these still exist.
         """
         if scope not in SCOPES:
             raise InvalidArgument(
@@ -44,8 +48,11 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
             await self._access.admit_to(caller, Operation.INSPECT, name)
             return [_info(self._ledger.row(f"session/{name}"))]
         if scope == "agent" and name:
-            await self._access.admit(caller, Operation.INSPECT, agent=name)
-            return [_info(self._ledger.row(f"agent/{self._registry.get(name).name}"))]
+            caller = await self._access.admit(caller, Operation.INSPECT, agent=name)
+            agent = self._registry.get(name).name
+            if caller.viewer is not None:
+                return [_info(row) for row in await self._own_of_agents(caller, {agent})]
+            return [_info(self._ledger.row(f"agent/{agent}"))]
         caller = await self._access.admit(caller, Operation.INSPECT)
         if scope in ("day", "all"):
             _check_sees_all(caller, scope)
@@ -93,6 +100,9 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
         if scope in ("session", "agent", "turn"):
             seen = await self._access.inspectable(caller, self._registry.agents)
             if scope == "agent":
+                if viewer is not None:
+                    named = seen & {row.name for row in rows}
+                    return await self._own_of_agents(caller, named)
                 return [row for row in rows if row.name in seen]
             if scope == "session":
                 agents = [one for one in self._registry.agents.values() if one.name in seen]
@@ -107,6 +117,16 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
         if scope in ("owner", "owner_day") and viewer is not None:
             return [row for row in rows if row.name.rpartition("/")[2] == str(viewer)]
         return rows
+
+    async def _own_of_agents(self, caller: Caller, names: Set[str]) -> list[Row]:
+        """What the caller's own sessions with these agents used: a row for each agent, by name."""
+        used = {row.name: row.counters for row in await self._ledger.rows("session")}
+        found = [Row(key=f"agent/{name}") for name in sorted(names)]
+        for row in found:
+            for session in self._access.visible(caller, self._registry.agents[row.name]):
+                if session.id in used:
+                    row.counters.add(used[session.id].to_dict())
+        return found
 
 
 def _fits(row: Row, scope: str, name: str) -> bool:

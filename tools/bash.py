@@ -9,6 +9,7 @@ the tail of a long output; the daemon keeps the output itself.
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -51,6 +52,12 @@ _EITHER_SIGNS = (
     "interactive authentication required",
 )
 """What programs and the C library say in lower case, since not all write it alike."""
+_HIDES_ERRORS = re.compile(r"2>\s*(/dev/null|&-)|&>|>&\s*/dev/null|\|\|\s*(true|:|exit 0|echo)")
+_CLOSED = re.compile(
+    r"(?<![\w.])(/var)?/run\b(?!/(udev|log/journal|systemd/(system|units|sessions|users|seats))\b)"
+    r"|\.sock\b|(?<![\w.])/root\b|/etc/ssl/private\b|/var/lib/(lightagent|private)|/etc/credstore"
+)
+"""What a sandbox hides or closes, in a command's words."""
 
 
 class ExecArgs(Args):
@@ -141,7 +148,7 @@ class Bash(Tool):
                 message += f"\n{note}."
             raise TimedOut(message, suggestion="Ask for less, or with a longer timeout_s.")
         metadata = _metadata(done, shell)
-        hint = sandbox_hint(ctx.effect, done)
+        hint = sandbox_hint(ctx.effect, done) or silence_hint(ctx.effect, args.command)
         if hint:
             metadata["sandbox_hint"] = hint
         if handle:
@@ -224,6 +231,18 @@ def sandbox_hint(effect: Effect, done: Completed) -> str:
     if not ways:
         return ""
     return f"The command ran with the effect '{effect}'; it can be asked for again {', or '.join(ways)}."
+
+
+def silence_hint(effect: Effect, command: str) -> str:
+    """A sentence for a command that hides its errors and names what is closed to it, or an empty string."""
+    named = _CLOSED.search(command)
+    if effect is Effect.CHANGE or named is None or not _HIDES_ERRORS.search(command):
+        return ""
+    return (
+        f"The command hides its errors and names {named[0]}. With the effect '{effect}', most of /run,"
+        " sockets of services and closed folders are out of reach:"
+        " finding nothing there does not mean that nothing is there."
+    )
 
 
 def _metadata(done: Completed, shell: str) -> dict[str, object]:

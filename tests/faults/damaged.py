@@ -35,6 +35,7 @@ from lightagentd.config.configuration import Config
 from lightagentd.daemon.recovery import Recovery
 from lightagentd.daemon.runtime import Now
 from lightagentd.errors import LightagentError
+from lightagentd.events.audit.verification import verify
 from lightagentd.events.corruption import examination as damage
 from lightagentd.events.corruption.examination import DATA
 from lightagentd.events.corruption.pages import PageFile, Torn, Walk
@@ -188,16 +189,16 @@ def _read(history: History) -> list[str]:
 
     position = 1
     while position <= history.head_seq:
-        events = attempt(partial(history.range, position))
+        events = attempt(partial(history.queries.range, position))
         position = events[-1].seq + 1 if events else position + 256
-    attempt(partial(history.select, Filter(type="message"), limit=1 << 20))
+    attempt(partial(history.queries.select, Filter(type="message"), limit=1 << 20))
     for name in history.environment.db:
         attempt(partial(_walk, history, name))
     for number in range(40):
-        attempt(partial(history.messages, f"ses_{number:016x}"))
+        attempt(partial(history.queries.messages, f"ses_{number:016x}"))
     for state in STATES:
-        attempt(partial(history.state, state))
-    verified = attempt(history.verify)
+        attempt(partial(history.queries.state, state))
+    verified = attempt(partial(verify, history.environment))
     if verified is not None and not verified.ok:
         said.append(f"event {verified.first_bad_seq}: {verified.reason}")
     return said

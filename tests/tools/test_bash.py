@@ -263,6 +263,27 @@ async def test_other_failures_give_no_hint(call: Call, command: str, effect: str
     assert "asked for" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("ls /run/nginx.pid 2>/dev/null; true", "/run"),
+        ("cat /var/run/x.pid || true", "/var/run"),
+        ("test -S /srv/app/app.sock &>/dev/null; echo $?", ".sock"),
+        ("ls /root 2> /dev/null || echo none", "/root"),
+        ("ls /run/systemd/units 2>/dev/null; true", ""),
+        ("ls /run/nginx.pid; true", ""),
+        ("ls /usr/run-parts /srv/root.txt 2>/dev/null; true", ""),
+    ],
+)
+async def test_silence_about_what_is_closed_gives_a_hint(call: Call, command: str, named: str) -> None:
+    result = await call("bash", "exec", command=command)
+    hint = result.metadata.get("sandbox_hint", "")
+    assert f"names {named}." in hint if named else hint == ""
+    assert hint in result.output
+    changing = await call("bash", "exec", command=command, effect="change")
+    assert "sandbox_hint" not in changing.metadata
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 async def test_a_real_refusal_gives_a_hint(call: Call) -> None:
     result = await call("bash", "exec", command="echo x >/etc/lightagentd-test")

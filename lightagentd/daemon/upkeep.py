@@ -3,9 +3,10 @@
 The daemon owns one `Upkeep`. It runs some time after the start, then every hour, and whenever an
 administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
 writer. The order: sessions unused for too long; events kept for sessions and turns that are gone; events that
-are too old; and, when the history is still too large, the oldest events, and then the sessions that are idle
-longest. A session stays while it has an open turn, a plan at work or a watch, or waits for a person. When an
-administrator asks on a full disk, about a tenth of the history goes, whatever the limits say.
+are too old; and, when the history is still too large, idle sessions of a user who has more than all others
+together, the oldest events, and then the sessions that are idle longest. A session stays while it has an open
+turn, a plan at work or a watch, or waits for a person. When an administrator asks on a full disk, about a tenth
+of the history goes, whatever the limits say.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -56,6 +58,7 @@ IDLE_S = 3600.0
 """A session that was used since is not deleted, however large the history is."""
 COMPACT_BYTES = 256 << 20
 """A file that is larger than this, and more than half empty, is compacted by itself."""
+_TOO_LARGE = "The history is too large."
 _COPY_LIMIT_S = 3600.0
 _DAY_US = 86_400_000_000
 
@@ -238,7 +241,7 @@ class Upkeep:
             if not events:
                 break
             removed += int((events[0].data or {})["removed"])
-            now = await asyncio.to_thread(self._part, part.first_seq)
+            now = await asyncio.to_thread(_part, history, part.first_seq)
             await self._pause()
         return removed
 
@@ -250,15 +253,41 @@ class Upkeep:
 
     async def _to_size(self, goal: int) -> tuple[int, list[str]]:
         """Remove events, and then sessions, until the history has no more than `goal` bytes."""
-        removed = await self._passes(self._bounds("size"), goal)
-        gone: list[str] = []
+        gone = await self._of_the_largest(goal)
+        removed = 0
+        if await self._live() > goal:
+            removed = await self._passes(self._bounds("size"), goal)
         while await self._live() > goal:
             idle = self._idle(time.time_ns() // 1000 - round(IDLE_S * 1e6))
-            if not idle or not await self._delete(*idle[0], "The history is too large."):
+            if not idle or not await self._delete(*idle[0], _TOO_LARGE):
                 break
             gone.append(idle[0][1].id)
             removed += await self._sweep() + await self._passes(self._bounds("size"), goal)
         return removed, gone
+
+    async def _of_the_largest(self, goal: int) -> list[str]:
+        """Delete idle sessions of a user whose sessions hold more than all others together. So nobody
+        has events of others removed by storing much.
+        """
+        idle = self._idle(time.time_ns() // 1000 - round(IDLE_S * 1e6))
+        sizes: Counter[int] = Counter()
+        size_of: dict[str, int] = {}
+        for agent in self._registry.agents.values():
+            for session in list(agent.sessions.values()):
+                measure = partial(retention.session_bytes, self._history.environment, session.id)
+                size_of[session.id] = await asyncio.to_thread(measure)
+                sizes[session.record.owner] += size_of[session.id]
+        gone: list[str] = []
+        if len(sizes) < 2:
+            return gone
+        owner = max(sizes, key=lambda one: sizes[one])
+        for agent, session in idle:
+            if sizes[owner] * 2 <= sizes.total() or await self._live() <= goal:
+                break
+            if session.record.owner == owner and await self._delete(agent, session, _TOO_LARGE):
+                gone.append(session.id)
+                sizes[owner] -= size_of.get(session.id, 0)
+        return gone
 
     def _idle(self, before_us: int) -> list[tuple[Agent, Session]]:
         """Sessions unused since this time, without work under way; idle longest first."""
@@ -303,6 +332,13 @@ class Upkeep:
     async def _compact(self) -> api.Compacted:
         done = await compacting.compact(self._history, _copy)
         return api.Compacted(bytes_before=done.bytes_before, bytes_after=done.bytes_after)
+
+
+def _part(history: History, first_seq: int) -> Part | None:
+    key = f"{first_seq:020d}"
+    with contextlib.suppress(NotFound):
+        return retention.parts({key: history.queries.state_of("prunings", key)})[0]
+    return None
 
 
 def _idle_reason(session: Session) -> str:

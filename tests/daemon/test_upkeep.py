@@ -10,6 +10,7 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.control.authz import Caller
 from lightagentd.daemon import upkeep
 from lightagentd.events.audit.verification import verify
 from lightagentd.events.model import NewEvent
@@ -19,6 +20,7 @@ from lightagentd.host.paths import Paths
 from tests.agents.scripted import Scripted, until
 from tests.conftest import write
 from tests.control.caring import ask, caring, conversation, make, texts
+from tests.other_user import OUTSIDERS_GID
 
 LIMITS = """
 [history]
@@ -101,6 +103,25 @@ async def test_a_history_that_is_too_large_loses_its_oldest_events_and_no_messag
     assert test.daemon.history.queries.select(Filter(topic="daemon.history", type="pruned"))
     again = await prune(client)
     assert (again["removed"], again["sessions"]) == (0, [])
+
+
+async def test_who_stores_more_than_all_others_loses_sessions_before_others_lose_events(
+    test: Scripted, client: AsyncClient
+) -> None:
+    made = await make(client, "keep this marmot")
+    member = Caller(uid=12_001, gid=OUTSIDERS_GID, pid=1)
+    service = test.daemon.service
+    for _ in range(4):
+        await service.conversations.ask(member, agent="test", text="x" * 100_000, new=True)
+    theirs = {session.id for session in await service.sessions.listed(member)}
+    done = await prune(client)
+    assert (done["removed"], done["first_seq"]) == (0, 1)
+    assert done["live_bytes"] <= 1 << 20
+    assert done["sessions"]
+    assert set(done["sessions"]) <= theirs
+    prompts = test.daemon.history.queries.select(Filter(session=made["id"], topic="agent.prompt"))
+    assert [event.data is not None for event in prompts] == [True]
+    assert (await client.call("History.Verify"))["verification"]["ok"]
 
 
 async def test_when_only_messages_are_left_the_sessions_idle_longest_go(

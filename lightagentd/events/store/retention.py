@@ -280,6 +280,13 @@ def sweep(environment: Environment, part: Part, txn: Any, next_seq: int) -> list
     return [said.event()]
 
 
+def session_bytes(environment: Environment, session: str) -> int:
+    """The size of a session's records. For a thread. Raises StorageError."""
+    with environment.reading() as txn:
+        own = ascending(txn, environment.db["by_session"], index_prefix(session))
+        return sum(len(txn.get(key[-8:], db=environment.db[EVENTS]) or b"") for key, _ in own)
+
+
 def needs_sweep(environment: Environment, part: Part) -> bool:
     """Whether a `sweep` would remove something. Raises StorageError, HistoryDamaged."""
     with environment.reading() as txn:

@@ -5,8 +5,8 @@ administrator asks. It works in short transactions with pauses between them, so 
 writer. The order: sessions unused for too long; events kept for sessions and turns that are gone; events that
 are too old; and, when the history is still too large, idle sessions of a user who has more than all others
 together, the oldest events, and then the sessions that are idle longest. A session stays while it has an open
-turn, a plan at work or a watch, or waits for a person. When an administrator asks on a full disk, about a tenth
-of the history goes, whatever the limits say.
+turn, a plan at work or a watch, or waits for a person. When an administrator asks on a full disk, about a
+tenth of the history goes, whatever the limits say.
 """
 
 from __future__ import annotations
@@ -244,12 +244,6 @@ class Upkeep:
             now = await asyncio.to_thread(_part, history, part.first_seq)
             await self._pause()
         return removed
-
-    def _part(self, first_seq: int) -> Part | None:
-        key = f"{first_seq:020d}"
-        with contextlib.suppress(NotFound):
-            return retention.parts({key: self._history.queries.state_of("prunings", key)})[0]
-        return None
 
     async def _to_size(self, goal: int) -> tuple[int, list[str]]:
         """Remove events, and then sessions, until the history has no more than `goal` bytes."""

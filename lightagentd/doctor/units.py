@@ -83,6 +83,7 @@ async def _check(bus: Bus, paths: Paths, pid: int | None) -> list[Finding]:
         _startup(files),
         *_states(loaded),
         *await _service(bus, loaded, pid if str(paths.socket) == SYSTEM_SOCKET else None),
+        *await _networks(bus, loaded),
         *_instances(paths),
     ]
 
@@ -125,6 +126,27 @@ def _states(loaded: list[_Loaded]) -> list[Finding]:
             remedy = f"See what is in force: systemctl cat {name}; undo it: systemctl revert {name}"
             found.append(note("units", f"{name}, overridden", ", ".join(drop_ins), remedy))
     return found or [ok("units", "state", f"none of {len(loaded)} has failed, and none is overridden")]
+
+
+async def _networks(bus: Bus, loaded: list[_Loaded]) -> list[Finding]:
+    """systemd starts a unit without a network of its own where the kernel refuses one, and says nothing."""
+    found = []
+    for unit in loaded:
+        if unit.name.endswith(".service") and unit.properties["ActiveState"] == "active":
+            has = await bus.properties(SYSTEMD_NAME, unit.path, _SERVICE)
+            if has["PrivateNetwork"] and shares_network(has["MainPID"]):
+                detail = "is in the machine's network, although its file says PrivateNetwork=yes"
+                remedy = "Let the kernel or container make network namespaces, and restart it."
+                found.append(wrong("units", f"{unit.name}, network", detail, remedy))
+    return found
+
+
+def shares_network(pid: int, first: int = 1) -> bool:
+    """Whether a process is known to be in the network namespace of the machine's first process."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino == Path(f"/proc/{first}/ns/net").stat().st_ino
+    except OSError:  # it has ended, or only root may look
+        return False
 
 
 async def _service(bus: Bus, loaded: list[_Loaded], pid: int | None) -> list[Finding]:

@@ -9,7 +9,7 @@ are inside, even in another session. At the end of the call the kernel kills all
 progress included (`cgroup.kill`). The cgroup tree belongs to the command's own user; its Landlock domain
 (`landlock.ruleset`) keeps a confined command from moving itself elsewhere. Modes are outside Landlock: the
 command can close the folders, or open them to others. So the worker ends a call by descriptors that it opened
-before, and restores the modes after each call. See cgroups(7) and
+before, keeps others out of the unit's folder, and restores its mode after each call. See cgroups(7) and
 https://docs.kernel.org/admin-guide/cgroup-v2.html.
 """
 
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 END_ROUNDS, END_PAUSE_S = 600, 0.005
 """How often and how fast it is looked after a cgroup that was killed: its processes take a moment to go."""
 
-_OPEN = 0o755
+_CLOSED = 0o700
+"""Nobody else gets through such a folder, so that the modes of the files in it do not matter."""
 
 _joined: ContextVar[int] = ContextVar("cgroup", default=-1)
 """The descriptor of `cgroup.procs` of the call that the running task belongs to."""
@@ -135,10 +136,10 @@ class CallCgroup:
         try:
             self.path.rmdir()
         except OSError:  # a command of root's can have made some below
-            self.path.chmod(_OPEN)
+            self.path.chmod(_CLOSED)
             for folder, inner, _ in os.walk(self.path):
                 for name in inner:
-                    Path(folder, name).chmod(_OPEN)
+                    Path(folder, name).chmod(_CLOSED)
             for folder, _, _ in os.walk(self.path, topdown=False):
                 Path(folder).rmdir()
 
@@ -152,11 +153,11 @@ class CallCgroups:
 
     def __init__(self, unit: Path) -> None:
         self._unit = unit
-        own = os.geteuid()
-        held = (unit, *unit.glob("[!c]*"), *unit.glob("cgroup.*"), *unit.glob("worker/*")) if own else ()
-        infos = {str(path): path.stat() for path in held}
-        self._modes = {path: info.st_mode for path, info in infos.items() if info.st_uid == own}
-        """What of the unit, but for the calls' own, a command could close or open to others."""
+        self._modes: dict[str, int] = {}
+        """What a command must not keep closed, or open to others; root needs no modes."""
+        if os.geteuid():
+            unit.chmod(_CLOSED)
+            self._modes = {str(path): path.stat().st_mode for path in (unit, unit / "cgroup.procs")}
 
     @staticmethod
     def of_this_unit() -> CallCgroups:
@@ -178,14 +179,8 @@ class CallCgroups:
             return CallCgroup(path, self._restore)
 
     def _restore(self) -> None:
-        """Give folders and files of the unit the modes that systemd gave them. Raises OSError."""
-        changed = []
+        """Give the unit's folder, and its file that moves processes, their modes back. Raises OSError."""
         for path, mode in self._modes.items():
-            try:
-                if os.stat(path).st_mode != mode:  # noqa: PTH116 - the faster one, since each call does it
-                    Path(path).chmod(stat.S_IMODE(mode))
-                    changed.append(path)
-            except FileNotFoundError:  # a controller is gone
-                continue
-        if changed:
-            _log.warning("a command changed modes of its cgroup, %d, first of %s", len(changed), changed[0])
+            if os.stat(path).st_mode != mode:  # noqa: PTH116 - the faster one, since each call does it
+                _log.warning("a command changed the mode of %s", path)
+                Path(path).chmod(stat.S_IMODE(mode))

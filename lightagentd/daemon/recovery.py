@@ -173,7 +173,7 @@ class Recovery:
         if tasks := [task for task in (self._looking, self._salvaging) if task is not None]:
             await asyncio.wait(tasks)
         self._looking = self._salvaging = None
-        if self._opened and not self._doubtful:
+        if self._opened and not self._doubtful and not self._history.environment.doubtful:
             await asyncio.to_thread(self._runs.stop, *self._history.head)
 
     def problems(self) -> list[str]:

@@ -27,9 +27,9 @@ _HEAD = struct.Struct("=QHHHH")
 _MOST_NUMBERED = 1 << 32
 _UNKNOWN_PAGES = 256
 """How far a long record is followed when the head of its first page is lost."""
-ERASED, WHOLE, HEADER = 3, 2, 1
+ERASED, WHOLE, DOUBTFUL, HEADER = 4, 3, 2, 1
 """How much of an event there is; of two records with one number the greater counts. Data that were erased
-must not come back from an older page."""
+must not come back from an older page. One whose key is another number is doubtful: either was altered."""
 
 
 class Found(NamedTuple):
@@ -74,13 +74,13 @@ class Remains:
             if low <= seq <= min(high, self.most) and (found := self._record(page, at, raw)) is not None:
                 yield found
 
-    def at(self, place: int) -> bytes:
-        """The record at a place. Raises Torn, OSError."""
+    def at(self, place: int) -> Found:
+        """What is at a place. Raises Torn, OSError."""
         page, offset = divmod(place, 1 << 16)
         found = self._record(page, offset, _read(self.file, page, self.file.page_size))
         if found is None:
             raise Torn(f"page {page} has changed")
-        return found.record
+        return found
 
     def _record(self, page: int, at: int, raw: bytes) -> Found | None:
         place = page << 16 | at
@@ -94,8 +94,9 @@ class Remains:
             return best
         size_bytes = _entry_bytes(raw, at)
         found = _parsed(place, raw[at:], size_bytes)
-        altered = found is not None and size_bytes is not None and _key(raw, at) != found.seq
-        return None if altered else found
+        if found is not None and size_bytes is not None and _key(raw, at) != found.seq:
+            return found._replace(kind=min(found.kind, DOUBTFUL))
+        return found
 
     @staticmethod
     def _long(remains: Remains, page: int, place: int) -> Found | None:

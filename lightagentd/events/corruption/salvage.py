@@ -27,7 +27,7 @@ from lightagentd.errors import StorageError
 from lightagentd.events.backup import portable
 from lightagentd.events.corruption.examination import DATA
 from lightagentd.events.corruption.pages import PageFile, Torn, Tree, Walk
-from lightagentd.events.corruption.remains import WHOLE, Found, Remains, kind_of
+from lightagentd.events.corruption.remains import DOUBTFUL, WHOLE, Found, Remains, kind_of
 from lightagentd.events.model import GENESIS, Event, decode
 from lightagentd.events.store.layout import EVENTS, META, SCHEMA_VERSION, STATES
 from lightagentd.host.atomic_file import whole_file
@@ -122,8 +122,8 @@ class DamagedStore:
             with contextlib.suppress(OSError):
                 yield from self._remains.in_page(page, low, high)
 
-    def at(self, place: int) -> bytes:
-        """The record at a place that `scanned` gave. Raises Torn, OSError."""
+    def at(self, place: int) -> Found:
+        """What is at a place that `scanned` gave. Raises Torn, OSError."""
         return self._remains.at(place)
 
     def states(self) -> Iterator[tuple[str, str, object]]:
@@ -313,11 +313,16 @@ class _Export:
                     while ahead is not None and ahead[0] <= seq:
                         self._event(*ahead)
                         ahead = next(walked, None)
-                elif place := found[seq - low]:
-                    self._event(seq, self._store.at(place - 1), scanned=True)
+                elif (place := found[seq - low]) and self._may_be(one := self._store.at(place - 1)):
+                    self._event(seq, one.record, scanned=True)
                 elif self._is_wanted(seq):
                     self._miss(seq)
             low = high + 1
+
+    def _may_be(self, found: Found) -> bool:
+        """False for a doubtful record that does not follow the event before it."""
+        event, (last, last_hash) = _event(found.record), self._head
+        return found.kind != DOUBTFUL or event is None or last != found.seq - 1 or event.prev == last_hash
 
     def _is_wanted(self, seq: int) -> bool:
         """Whether the chain has the event, or retention kept it."""

@@ -280,6 +280,9 @@ class Environment:
             except lmdb.Error as err:
                 self.doubtful = True
                 raise as_storage_error(self.path, err) from err
+            except HistoryDamaged:
+                self.doubtful = True
+                raise
 
     def _begin(self) -> Any:
         try:

@@ -28,10 +28,11 @@ from lightagentd.host import libc
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 OBSERVE_FAMILIES = (AF_NETLINK,)
 REACH_FAMILIES = (AF_NETLINK, AF_INET, AF_INET6)
-EPERM, EACCES, ENOSYS, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 13, 38, 93, 95, 97
+EPERM, EACCES, ENOSYS, ENOPROTOOPT, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 13, 38, 92, 93, 95, 97
 LIBRARY = "libseccomp.so.2"
 
-_SOCK_STREAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 3, 5, 0xF
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 2, 3, 5, 0xF
+_TCP, _UDP = 6, 17
 _RAW_FOR_PING = {AF_INET: 1, AF_INET6: 58}
 """The protocol of ICMP in each family that has it."""
 _NETLINK_ALLOWED = (0, 4, 15, 16)
@@ -62,6 +63,18 @@ _NETLINK_ADDRESS = 12
 """The size of struct sockaddr_nl; that of AF_INET is longer, and a shorter one is refused (EINVAL)."""
 _ADDRESSES = {AF_INET: 16, AF_INET6: 28}
 """The sizes of their addresses. Those of the bus are longer."""
+_IP_LEVEL, _IP_LOCAL_PORT_RANGE = 0, 51
+_MAP_HUGETLB = 0x80000 if os.uname().machine.startswith(("mips", "parisc")) else 0x40000
+_MFD_HUGETLB = 4
+_WRITING_IOCTLS = (
+    *(0x9401, 0x9417, 0x940E, 0x9418),  # Btrfs: make a snapshot or a subvolume,
+    *(0x940F, 0x943F),  # remove one,
+    *(0x9402, 0x9410, 0x9408),  # defragment a file, write all to the disk
+    0x9436,  # FIDEDUPERANGE
+    *(0x6602, 0x6685, 0x5820),  # FS_IOC_SETFLAGS, FS_IOC_ENABLE_VERITY, FS_IOC_FSSETXATTR
+)
+"""The kind and number of requests of ioctl(2) that change files, or folders, that were opened for reading."""
+_IOCTL_KIND_AND_NUMBER = 0xFFFF
 _ONLY_ONESELF = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
 
 _SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 2, 1, 8
@@ -223,6 +236,10 @@ def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, 
         yield name, refuse, (_Compared(1, _NE, 0),)
     # The limits of others can be read, that is with no new ones.
     yield "prlimit64", refuse, (_Compared(0, _NE, 0), _Compared(2, _NE, 0))
+    # The machine's huge pages are reserved for a service, and count for nobody's limits.
+    for name in _mmap_calls():
+        yield name, refuse, (_Compared(3, _MASKED_EQ, _MAP_HUGETLB, _MAP_HUGETLB),)
+    yield "memfd_create", refuse, (_Compared(1, _MASKED_EQ, _MFD_HUGETLB, _MFD_HUGETLB),)
     for kind in range(_SOCK_TYPE_MASK + 1):
         if kind not in (_SOCK_STREAM, _SOCK_SEQPACKET):
             yield "socketpair", refuse, (_type(kind),)
@@ -234,12 +251,21 @@ def _rules(families: Sequence[int], refused: Sequence[str], uid: int | None, *, 
             yield name, _ERRNO, (_Compared(0, _EQ, uid),)
 
 
+def _mmap_calls() -> Sequence[str]:
+    """Those whose fourth argument are the flags: where mmap(2) is old, its arguments lie in memory."""
+    machine = os.uname().machine
+    if machine.startswith("s390"):
+        return ()
+    return ("mmap2",) if machine in ("i386", "i486", "i586", "i686", "m68k") else ("mmap", "mmap2")
+
+
 def _reading_rules() -> Iterator[_Rule]:
     """What keeps a command from disturbing others through files that it may only read.
 
     A mount that came after its sandbox is not read-only, and Landlock covers neither times nor extended
-    attributes. The times of an open file seem to be set: touch(1) and tar(1) would fail in the scratch folder
-    otherwise. Locks seem to be taken: whoever may read a file can lock it, and keep a service waiting.
+    attributes, nor what ioctl(2) does to files and folders: with Btrfs it can make a folder. The times of an
+    open file seem to be set: touch(1) and tar(1) would fail in the scratch folder otherwise. Locks seem to be
+    taken: whoever may read a file can lock it, and keep a service waiting.
     """
     yield "flock", _ERRNO, ()
     for name in ("fcntl", "fcntl64"):
@@ -254,14 +280,19 @@ def _reading_rules() -> Iterator[_Rule]:
         yield name, _ERRNO | EOPNOTSUPP, ()
     for numbered in _NEW_ATTRIBUTES:
         yield numbered, _ERRNO | EOPNOTSUPP, ()
+    for request in _WRITING_IOCTLS:
+        yield "ioctl", _ERRNO | EPERM, (_Compared(1, _MASKED_EQ, _IOCTL_KIND_AND_NUMBER, request),)
 
 
 def _port_rules() -> Iterator[_Rule]:
     """What keeps a command from posing as a service that is down.
 
     bind(2) seems to work, for the sake of clients such as dig(1) that bind to no particular port: the kernel
-    gives them one when they connect or send. ip(8) binds netlink, which is told by the length of its address.
+    gives them one when they connect or send, and they cannot choose which. ip(8) binds netlink, which is told
+    by the length of its address.
     """
+    chosen = (_is(1, _IP_LEVEL), _is(2, _IP_LOCAL_PORT_RANGE))
+    yield "setsockopt", _ERRNO | ENOPROTOOPT, chosen
     yield "bind", _ERRNO, (_Compared(2, _NE, _NETLINK_ADDRESS),)
     yield "listen", _ERRNO | EACCES, ()
 
@@ -286,12 +317,26 @@ def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
     for family in known - {AF_NETLINK}:
         protocol = (_Compared(2, _NE, _RAW_FOR_PING[family]),) if family in _RAW_FOR_PING else ()
         yield "socket", _ERRNO | EPERM, (_is(0, family), _type(_SOCK_RAW), *protocol)
+        if family in _RAW_FOR_PING:
+            yield from _transport_rules(family)
     if AF_NETLINK in known:
         # With NETLINK_USERSOCK processes of two users could talk; others reach into netfilter and IPsec.
         refused = _ERRNO | EPROTONOSUPPORT
         yield "socket", refused, (_is(0, AF_NETLINK), _Compared(2, _GT, _NETLINK_ALLOWED[-1]))
         for protocol_number in set(range(_NETLINK_ALLOWED[-1])) - {*_NETLINK_ALLOWED}:
             yield "socket", refused, (_is(0, AF_NETLINK), _is(2, protocol_number))
+
+
+def _transport_rules(family: int) -> Iterator[_Rule]:
+    """TCP, UDP and ping alone: for any other transport the kernel loads a module (SCTP, DCCP, L2TP …)."""
+    refused = _ERRNO | EPROTONOSUPPORT
+    allowed = {0, _TCP, _UDP, _RAW_FOR_PING[family]}
+    for kind in set(range(_SOCK_TYPE_MASK + 1)) - {_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW}:
+        yield "socket", refused, (_is(0, family), _type(kind))
+    for kind in (_SOCK_STREAM, _SOCK_DGRAM):
+        yield "socket", refused, (_is(0, family), _type(kind), _Compared(2, _GT, max(allowed)))
+        for protocol in set(range(max(allowed))) - allowed:
+            yield "socket", refused, (_is(0, family), _type(kind), _is(2, protocol))
 
 
 def _is(argument: int, value: int) -> _Compared:

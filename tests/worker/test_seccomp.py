@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -267,3 +268,86 @@ print(answer(socket.AF_NETLINK, raw, 0), [answer(socket.AF_INET, raw, number) fo
 """
     )
     assert said == "0 [1, 1, 1]\n"
+
+
+def both(code: str) -> list[str]:
+    """What the code prints under the filter of reach, and without one."""
+    bare = LOAD.replace("assert libc.prctl(22", "assert 0 == 0 or libc.prctl(22")
+    done = subprocess.run(
+        [sys.executable, "-c", bare + code],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    return [filtered(code, families="REACH_FAMILIES"), done.stdout]
+
+
+def test_reach_speaks_tcp_and_udp_alone() -> None:
+    """For another transport the kernel would load a module, whoever asks."""
+    held, bare = both(
+        """
+for family in (socket.AF_INET, socket.AF_INET6):
+    print([(kind, number) for kind in (1, 2, 4, 5, 6) for number in (*range(60), 115, 132, 136, 143, 262)
+           if attempt(lambda: socket.socket(family, kind, number).close()) not in (93, 94)])
+"""
+    )
+    open_ones = "[(1, 0), (1, 6), (2, 0), (2, {}), (2, {})]"
+    assert held.splitlines() == [open_ones.format(1, 17), open_ones.format(17, 58)]
+    assert {"(1, 262)", "(2, 136)"} & {*re.findall(r"\(\d, \d+\)", bare)}, "a kernel without MPTCP, UDP-Lite"
+
+
+def test_no_port_can_be_chosen() -> None:
+    held, bare = both(
+        """
+with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+    port = int(file.read().split()[0]) + 4711
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        wanted = (port << 16 | port).to_bytes(4, sys.byteorder)
+        print(attempt(sock.setsockopt, socket.IPPROTO_IP, 51, wanted), end=" ")
+"""
+    )
+    assert held.split() == ["92", "92"]
+    assert bare.split() == ["0", "0"]
+
+
+def test_no_huge_page_can_be_had() -> None:
+    """All have them together: who reserves them keeps a database from starting."""
+    held, bare = both(
+        """
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+for flags in (0x22, 0x21):
+    ctypes.set_errno(0)
+    libc.mmap(None, 1 << 21, 3, flags | seccomp._MAP_HUGETLB, -1, 0)
+    print(ctypes.get_errno(), end=" ")
+print(attempt(lambda: os.memfd_create("x", 4)), attempt(lambda: os.memfd_create("x")))
+"""
+    )
+    assert held == "1 1 1 0\n"
+    assert "1 " not in bare
+
+
+def test_no_file_that_was_opened_for_reading_is_changed_by_a_request(tmp_path: Path) -> None:
+    held, bare = both(
+        f"""
+import fcntl
+os.chdir({str(tmp_path)!r})
+found = []
+for path in (".", "file"):
+    open("file", "a").close()
+    opened = os.open(path, os.O_RDONLY)
+    for request in (0x50009401, 0x50009417, 0x5000940E, 0x50009418, 0x5000940F, 0x5000943F, 0x50009402,
+                    0x40309410, 0x9408, 0xC0189436, 0x40086602, 0x40086685, 0x401C5820):
+        found.append(attempt(fcntl.ioctl, opened, request, bytes(1024)))
+    found.append(attempt(fcntl.ioctl, opened, 0x80086601, bytes(8)))  # FS_IOC_GETFLAGS
+print(*found)
+"""
+    )
+    answers = held.split()
+    assert set(answers[:13] + answers[14:27]) == {"1"}
+    assert "1" not in bare.split()
+    assert (answers[13], answers[27]) == (bare.split()[13], bare.split()[27])

@@ -81,7 +81,9 @@ _SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENE
 
 # seccomp.h of libseccomp
 _ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
-_ATTRIBUTE_BAD_ARCH = 2
+_ATTRIBUTE_BAD_ARCH, _ATTRIBUTE_OPTIMIZE = 2, 8
+_BINARY_TREE = 2
+"""How calls are looked up: the kernel runs a filter once for each call number when a process enters it."""
 _NE, _LT, _EQ, _GT, _MASKED_EQ = 1, 2, 4, 6, 7
 _UNKNOWN = -1
 _LONGEST_BYTES = 8 * 4096
@@ -199,6 +201,7 @@ def program(
         raise OSError(ENOSYS, "libseccomp does not know this machine's processor")
     try:
         _check(library.seccomp_attr_set(made, _ATTRIBUTE_BAD_ARCH, _ERRNO | ENOSYS))
+        _check(library.seccomp_attr_set(made, _ATTRIBUTE_OPTIMIZE, _BINARY_TREE))
         more = [*(_reading_rules() if reads_only else ()), *(() if serves else _port_rules())]
         for name, action, compared in (*_rules(families, refused, uid, bus=bus), *more):
             array = (_Compared * len(compared))(*compared)

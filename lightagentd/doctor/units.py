@@ -6,6 +6,7 @@ systemd answers these questions over D-Bus to everybody (org.freedesktop.systemd
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ _UNIT, _SERVICE = "org.freedesktop.systemd1.Unit", "org.freedesktop.systemd1.Ser
 _CALL_S = 10.0
 _ENABLED = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
 _REINSTALL = "Install the package again: apt install --reinstall lightagentd"
+_OBSERVE = "lightagent-observe@07.service"
+_FAR = re.compile(
+    r"autofs|nfs4?|cifs|smb3?|afs|ceph|9p|lustre|gfs2|ocfs2|fuse\.(sshfs|glusterfs|rclone|s3fs|davfs2)"
+)
+"""Types of file systems."""
 _STARTUP = ("enabled", "enabled-runtime")
 
 
@@ -84,6 +90,7 @@ async def _check(bus: Bus, paths: Paths, pid: int | None) -> list[Finding]:
         *_states(loaded),
         *await _service(bus, loaded, pid if str(paths.socket) == SYSTEM_SOCKET else None),
         *await _networks(bus, loaded),
+        await _mounts(bus),
         *_instances(paths),
     ]
 
@@ -139,6 +146,39 @@ async def _networks(bus: Bus, loaded: list[_Loaded]) -> list[Finding]:
                 remedy = "Let the kernel or container make network namespaces, and restart it."
                 found.append(wrong("units", f"{unit.name}, network", detail, remedy))
     return found
+
+
+async def _mounts(bus: Bus) -> Finding:
+    [path] = await bus.call(SYSTEMD_NAME, _ROOT, _MANAGER, "LoadUnit", "s", [_OBSERVE], _CALL_S)
+    has = await bus.properties(SYSTEMD_NAME, path, _SERVICE)
+    hidden = [Path(one.lstrip("-+")) for one in has["InaccessiblePaths"]]
+    seen = [
+        (mount, kind)
+        for mount, kind in far_mounts(Path("/proc/self/mountinfo").read_text())
+        if not any(mount.is_relative_to(folder) for folder in hidden)
+    ]
+    if not seen:
+        return ok("units", "mounts of others", "observe sees none")
+    named = ", ".join(f"{mount} ({kind})" for mount, kind in seen)
+    paths = " ".join(str(mount) for mount, _ in seen)
+    remedy = f"Where that matters: systemctl edit lightagent-observe@, [Service] InaccessiblePaths={paths}"
+    detail = f"observe can look for names on other machines, and so tell them one: {named}"
+    return note("units", "mounts of others", detail, remedy)
+
+
+def far_mounts(mountinfo: str) -> list[tuple[Path, str]]:
+    """The mounts in which a lookup asks another machine or a service, and their types.
+
+    That of binfmt_misc mounts nothing of others. See proc_pid_mountinfo(5).
+    """
+    found = set()
+    for line in mountinfo.splitlines():
+        fields, _, source = line.partition(" - ")
+        mount = fields.split()[4].encode().decode("unicode_escape")
+        kind = source.split()[0]
+        if _FAR.fullmatch(kind) and not mount.startswith("/proc/"):
+            found.add((Path(mount), kind))
+    return sorted(found)
 
 
 def shares_network(pid: int, first: int = 1) -> bool:

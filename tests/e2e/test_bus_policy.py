@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from .calls import shell
 from .machine import Completed, Machine
 from .product import eventually
 
@@ -36,6 +37,18 @@ async def main():
             await system.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus",
                               "RequestName", "su", [name, 0])
         await system.wait_lost()
+
+asyncio.run(main())
+"""
+
+LISTENER = """
+import asyncio
+from lightagentd.bus import connection as bus
+
+async def main():
+    async with bus.connect("system") as system, system.signals(interface="org.example.E2E") as heard:
+        async for signal in heard:
+            print(*signal.args)
 
 asyncio.run(main())
 """
@@ -77,6 +90,31 @@ def test_workers_users_own_no_name(service: Machine, user: str) -> None:
             ["busctl", "call", *_BUS, "RequestName", "su", name, "0"], user=user, check=False
         )
         assert refused.status != 0, refused.explain()
+
+
+def test_workers_users_and_commands_send_no_signals(service: Machine) -> None:
+    """Everybody can listen to one, so it would carry off what an agent reads, or make a service act."""
+    listen = ["systemd-run", "--unit=e2e-heard", "--property=User=nobody", "--collect"]
+    service.run([*listen, "python3", "-I", "-u", "-c", LISTENER])  # a monitor sees what is refused, too
+    emit = "busctl emit / org.example.E2E Told s said-by-{who}"
+    heard = ["journalctl", "--unit=e2e-heard", "--output=cat", "--no-pager"]
+
+    def hears(who: str) -> bool:
+        service.run(["bash", "-c", emit.format(who=who)])
+        service.run(["journalctl", "--sync"])
+        return f"said-by-{who}" in service.run(heard).stdout
+
+    try:
+        eventually(lambda: hears("root"), "somebody listens")
+        for user in USERS:
+            service.run(["bash", "-c", emit.format(who=user)], user=user, check=False)
+        for effect in ("observe", "reach"):
+            assert "tried" in shell(service, emit.format(who=effect) + "; echo tried", effect)
+        eventually(lambda: hears("the-last"), "the last one is heard")
+        told = service.run(heard).stdout
+        assert [who for who in (*USERS, "observe", "reach") if f"said-by-{who}" in told] == []
+    finally:
+        service.run(["systemctl", "stop", "e2e-heard.service"])
 
 
 def test_the_daemons_user_is_not_concerned(service: Machine) -> None:

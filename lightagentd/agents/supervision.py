@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.sessions.recovery import end_stored_turns
@@ -29,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-_LOADED_SESSIONS = 256
-"""Idle sessions beyond this number do not keep their messages in memory."""
+_LOADED_SESSIONS = 16
+"""Only so many idle sessions of an agent keep their messages in memory, those used last."""
 _LOADED_CHARS = 4 << 20
-"""Nor does one with longer messages in all: a prompt may have millions of characters."""
+"""The length of these messages in all: a prompt may have millions of characters."""
 
 
 class Supervision:
@@ -40,6 +41,8 @@ class Supervision:
 
     def __init__(self, agent: Agent, shared: SharedParts) -> None:
         self.state = "stopped"
+        self._loaded: OrderedDict[Session, int] = OrderedDict()
+        """The sessions whose messages are in memory, with their length; the one used last at the end."""
         self.problem = ""
         self.restarts = 0
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -196,9 +199,12 @@ class Supervision:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
         self.run(session)
-        too_much = len(self._agent.sessions) > _LOADED_SESSIONS or session.loaded_chars > _LOADED_CHARS
-        if too_much and session.id not in self.tasks:
-            session.forget_messages()
+        self._loaded.pop(session, None)
+        self._loaded[session] = session.loaded_chars
+        while len(self._loaded) > _LOADED_SESSIONS or sum(self._loaded.values()) > _LOADED_CHARS:
+            oldest, _ = self._loaded.popitem(last=False)
+            if oldest.id not in self.tasks:
+                oldest.forget_messages()
 
     async def _work_off(self, session: Session) -> None:
         """Run the queued turns of a session, one after the other."""

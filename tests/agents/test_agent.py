@@ -296,6 +296,20 @@ async def test_a_turn_that_fails_in_a_known_way_does_not_fail_the_agent(paths: P
         assert test.agent.restarts == 0
 
 
+async def test_only_the_conversations_used_last_stay_in_memory(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.agents.supervision._LOADED_SESSIONS", 2)
+    async with scripted(paths, [say("fine")] * 5) as test:
+        sessions = [await test.session() for _ in range(3)]
+        for number in (0, 1, 0, 2):
+            await test.prompt(sessions[number])
+            await until(lambda: not test.agent.supervision.tasks)
+        assert [session.loaded_chars > 0 for session in sessions] == [True, False, True]
+        await test.prompt(sessions[1])
+        assert [message["role"] for message in test.model.requests[-1].body["messages"]].count("user") == 2
+
+
 async def test_a_long_conversation_is_in_memory_only_while_a_turn_runs(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,10 @@
 """Handles the state that the previous run left: a sound history, one that a crash ended, or a damaged one.
 
 The daemon owns one `Recovery` and calls it in the order of a start: `open` instead of `History.start`,
-`report` once all agents are up, `serve` when the daemon is ready, and `close` before the history is closed. A
-damaged store is set aside (see `events.corruption`), and its readable part is written beside it while the
-daemon serves. Nothing here ends a daemon that could serve: faults are listed in `problems`.
+`settle` before anything else is stored, `report` once all agents are up, `serve` when the daemon is ready,
+and `close` before the history is closed. A damaged store is set aside (see `events.corruption`), and its
+readable part is written beside it while the daemon serves. Nothing here ends a daemon that could serve:
+faults are listed in `problems`.
 """
 
 from __future__ import annotations

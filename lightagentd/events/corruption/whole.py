@@ -7,6 +7,7 @@ error. HOW is `closed`, `known` (closed, and there were events), or `live` for a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,12 +17,13 @@ from pathlib import Path
 
 from lightagentd.errors import LightagentError, StorageError
 from lightagentd.events.corruption.examination import DATA, Examined, examine, examine_live
+from lightagentd.events.store.layout import RESERVE_BYTES
 from lightagentd.host import process
 
 LIMIT_S = 1750.0
 """A start is not extended for longer (`host.systemd.EXTENSION_LIMIT_S`)."""
-SMALL_BYTES = 8 << 20
-"""A closed store that is not larger is examined in this process: to start another one takes longer."""
+SMALL_BYTES = RESERVE_BYTES + (8 << 20)
+"""A closed store that is not larger is examined in a thread: to start a process takes longer."""
 
 
 async def examine_whole(folder: Path, *, known: bool = False, live: bool = False) -> Examined:
@@ -30,7 +32,7 @@ async def examine_whole(folder: Path, *, known: bool = False, live: bool = False
     Raises StorageError.
     """
     if not live and _size_bytes(folder) <= SMALL_BYTES:
-        return examine(folder, seconds=None, known=known)
+        return await asyncio.to_thread(examine, folder, seconds=None, known=known)
     how = "live" if live else "known" if known else "closed"
     argv = [sys.executable, "-m", "lightagentd.events.corruption.whole", os.fspath(folder), how]
     done = await process.run(argv, timeout_s=LIMIT_S, cwd=Path("/"))

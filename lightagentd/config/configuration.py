@@ -211,7 +211,7 @@ class Worker(Section):
     """How many calls of one agent, owner and effect run at once."""
     max_workers: int = Field(default=24, ge=4, le=28)
     """How many workers there are at once. When another one is needed, the one that was idle longest ends.
-    One owner gets at most half of them; for root there are two more."""
+    One owner gets at most half of those that others leave; for root there are two more."""
     start_timeout_s: Seconds = 20.0
     """How long a worker may take until it answers."""
 

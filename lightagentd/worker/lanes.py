@@ -13,6 +13,7 @@ from typing import Any
 
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
+from lightagentd.worker.lockdown import MACHINE
 from lightagentd.worker.sandbox import Backend
 from lightagentd.worker.source import Child, Whom
 
@@ -121,14 +122,28 @@ def distinct(connections: Sequence[WorkerProcess]) -> list[WorkerProcess]:
 
 
 class Lane:
-    """The workers of one agent, owner and effect, or of a place, and the callers that wait for one."""
+    """The workers of one agent, owner and effect, or of a place, and the callers that wait for one.
 
-    def __init__(self, limit: int, *, shared: bool) -> None:
+    Several owners share those of the machine's places and for change. Of each one only a few calls run or are
+    in the line, so that nobody waits behind all that another one asks for.
+    """
+
+    def __init__(self, whom: Whom, limit: int, *, shared: bool) -> None:
         self.free = asyncio.Semaphore(limit)
+        self._each = limit
+        if whom.where in MACHINE:
+            self._each = limit // 4
+        elif whom.where is Effect.CHANGE:
+            self._each = max(1, limit - 1)
+        self._turns: dict[int, asyncio.Semaphore] = {}
         self.workers: list[WorkerProcess] = []
         self.shared = shared
         self.starting = asyncio.Lock()
         """Held while a shared worker is started, so that there is only one."""
+
+    def turn(self, owner: int) -> asyncio.Semaphore:
+        """An owner's calls here; hold it before `free`."""
+        return self._turns.setdefault(owner, asyncio.Semaphore(self._each))
 
     def add(self, whom: Whom, child: Child, connection: VarlinkConnection) -> WorkerProcess:
         """A new, busy connection to a worker."""

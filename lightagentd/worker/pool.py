@@ -180,7 +180,7 @@ class Pool:
         where: Effect | Place = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
         if preview and (tool, action) in OWN_PREVIEWS:
             where = effect
-        async with self._worker(Whom.of(agent, where, owner)) as worker:
+        async with self._worker(Whom.of(agent, where, owner), owner) as worker:
             try:
                 reply = await worker.connection.call(
                     "org.lightagent1.Worker.Check",
@@ -209,7 +209,7 @@ class Pool:
         Yields `{kind: event, topic, type, data}` and `{kind: lost, count}`. Raises WorkerUnavailable when the
         watcher cannot be started, and when it is lost.
         """
-        async with self._worker(Whom.of(agent, Place.WATCHER, owner)) as worker:
+        async with self._worker(Whom.of(agent, Place.WATCHER, owner), owner) as worker:
             try:
                 async for reply in worker.connection.stream("org.lightagent1.Worker.Follow"):
                     yield reply["event"]
@@ -233,7 +233,7 @@ class Pool:
         where = call.place or call.effect
         if where is Place.INSPECT and not self.source.has("", Place.INSPECT):
             where = call.effect  # whose worker sees less, and says so
-        async with self._worker(Whom.of(call.agent, where, call.owner)) as worker:
+        async with self._worker(Whom.of(call.agent, where, call.owner), call.owner) as worker:
             ended = False
             try:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
@@ -271,12 +271,12 @@ class Pool:
                     await asyncio.shield(task)
 
     @contextlib.asynccontextmanager
-    async def _worker(self, whom: Whom) -> AsyncGenerator[WorkerProcess, None]:
-        """A block with an idle or new worker that serves them."""
+    async def _worker(self, whom: Whom, owner: int = 0) -> AsyncGenerator[WorkerProcess, None]:
+        """A block with an idle or new worker that serves them; `owner` is whose call it is."""
         place = isinstance(whom.where, Place)
         limit = SHARED_CONNECTIONS if place else self._settings.max_per_effect
-        lane = self._lanes.setdefault(whom, Lane(limit, shared=place or self.source.shares))
-        async with lane.free:
+        lane = self._lanes.setdefault(whom, Lane(whom, limit, shared=place or self.source.shares))
+        async with lane.turn(owner), lane.free:
             self._panic.check()
             worker = await self._idle_worker(lane) or await self._open(lane, whom)
             worker.busy = True

@@ -44,11 +44,12 @@ class Room:
             yield
         finally:
             self._starting[whom.owner] -= 1
+            self.changed.set()
 
     async def _wait(self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while crowd := self._crowd(whom):
+                while (crowd := self._crowd(whom)) is not None:
                     self.changed.clear()
                     idle = [one for one in crowd if not one.busy]
                     if idle:
@@ -57,18 +58,20 @@ class Room:
                         await self.changed.wait()
         except TimeoutError as err:
             raise WorkerUnavailable(
-                f"All {len(crowd)} workers that there may be are busy.",
+                "All the workers that there may be are busy.",
                 suggestion="An administrator can allow more: max_workers in [worker] of the configuration.",
             ) from err
 
-    def _crowd(self, whom: Whom) -> list[WorkerProcess]:
-        """The workers that leave no room for another one; empty if there is room.
+    def _crowd(self, whom: Whom) -> list[WorkerProcess] | None:
+        """The workers of which one must end before another one may start; None if there is room.
 
-        One owner gets at most half of them, and root gets some beyond the limit.
+        One owner gets at most half of those that others leave, so that the next one finds room, too. Root
+        gets some beyond the limit. Those that are about to start count.
         """
         limit = self._limit + (ROOT_RESERVE if whom.owner == 0 else 0)
         counted = [one for one in self._workers() if one.where not in MACHINE]
         own = [one for one in counted if one.owner == whom.owner]
-        if whom.owner and len(own) + self._starting[whom.owner] >= limit // 2:
+        total, owned = len(counted) + self._starting.total(), len(own) + self._starting[whom.owner]
+        if whom.owner and owned >= max(1, (limit - (total - owned)) // 2):
             return own
-        return counted if len(counted) + self._starting.total() >= limit else []
+        return counted if total >= limit else None

@@ -22,9 +22,10 @@ from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import pool as pool_module
 from lightagentd.worker import room, sandbox
+from lightagentd.worker.lanes import SHARED_CONNECTIONS
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
-from lightagentd.worker.source import Whom
+from lightagentd.worker.source import Child, Whom
 from tests.worker import running
 from tests.worker.running import PATIENCE_S, a_call, events, local, marked, marker, shell, until, wait_until
 
@@ -95,7 +96,7 @@ async def test_another_worker_takes_the_place_of_the_one_that_was_idle_longest(o
         await pool.close()
 
 
-async def test_one_owner_gets_half_of_the_workers_and_root_some_that_are_left_to_it(
+async def test_one_owner_gets_half_of_what_others_leave_and_root_some_that_are_left_to_it(
     own_paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(configuration.Worker(max_workers=4), own_paths)
@@ -112,13 +113,53 @@ async def test_one_owner_gets_half_of_the_workers_and_root_some_that_are_left_to
             for whom in (Whom("a", Effect.OBSERVE, 7), Whom("b", Effect.OBSERVE, 7)):
                 await held.enter_async_context(pool._worker(whom))
             await refused(7)
-            for whom in (Whom("a", Effect.OBSERVE, 8), Whom("b", Effect.OBSERVE, 8)):
-                await held.enter_async_context(pool._worker(whom))
-            await refused(9)
+            await held.enter_async_context(pool._worker(Whom("a", Effect.OBSERVE, 8)))
+            await refused(8)
+            await held.enter_async_context(pool._worker(Whom("a", Effect.OBSERVE, 9)))
+            await refused(10)
             await events(pool, "probe", "noop", owner=0)
-        await events(pool, "probe", "noop", owner=9)
+        await events(pool, "probe", "noop", owner=10)
     finally:
         await pool.close()
+
+
+async def test_a_burst_of_one_owner_leaves_workers_to_others(
+    own_paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are about to start count, too, while not one of them has started."""
+    pool = Pool(configuration.Worker(max_workers=8), own_paths)
+    await pool.start()
+    most, opened, going = 0, running.local(pool).open, 0
+
+    async def count(whom: Whom) -> Child:
+        nonlocal most, going
+        going += 1
+        most = max(most, going + len(pool.workers()))
+        try:
+            return await opened(whom)
+        finally:
+            going -= 1
+
+    monkeypatch.setattr(running.local(pool), "open", count)
+    try:
+        await asyncio.gather(*(events(pool, "probe", "noop", agent=f"a{n}", owner=7) for n in range(8)))
+        assert most <= 4
+    finally:
+        await pool.close()
+
+
+async def test_one_owner_leaves_connections_to_a_place_to_others(own_pool: Pool) -> None:
+    keys = Whom("", Place.KEYS)
+    async with contextlib.AsyncExitStack() as held:
+        for _ in range(SHARED_CONNECTIONS // 4):
+            await held.enter_async_context(own_pool._worker(keys, 7))
+        waiting = [asyncio.ensure_future(own_pool._worker(keys, 7).__aenter__()) for _ in range(40)]
+        for owner in (8, 0):
+            await held.enter_async_context(own_pool._worker(keys, owner))
+        assert not any(one.done() for one in waiting)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_calls_beyond_the_limit_wait_in_line(own_paths: Paths) -> None:

@@ -199,7 +199,7 @@ class UnitChild:
         """Stop the worker; one that only an administrator may stop is asked to exit."""
         self.outdated = False
         try:
-            if self.startable:
+            if self.startable and self.agent:
                 if self.instance:
                     await jobs.job("StopUnit", self.socket)  # and the service, which requires it
                 self.instance, self._pid = "", 0

@@ -197,8 +197,8 @@ async def test_one_event_says_what_a_crash_left(paths: Paths) -> None:
     await crashed(paths, [interrupted, ["queued"]])
     async with scripted(paths, [say("fine")]) as test:
         told = test.stored(topic=HistoryRecovered.topic)
-        assert [event.type for event in told] == ["recovered"]
-        data = told[0].data or {}
+        assert [event.type for event in told] == ["examined", "recovered"]
+        data = told[1].data or {}
         assert data | {"message": "", "tail_events": 0} == {
             "message": "",
             "tail_events": 0,
@@ -215,7 +215,7 @@ async def test_one_event_says_what_a_crash_left(paths: Paths) -> None:
             " 1 call of unknown outcome"
         )
     async with scripted(paths, []) as test:
-        assert len(test.stored(topic=HistoryRecovered.topic)) == 1
+        assert len(test.stored(topic=HistoryRecovered.topic)) == 2
 
 
 async def test_a_call_without_a_turn_is_ended_as_unknown_once(paths: Paths) -> None:

@@ -175,7 +175,7 @@ async def test_no_other_worker_runs_what_needs_keys(
     with pytest.raises(PermissionDenied, match=f"crypto.{action} does not run in the worker of an effect"):
         await keys_call(keys_pool, action, place=None, **args)
     with pytest.raises(PermissionDenied):
-        await keys_pool.check("ops", Effect.OBSERVE, "crypto", action, args)
+        await keys_pool.check("ops", Effect.OBSERVE, "crypto", action, args, owner=1000)
     assert sorted(keys_paths.state.rglob("*")) == before
 
 

@@ -46,7 +46,7 @@ class Access:
 
         Raises PermissionDenied; LimitExceeded for one who asks for too many changes.
         """
-        admitted = await self._authority.admit(caller, operation, agent=agent)
+        admitted = await self._asked(caller, operation, agent)
         if operation is not Operation.INSPECT and _is_held(admitted):
             self._owners.change(caller.uid)
         act_for(caller.uid)
@@ -62,7 +62,10 @@ class Access:
         """
         caller = await self.admit(caller, operation)
         agent, found = self.session(caller, session)
-        return await self._authority.admit(caller, operation, agent=found.record.agent), agent, found
+        return await self._asked(caller, operation, found.record.agent), agent, found
+
+    async def _asked(self, caller: Caller, operation: Operation, agent: str) -> Caller:
+        return await self._authority.admit(caller, operation, agent=agent)
 
     def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
         """The session, for an admitted caller. Raises SessionNotFound."""

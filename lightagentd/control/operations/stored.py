@@ -51,6 +51,9 @@ class _StoredAccess(Access):
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:  # noqa: ARG002
         return caller
 
+    async def _asked(self, caller: Caller, operation: Operation, agent: str) -> Caller:  # noqa: ARG002
+        return caller
+
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
         return None
 

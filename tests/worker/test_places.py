@@ -173,9 +173,9 @@ async def test_no_other_worker_runs_what_needs_keys(
 ) -> None:
     before = sorted(keys_paths.state.rglob("*"))
     with pytest.raises(PermissionDenied, match=f"crypto.{action} does not run in the worker of an effect"):
-        await keys_call(keys_pool, action, place=None, **args)
+        await keys_call(keys_pool, action, place=None, owner=0, **args)
     with pytest.raises(PermissionDenied):
-        await keys_pool.check("ops", Effect.OBSERVE, "crypto", action, args, owner=1000)
+        await keys_pool.check("ops", Effect.OBSERVE, "crypto", action, args)
     assert sorted(keys_paths.state.rglob("*")) == before
 
 

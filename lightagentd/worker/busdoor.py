@@ -33,8 +33,12 @@ from pathlib import Path
 from lightagentd.worker import seccomp
 
 BUS_PATHS = (b"/run/dbus/system_bus_socket", b"/var/run/dbus/system_bus_socket")
-CONNECTIONS = 16
-"""How many connections to the bus the processes of one command may have at a time."""
+CONNECTIONS = 2
+"""How many connections to the bus the processes of one command may have at a time.
+
+The bus lets 128 calls of each wait for an answer. With 16 connections each, the eight commands that one agent
+runs at once for a person kept systemd and polkit from answering anybody for half a minute.
+"""
 BURST, PACE_S = 256, 0.001
 """How many calls of a command are answered without a pause, and the pause from then on."""
 

@@ -124,6 +124,44 @@ with open(sys.argv[1]) as file:
         print("the first one keeps nobody waiting")
 """
 
+_TAKEN = """
+import ctypes, fcntl, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+def attempt(name, what, *arguments):
+    try:
+        what(*arguments)
+    except OSError as err:
+        if err.errno in (1, 92, 93, 97):  # what the filter says
+            return
+    print("got", name)
+def pages(flags):
+    ctypes.set_errno(0)
+    libc.mmap(None, 1 << 21, 3, flags | 0x40000, -1, 0)
+    raise OSError(ctypes.get_errno(), "")
+for flags in (0x21, 0x22):
+    attempt(f"huge pages {flags}", pages, flags)
+attempt("huge pages in a file", os.memfd_create, "x", 4)
+def choose(family, kind):
+    with socket.socket(family, kind) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, 51, (51820 << 16 | 51820).to_bytes(4, sys.byteorder))
+for family in (2, 10):
+    for kind in (1, 2):
+        attempt(f"a port of its choice {family} {kind}", choose, family, kind)
+    for kind, protocol in ((1, 262), (2, 136), (5, 132), (1, 132), (6, 33), (2, 115), (1, 41), (2, 2)):
+        attempt(f"a transport {kind} {protocol}", socket.socket, family, kind, protocol)
+for path in sys.argv[1:]:
+    opened = os.open(path, os.O_RDONLY)
+    for request in (0x50009401, 0x50009417, 0x5000940E, 0x50009418, 0x5000940F, 0x5000943F, 0x50009402,
+                    0x40309410, 0x9408, 0xC0189436, 0x40086602, 0x40086685, 0x401C5820):
+        attempt(f"a request {request:x}", fcntl.ioctl, opened, request, bytes(1024))
+"""
+
+
+def _nothing_got(aftermath: Aftermath) -> None:
+    assert "got" not in aftermath.text, aftermath.text
+
 
 def _nobody_waited(aftermath: Aftermath) -> None:
     assert "keeps nobody waiting" in aftermath.text, aftermath.text
@@ -161,6 +199,7 @@ CASES = [
     sh("calls of another architecture", python(_FOREIGN), also=_no_call_counted),
     sh("netlink of others", python(_NETLINK), also=_four_opened),
     sh("locks on files of others", python(_LOCK, "@file@"), also=_nobody_waited),
+    sh("what all have together", python(_TAKEN, "@folder@ @file@"), also=_nothing_got),
     sh(
         "cron and at",
         """for f in /etc/crontab /etc/cron.d/@mark@ /var/spool/cron/@mark@ /etc/cron.hourly/@mark@ \\

@@ -102,7 +102,7 @@ def test_lists_hold_nothing_of_hers(service: Machine, hers: Theirs) -> None:
         as_dave(service, "agents", "list"),
         as_dave(service, "status"),
         as_dave(service, "history", "--limit=1000"),
-        as_dave(service, "events", "--since=1h"),
+        as_dave(service, "events", "--since=-1h"),
         busctl(service, "dave", ROOT, "org.lightagent1.Sessions", "List", "a{sv}", "0"),
         busctl(service, "dave", ROOT, "org.lightagent1.Approvals", "List", "a{sv}", "0"),
         busctl(service, "dave", ROOT, "org.lightagent1.History", "Query", "a{sv}", "0"),

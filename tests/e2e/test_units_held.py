@@ -182,6 +182,73 @@ def test_nobody_acts_for_a_command_over_the_bus(service: Machine, effect: str) -
     assert "E2E" not in service.run(["systemctl", "show-environment"]).stdout
 
 
+BUS = "org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus"
+OWN_UNIT = "/org/freedesktop/systemd1/unit/lightagentd_2eservice org.freedesktop.systemd1"
+LOGIN = "org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
+HARMLESS_ASKS = tuple(
+    f"busctl --timeout=10 call {ask}"
+    for ask in (
+        f"{BUS} ReloadConfig",
+        f"{BUS} StartServiceByName su org.freedesktop.PolicyKit1 0",
+        f"{BUS} StartServiceByName su org.lightagent1 0",
+        f"{BUS} GetConnectionUnixProcessID s org.lightagent1",
+        f"{BUS} GetConnectionCredentials s org.freedesktop.PolicyKit1",
+        f"{BUS}.Debug.Stats GetStats",
+        "org.freedesktop.PolicyKit1 /org/freedesktop/PolicyKit1/Authority"
+        " org.freedesktop.PolicyKit1.Authority EnumerateActions s ''",
+        f"{MANAGER} Dump",
+        f"{MANAGER} DumpByFileDescriptor",
+        f"{MANAGER} ResetFailed",
+        f"{MANAGER} RefUnit s lightagentd.service",
+        f"{MANAGER} UnsetEnvironment as 1 E2E",
+    )
+)
+"""What root may ask, and nobody can see afterwards."""
+ASKS = tuple(
+    f"busctl --timeout=10 call {ask}"
+    for ask in (
+        f"{BUS} UpdateActivationEnvironment 'a{{ss}}' 1 LD_PRELOAD /tmp/e2e.so",
+        f"""{BUS} AddMatch s "type='method_call',eavesdrop='true'" """,
+        f"{MANAGER} ClearJobs",
+        f"{MANAGER} AttachProcessesToUnit ssau lightagentd.service / 1 $$",
+        f"{MANAGER} KillUnit ssi lightagentd.service all 9",
+        f"{MANAGER} FreezeUnit s lightagentd.service",
+        f"org.freedesktop.systemd1 {OWN_UNIT}.Unit Kill si all 9",
+        f"org.freedesktop.systemd1 {OWN_UNIT}.Unit Freeze",
+        f"org.freedesktop.systemd1 {OWN_UNIT}.Service AttachProcesses sau / 1 $$",
+        "org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.DBus.Properties"
+        " Set ssv org.freedesktop.systemd1.Manager LogLevel s debug",
+        f"{LOGIN} Inhibit ssss shutdown x y delay",
+        f"{LOGIN} SetUserLinger ubb $(id -u) true false",
+        f"{LOGIN} KillUser ui 0 9",
+    )
+)
+POSE = (
+    'import os, socket, sys; s = socket.socket(1); s.connect("/run/dbus/system_bus_socket");'
+    ' how = sys.argv[1].replace("OWN", str(os.getuid()).encode().hex());'
+    ' s.sendall(f"\\0AUTH {how}\\r\\n".encode()); sys.exit(b"OK" not in s.recv(99))'
+)
+POSES = tuple(
+    f"python3 -c '{POSE}' '{how}'"
+    for how in ("EXTERNAL 30", "EXTERNAL 393837", "ANONYMOUS", "DBUS_COOKIE_SHA1 726f6f74", "EXTERNAL OWN")
+)
+"""As root, as another user, and as nobody; the last one as oneself."""
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_the_bus_answers_no_more_than_questions(service: Machine, effect: str) -> None:
+    script = "\n".join(
+        f"if ( {one} ) < /dev/null; then echo worked-{at}.; fi" for at, one in enumerate(HARMLESS_ASKS)
+    )
+    said = service.run(["bash", "-c", script]).stdout
+    failed = [one for at, one in enumerate(HARMLESS_ASKS) if f"worked-{at}." not in said]
+    assert failed == [], "these do not work for root, so that they prove nothing"
+    before = main_pid(service, UNIT)
+    assert which_worked(service, [*HARMLESS_ASKS, *ASKS, *POSES], effect) == [POSES[-1]]
+    assert main_pid(service, UNIT) == before
+    assert service.run(["systemctl", "show", "-P", "FreezerState", UNIT]).stdout == "running\n"
+
+
 def test_reach_opens_no_raw_socket(service: Machine) -> None:
     """It would see what others send, and send under their addresses. ping needs none."""
     raw = "python3 -c 'import socket as s; s.socket(s.AF_INET, s.SOCK_RAW, s.IPPROTO_{})'"

@@ -211,8 +211,8 @@ CASES = [
         """systemd-run touch @folder@/@mark@; systemd-run --user touch @folder@/@mark@
         systemctl start rescue.target --no-block; systemctl stop @unit@; systemctl kill @unit@
         systemctl set-property @unit@ CPUWeight=1; systemctl mask @unit@
-        systemctl set-environment MARK=@mark@; systemctl enable lightagent-change@mallory.socket
-        loginctl enable-linger nobody; hostnamectl set-hostname owned; timedatectl set-timezone UTC
+        systemctl set-environment MARK=@mark@; systemctl enable lightagent-change@mallory.socket; true""",
+        """loginctl enable-linger nobody; hostnamectl set-hostname owned; timedatectl set-timezone UTC
         localectl set-locale C; journalctl --rotate; journalctl --vacuum-size=1; udevadm trigger
         networkctl down lo; true""",
         timeout_s=60,

@@ -213,8 +213,8 @@ CASES = [
         systemctl set-property @unit@ CPUWeight=1; systemctl mask @unit@
         systemctl set-environment MARK=@mark@; systemctl enable lightagent-change@mallory.socket; true""",
         """loginctl enable-linger nobody; hostnamectl set-hostname owned; timedatectl set-timezone UTC
-        localectl set-locale C; journalctl --rotate; journalctl --vacuum-size=1; udevadm trigger
-        networkctl down lo; true""",
+        localectl set-locale C; journalctl --rotate; journalctl --vacuum-size=1; timeout 3 udevadm trigger
+        timeout 3 networkctl down lo; true""",
         timeout_s=60,
     ),
     sh(

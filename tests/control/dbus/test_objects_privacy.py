@@ -234,7 +234,7 @@ async def test_who_lost_his_rights_is_told_no_more(two: Two, monkeypatch: pytest
         two.daemon.authority._deciders = (Anyone(),)
         async with BusClient(two.address, 0) as root:
             await root.call(ROOT, "org.lightagent1.Agents.Stop", "s", "talker")
-            await until(lambda: not watchers.names)
+            await until(lambda: len(watchers.names) < 3)  # the others go with the next change that is theirs
         assert "stopped" not in json.dumps(await other.do("signals"))
 
 

@@ -86,7 +86,8 @@ def shell_of(machine: Machine, user: str, command: str, effect: str) -> str:
         machine, "--json", "tools", "call", "ops", "bash.exec", "--args", args, user=user, check=False
     )
     ends = [json.loads(line) for line in done.stdout.splitlines()]
-    seen, end, _ = str(next(one for one in ends if one["type"] == "tool_result")["text"]).partition("seen all\n")
+    text = str(next(one for one in ends if one["type"] == "tool_result")["text"])
+    seen, end, _ = text.partition("seen all\n")
     assert end, seen
     return seen
 

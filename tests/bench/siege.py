@@ -1,9 +1,13 @@
-"""How long `status` takes while a command does its worst: bombs, endless output, a killed worker."""
+"""How long `status` takes while a command or another user does their worst: bombs, endless output, a killed
+worker, connections that send and never read.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,6 +22,24 @@ from tests.conftest import DaemonProcess
 TARGET_MS = 1000
 ASKED = 20
 """How often status is asked for in a round."""
+LACTL = Path(sys.executable).with_name("lactl")
+CROWD = 300
+"""How many connections of another user send calls until the socket takes no more, and never read."""
+CROWDED = f"""
+import socket, sys, time
+held = []
+for _ in range({CROWD}):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].setblocking(False)
+    try:
+        held[-1].connect(sys.argv[1])
+        for _ in range(1000):
+            held[-1].send(b'{{"method":"org.lightagent1.Manager.GetStatus"}}\\0')
+    except OSError:
+        pass
+print("all are there", flush=True)
+time.sleep(60)
+"""
 
 SIEGES = {
     "a fork bomb": ":(){ :|:& };:; sleep 4",
@@ -37,12 +59,36 @@ def run(rounds: int) -> None:
                 _show(what, [_slowest_ms(daemon, command, lambda: None) for _ in range(rounds)])
             killed = [_slowest_ms(daemon, "sleep 2", lambda: _kill_worker(daemon)) for _ in range(rounds)]
             _show("a worker that is killed, as for memory", killed)
+            _crowd(daemon, rounds)
         finally:
             daemon.stop()
 
 
 def _show(what: str, slowest: list[float]) -> None:
     show(f"slowest of {ASKED} status answers during {what} (target: at most {TARGET_MS})", slowest, "ms")
+
+
+def _crowd(daemon: DaemonProcess, rounds: int) -> None:
+    daemon.paths.socket.chmod(0o666)
+    argv = ["/usr/bin/python3", "-c", CROWDED, str(daemon.paths.socket)]
+    crowd = subprocess.Popen(argv, user="nobody", group="nogroup", extra_groups=[], stdout=subprocess.PIPE)
+    try:
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline()
+        took: dict[str, list[float]] = {"status": [], "panic": [], "panic --off": []}
+        for _ in range(rounds):
+            for command, all_ms in took.items():
+                started = time.perf_counter()
+                subprocess.run(
+                    [LACTL, *command.split()], env=daemon.env, stdout=subprocess.DEVNULL, check=True
+                )
+                all_ms.append((time.perf_counter() - started) * 1000)
+        for command, all_ms in took.items():
+            what = f"lactl {command} of root beside {CROWD} connections that never read"
+            show(f"{what} (target: at most {1000 if command == 'status' else 2000})", all_ms, "ms")
+    finally:
+        crowd.kill()
+        crowd.wait()
 
 
 def _slowest_ms(daemon: DaemonProcess, command: str, meanwhile: Callable[[], None]) -> float:

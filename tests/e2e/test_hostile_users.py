@@ -88,61 +88,60 @@ def test_the_owner_sees_it_on_both_planes(users: Machine, session: str) -> None:
     assert shown.status == 0
 
 
-def test_a_change_waits_for_somebody_who_may_approve_it(users: Machine) -> None:
+CALL = json.dumps({"command": "touch /root/approved", "effect": "change"})
+
+
+@pytest.fixture
+def asked(users: Machine) -> Iterator[str]:
+    """The approval that a call of the owner's waits for, which would make /root/approved."""
     users.run(["systemctl", "enable", "--now", "lightagent-change@ops.socket"])
     try:
-        call = json.dumps({"command": "touch /root/approved", "effect": "change"})
-        asking = f"lactl tools call ops bash.exec --args '{call}' </dev/null >/dev/null 2>&1 &"
+        asking = f"lactl tools call ops bash.exec --args '{CALL}' </dev/null >/dev/null 2>&1 &"
         users.run(["bash", "-c", asking], user=OWNER)
         eventually(lambda: lactl_json(users, "approvals", "list"), "the call waits for an approval")
         [approval] = lactl_json(users, "approvals", "list")
-        for user in (OWNER, OTHER):
-            assert lactl(users, "approve", approval["id"], user=user, check=False).status != 0
-        assert lactl_json(users, "approvals", "list", user=OTHER) == []
-        assert lactl(users, "deny", approval["id"], user=OTHER, check=False).status != 0
-        assert lactl_json(users, "approvals", "list")[0]["state"] == "waiting"
-        lactl(users, "deny", approval["id"], user=OWNER)
-        assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
-    finally:
-        users.run(["systemctl", "disable", "--now", "lightagent-change@ops.socket"])
-
-
-def test_an_approved_command_is_no_person(users: Machine) -> None:
-    """Else one yes would be a yes to all that follows, and the history would say that a person gave it."""
-    users.run(["systemctl", "enable", "--now", "lightagent-change@ops.socket"])
-    try:
-        call = json.dumps({"command": "touch /root/approved", "effect": "change"})
-        asking = f"lactl tools call ops bash.exec --args '{call}' </dev/null >/dev/null 2>&1 &"
-        users.run(["bash", "-c", asking], user=OWNER)
-        eventually(lambda: lactl_json(users, "approvals", "list"), "the call waits for an approval")
-        [approval] = lactl_json(users, "approvals", "list")
-        path = f"{PATH}/approvals/{escaped(approval['id'])}"
-        said = (
-            f"lactl approve {approval['id']}",
-            f"busctl --timeout=20 call {NAME} {path} {NAME}.Approval Approve 'a{{sv}}' 0",
-            "lactl panic --off",
-            "lactl reload",
-        )
-        for command in said:
-            done = call_tool(users, "bash.exec", command=f"{command} 2>&1", effect="change")
-            assert "lightagent-change@ops.service" in done["text"], command
-            assert "needs a person" in done["text"], command
-        waits = "until [ $(lactl approvals | wc -l) = 2 ]; do test -e /root/approved && exit; done; kill %1"
-        own = f"lactl tools call ops bash.exec --args '{call}' & {waits}"
-        call_tool(users, "bash.exec", command=own, effect="change")
-        assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
-        lactl(users, "approve", approval["id"])
-        eventually(lambda: users.run(["test", "-e", "/root/approved"], check=False).status == 0, "it ran")
-        granted = [
-            event["data"]
-            for event in lactl_json_lines(users, "events", "--topic", "approval.granted")
-            if event["data"]["approval"] == approval["id"]
-        ]
-        assert [one["answered_by"] for one in granted] == [0]
-        assert not granted[0].get("unit", "").startswith("lightagent")
+        yield str(approval["id"])
     finally:
         users.run(["rm", "-f", "/root/approved"])
         users.run(["systemctl", "disable", "--now", "lightagent-change@ops.socket"])
+
+
+def test_a_change_waits_for_somebody_who_may_approve_it(users: Machine, asked: str) -> None:
+    for user in (OWNER, OTHER):
+        assert lactl(users, "approve", asked, user=user, check=False).status != 0
+    assert lactl_json(users, "approvals", "list", user=OTHER) == []
+    assert lactl(users, "deny", asked, user=OTHER, check=False).status != 0
+    assert lactl_json(users, "approvals", "list")[0]["state"] == "waiting"
+    lactl(users, "deny", asked, user=OWNER)
+    assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
+
+
+def test_an_approved_command_is_no_person(users: Machine, asked: str) -> None:
+    """Else one yes would be a yes to all that follows, and the history would say that a person gave it."""
+    path = f"{PATH}/approvals/{escaped(asked)}"
+    said = (
+        f"lactl approve {asked}",
+        f"busctl --timeout=20 call {NAME} {path} {NAME}.Approval Approve 'a{{sv}}' 0",
+        "lactl panic --off",
+        "lactl reload",
+    )
+    for command in said:
+        done = call_tool(users, "bash.exec", command=f"{command} 2>&1", effect="change")
+        assert "lightagent-change@ops.service" in done["text"], command
+        assert "needs a person" in done["text"], command
+    waits = "until [ $(lactl approvals | wc -l) = 2 ]; do test -e /root/approved && exit; done; kill %1"
+    own = f"lactl tools call ops bash.exec --args '{CALL}' & {waits}"
+    call_tool(users, "bash.exec", command=own, effect="change")
+    assert users.run(["test", "-e", "/root/approved"], check=False).status != 0
+    lactl(users, "approve", asked)
+    eventually(lambda: users.run(["test", "-e", "/root/approved"], check=False).status == 0, "it ran")
+    granted = [
+        event["data"]
+        for event in lactl_json_lines(users, "events", "--topic", "approval.granted")
+        if event["data"]["approval"] == asked
+    ]
+    assert [one["answered_by"] for one in granted] == [0]
+    assert not granted[0].get("unit", "").startswith("lightagent")
 
 
 def test_a_stopped_daemon_is_started_by_none_of_them(users: Machine) -> None:

@@ -4,7 +4,8 @@ The daemon owns one `Upkeep`. It runs some time after the start, then every hour
 administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
 writer. The order: sessions unused for too long; events kept for sessions and turns that are gone; events that
 are too old; and, when the history is still too large, idle sessions of a user who has more than all others
-together, the oldest events, and then the sessions that are idle longest. A session stays while it has an open
+together, the oldest events, and then the sessions that are idle longest. Approvals, changes and rules have a
+budget of their own (`retention.evidence_from`). A session stays while it has an open
 turn, a plan at work or a watch, or waits for a person. When an administrator asks on a full disk, about a
 tenth of the history goes, whatever the limits say.
 """
@@ -74,6 +75,8 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._last_deletion = -1
         """The newest deletion of a session whose kept events were looked through."""
+        self._evidence_from = retention.NO_EVIDENCE
+        """From here on approvals, changes and rules stay; as of the last look."""
         self.problem = ""
         """Why the last look came to no end, as a sentence."""
 
@@ -123,6 +126,7 @@ class Upkeep:
     async def forecast(self) -> api.Pruned:
         """Estimate what `prune` would remove now; changes nothing. Raises StorageError, HistoryDamaged."""
         history = self._history
+        await self._weigh_evidence()
         age = await asyncio.to_thread(self._forecast_age)
         sessions = [session for _, session in self._idle(self._idle_limit_us())]
         removed, freed = age.removed, age.size_bytes
@@ -154,6 +158,7 @@ class Upkeep:
         environment = self._history.environment
         before = await self._live()
         await asyncio.to_thread(environment.forget_dead_readers)
+        await self._weigh_evidence()
         sessions = [
             session.id
             for agent, session in self._idle(self._idle_limit_us())
@@ -177,9 +182,19 @@ class Upkeep:
             dry_run=False,
         )
 
+    async def _weigh_evidence(self) -> None:
+        bounds = self._age_bounds()
+        find = partial(
+            retention.evidence_from,
+            self._history.environment,
+            most_bytes=self._settings.max_bytes,
+            before_us=bounds.before_us if bounds else 0,
+        )
+        self._evidence_from = await asyncio.to_thread(find)
+
     def _bounds(self, reason: str, before_us: int = 0) -> Bounds:
         last = max(0, self._history.head_seq - retention.NEWEST)
-        return Bounds(reason=reason, to_seq=last, before_us=before_us)
+        return Bounds(reason=reason, to_seq=last, before_us=before_us, evidence_from=self._evidence_from)
 
     def _age_bounds(self) -> Bounds | None:
         if not self._settings.max_age_days:
@@ -234,10 +249,10 @@ class Upkeep:
         return removed
 
     async def _sweep_part(self, part: Part) -> int:
-        history, removed = self._history, 0
+        history, removed, since = self._history, 0, self._evidence_from
         now: Part | None = part
-        while now is not None and await asyncio.to_thread(retention.needs_sweep, history.environment, now):
-            events = await history.appending(partial(retention.sweep, history.environment, now))
+        while now and await asyncio.to_thread(retention.needs_sweep, history.environment, now, since):
+            events = await history.appending(partial(retention.sweep, history.environment, now, since))
             if not events:
                 break
             removed += int((events[0].data or {})["removed"])

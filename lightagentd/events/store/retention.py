@@ -4,7 +4,7 @@ A pass is one transaction, short enough not to block other writers (`PASS_EVENTS
 records of the oldest part of the chain, appends an event `pruned` about that, and moves the anchor, after
 which the chain then begins (`Environment.anchor`). Events that are still needed stay in place, before the
 anchor, and `pruned` lists them with their hashes: messages of existing sessions, events of unfinished turns,
-the data for `lactl undo`, and events that verify other kept events. A `sweep` removes them when they are not
+the data for `lactl undo`, evidence (`evidence_from`), and events that verify other kept events. A `sweep` removes them when they are not
 needed any more, with a `pruned` that replaces the one which listed them; the state `prunings` names the
 newest for each part.
 
@@ -14,16 +14,17 @@ Events are verified before their removal, so that no tampered event disappears u
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from lightagentd.errors import HistoryDamaged
-from lightagentd.events.model import Event, NewEvent, decode, dump_json
+from lightagentd.events.model import FROM_TOOL, Event, NewEvent, decode, dump_json
 from lightagentd.events.store import records
 from lightagentd.events.store.layout import (
     EVENTS,
@@ -45,6 +46,13 @@ NEWEST = 100
 """So many of the newest events are never removed."""
 UNDO_DAYS = 30
 """So long the changes of files stay that can be taken back."""
+EVIDENCE_BYTES = 64 << 20
+"""So much of the newest evidence stays, at the most, however large the history gets."""
+EVIDENCE_TOPICS = frozenset(
+    f"approval.{kind}" for kind in ("requested", "granted", "denied", "expired", "used", "lapsed")
+) | {"policy.rules", "daemon.state"}
+"""What people allowed or refused, and the rules and states of that time. Changes are evidence, too."""
+NO_EVIDENCE = 1 << 63
 _AHEAD_US = 3_600_000_000
 """An event that is further in the future was stored while the clock was wrong."""
 _DAY_US = 86_400_000_000
@@ -55,11 +63,14 @@ _STATE = "prunings"
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The events that may be removed: those up to `to_seq`, and with `before_us` only older ones."""
+    """The events that may be removed: those up to `to_seq`, with `before_us` only older ones, and no evidence
+    from `evidence_from` on.
+    """
 
     reason: str
     to_seq: int
     before_us: int = 0
+    evidence_from: int = NO_EVIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +87,10 @@ class Part:
 class _Needs:
     """The needed events, as seen by one transaction."""
 
-    def __init__(self, environment: Environment, txn: Any) -> None:
+    def __init__(self, environment: Environment, txn: Any, evidence_from: int) -> None:
         self._environment = environment
         self._txn = txn
+        self._evidence_from = evidence_from
         self._undo_us = time.time_ns() // 1000 - UNDO_DAYS * _DAY_US
         self._traces = set(self._unfinished())
         self._key_seq = self._newest_key()
@@ -101,6 +113,8 @@ class _Needs:
     def keeps(self, event: Event) -> bool:
         """Whether an event must stay."""
         topic, data = event.topic, event.data
+        if event.seq >= self._evidence_from and _is_evidence(event):
+            return True
         if topic == "agent.message" and event.session:
             return self._stored("sessions", event.session) is not None or event.trace_id in self._traces
         if event.trace_id and event.trace_id in self._traces:
@@ -135,13 +149,45 @@ class _Needs:
         return int(json.loads(found)["by"]) <= event.seq
 
 
+def _is_evidence(event: Event) -> bool:
+    if event.topic in EVIDENCE_TOPICS:
+        return True
+    return event.source != FROM_TOOL and (event.data or {}).get("effect") == "change"
+
+
+def evidence_from(environment: Environment, *, most_bytes: int = 0, before_us: int = 0) -> int:
+    """The number from which on approvals, changes and rules are kept although the history is too large.
+
+    They have a budget of their own, so that nobody has them removed by storing much else, nor much else by
+    making many of them: the newest EVIDENCE_BYTES, an eighth of `most_bytes` if that is less, and none
+    from before `before_us`. For a thread. Raises StorageError.
+    """
+    left = min(EVIDENCE_BYTES, most_bytes // 8) if most_bytes else EVIDENCE_BYTES
+    db = environment.db
+    with environment.reading() as txn:
+        oldest = 0
+        if before_us:
+            with txn.cursor(db["by_time"]) as cursor:
+                oldest = (
+                    int.from_bytes(cursor.key()[-8:]) if cursor.set_range(seq_key(before_us)) else NO_EVIDENCE
+                )
+        lists = [descending(txn, db["by_topic"], index_prefix(topic)) for topic in EVIDENCE_TOPICS]
+        lists.append(descending(txn, db["by_field"], field_prefix("effect", "change")))
+        merged = heapq.merge(*((key[-8:] for key, _ in found) for found in lists), reverse=True)
+        for seq, _ in groupby(merged):  # an approval of a change is in two lists
+            left -= len(txn.get(seq, db=db[EVENTS]) or b"")
+            if left < 0:
+                return max(oldest, int.from_bytes(seq) + 1)
+        return oldest
+
+
 def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> list[NewEvent]:
     """One pass, in the writer's transaction: the event to append, or none when there is nothing to do.
 
     Raises HistoryDamaged when an event to be removed has changed; nothing is removed then.
     """
     anchor, anchor_hash = environment.anchor_in(txn)
-    needs = _Needs(environment, txn)
+    needs = _Needs(environment, txn, bounds.evidence_from)
     examined, more = _slice(environment, txn, anchor, anchor_hash, bounds)
     while examined and not more and needs.keeps(examined[-1]):
         examined.pop()  # nothing after it can be removed, so passing it would be useless
@@ -252,11 +298,13 @@ def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
     ]
 
 
-def sweep(environment: Environment, part: Part, txn: Any, next_seq: int) -> list[NewEvent]:
+def sweep(
+    environment: Environment, part: Part, evidence_from: int, txn: Any, next_seq: int
+) -> list[NewEvent]:
     """One pass over the kept events of a part: removes those that are not needed any more. Otherwise like
     `prune`.
     """
-    needs = _Needs(environment, txn)
+    needs = _Needs(environment, txn, evidence_from)
     end = time.monotonic() + PASS_S
     kept: list[Event] = []
     removed = 0
@@ -287,10 +335,10 @@ def session_bytes(environment: Environment, session: str) -> int:
         return sum(len(txn.get(key[-8:], db=environment.db[EVENTS]) or b"") for key, _ in own)
 
 
-def needs_sweep(environment: Environment, part: Part) -> bool:
+def needs_sweep(environment: Environment, part: Part, evidence_from: int) -> bool:
     """Whether a `sweep` would remove something. Raises StorageError, HistoryDamaged."""
     with environment.reading() as txn:
-        needs = _Needs(environment, txn)
+        needs = _Needs(environment, txn, evidence_from)
         return not all(needs.keeps(event) for event in _kept_of(environment, txn, part))
 
 
@@ -333,7 +381,7 @@ def forecast(environment: Environment, bounds: Bounds, *, enough_bytes: int = 0)
     position, prev = environment.anchor()
     while not enough_bytes or found.size_bytes < enough_bytes:
         with environment.reading() as txn:
-            needs = _Needs(environment, txn)
+            needs = _Needs(environment, txn, bounds.evidence_from)
             examined, _ = _slice(environment, txn, position, prev, bounds)
             for event in examined:
                 if needs.keeps(event):

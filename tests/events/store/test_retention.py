@@ -41,21 +41,29 @@ def message(session: str, number: int, trace: str = "") -> NewEvent:
 
 
 async def prune(
-    history: History, to_seq: int = 0, *, before_us: int = 0, reason: str = "size"
+    history: History,
+    to_seq: int = 0,
+    *,
+    before_us: int = 0,
+    reason: str = "size",
+    evidence_from: int = retention.NO_EVIDENCE,
 ) -> list[Event]:
     """All passes; gives their events."""
-    bounds = Bounds(reason=reason, to_seq=to_seq or history.head_seq, before_us=before_us)
+    last = to_seq or history.head_seq
+    bounds = Bounds(reason=reason, to_seq=last, before_us=before_us, evidence_from=evidence_from)
     found: list[Event] = []
     while events := await history.appending(partial(retention.prune, history.environment, bounds)):
         found += events
     return found
 
 
-async def sweep(history: History) -> list[Event]:
+async def sweep(history: History, evidence_from: int = retention.NO_EVIDENCE) -> list[Event]:
     found: list[Event] = []
     for part in retention.parts(history.queries.state("prunings")):
-        if retention.needs_sweep(history.environment, part):
-            found += await history.appending(partial(retention.sweep, history.environment, part))
+        if retention.needs_sweep(history.environment, part, evidence_from):
+            found += await history.appending(
+                partial(retention.sweep, history.environment, part, evidence_from)
+            )
     return found
 
 
@@ -332,3 +340,34 @@ async def test_the_state_of_a_part_is_gone_with_its_last_kept_event(tmp_path: Pa
         with pytest.raises(NotFound):
             history.queries.state_of("prunings", f"{1:020d}")
         assert sorted(check(history)) == [3, 4]
+
+
+async def test_approvals_changes_and_rules_stay_within_a_budget_of_their_own(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        evidence = [
+            event("approval.granted", "granted", effect="change"),
+            event("tool.file", "invocation", effect="change", tool="file"),
+            event("policy.rules", "loaded"),
+        ]
+        for each in evidence:
+            await history.append(each)
+            await history.append(event(text="x" * 5000))  # what a member stores to have it removed
+            await history.append(event("tool.bash", "invocation", effect="observe"))
+        with within(session="ses_1"):  # a tool that poses as one
+            await history.append(NewEvent(topic="tool.x", type="x", data={"effect": "change"}, source="tool"))
+        since = retention.evidence_from(history.environment)
+        assert since == 0
+        await prune(history, evidence_from=since)
+        assert [seq for seq in check(history) if seq < 11] == [1, 4, 7]
+        # The oldest is beyond the budget of a smaller history.
+        with history.environment.reading() as txn:
+            sizes = sum(len(txn.get(seq_key(seq), db=history.environment.db[EVENTS])) for seq in (4, 7))
+        since = retention.evidence_from(history.environment, most_bytes=sizes * 8 + 8)
+        assert since == 2
+        await sweep(history, since)
+        assert 1 not in check(history)
+        # What is too old goes like all else.
+        later = time.time_ns() // 1000 + DAY_US
+        assert retention.evidence_from(history.environment, before_us=later) == retention.NO_EVIDENCE
+        await sweep(history, retention.NO_EVIDENCE)
+        assert not {4, 7} & set(check(history))

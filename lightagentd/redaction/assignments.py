@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from lightagentd.redaction.marker import MARKER, START
 from lightagentd.redaction.plausible import is_in_usage, is_password, is_placeholder, is_token
 
 HINTS = (
@@ -280,11 +281,19 @@ def _assigned(found: re.Match[str]) -> tuple[int, str, str]:
         whole = value
         value = whole.rstrip(",;)]}")
         in_sentence = ":" in found["sep"] and value == whole and _goes_on(text, start + len(whole))
+    if found["close"] == "]" and _is_mark(text, found.end("close")):
+        return start, "", ""
     if found["password"]:
         return start, value, "password" if is_password(value, in_sentence=in_sentence) else ""
     alone = found["sep"] == "=" and not found["close"]
     plausible = is_token(value, whole=alone) and not (in_sentence and len(value) < 12)
     return start, value, "token" if plausible else ""
+
+
+def _is_mark(text: str, end: int) -> bool:
+    """Whether a mark ends here."""
+    begin = text.rfind(START, 0, end)
+    return begin >= 0 and MARKER.fullmatch(text, begin, end) is not None
 
 
 def _goes_on(text: str, end: int) -> bool:

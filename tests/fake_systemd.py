@@ -32,6 +32,7 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
   <type>session</type>
   <listen>unix:path={socket}</listen>
   <auth>EXTERNAL</auth>
+  <servicedir>services</servicedir>
   <policy context="default">
     <allow user="*"/>
     <allow send_destination="*"/>
@@ -45,8 +46,11 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
 
 
 @contextlib.contextmanager
-def private_bus() -> Iterator[str]:
-    """The address of a dbus-daemon that lives as long as the block; skips the test where there is none."""
+def private_bus(*startable: str) -> Iterator[str]:
+    """The address of a dbus-daemon that lives as long as the block; skips the test where there is none.
+
+    Beside its socket it makes a file of the name of each `startable` service that somebody has it start.
+    """
     program = shutil.which("dbus-daemon")
     if program is None:
         if os.environ.get("CI"):
@@ -55,6 +59,11 @@ def private_bus() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="bus-") as folder:  # short: a socket's path has 107 bytes at most
         config = Path(folder, "bus.conf")
         config.write_text(CONFIG.format(socket=Path(folder, "socket")), encoding="ascii")
+        services = Path(folder, "services")
+        services.mkdir()
+        for name in startable:
+            service = f"[D-BUS Service]\nName={name}\nExec=/usr/bin/touch {folder}/{name}\n"
+            (services / f"{name}.service").write_text(service)
         argv = [program, f"--config-file={config}", "--nofork", "--nopidfile", "--print-address=1"]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as daemon:
             try:
@@ -116,6 +125,8 @@ class FakeSystemd:
         self.enabled: set[str] = set()
         self.refuses: set[str] = set()
         """Methods that answer as polkit does when it says no."""
+        self.bus_folder = Path()
+        """That of the bus' socket."""
         self._bus = bus
         self._jobs = 0
         self._subscribed = False
@@ -207,6 +218,7 @@ async def fake_systemd(address: str, *units: FakeUnit) -> AsyncIterator[FakeSyst
     """A fake systemd with these units on the bus at `address`, for the length of the block."""
     async with connect(address) as bus:
         fake = FakeSystemd(bus, list(units))
+        fake.bus_folder = Path(address.removeprefix("unix:path=").partition(",")[0]).parent
         bus.serve(fake.answer)
         await bus.request_name(SYSTEMD)
         yield fake

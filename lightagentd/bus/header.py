@@ -24,7 +24,7 @@ HEADER_LIMIT_BYTES = 16 * 1024
 _MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
 """The largest message that the specification allows."""
 _CHUNK_BYTES = 256 * 1024
-_ORDERS = {ord("l"): "<", ord("B"): ">"}
+ORDERS = {ord("l"): "<", ord("B"): ">"}
 _NAMES = {
     1: "path",
     2: "interface",
@@ -70,7 +70,7 @@ async def read_header(reader: asyncio.StreamReader) -> Header | None:
     Raises EOFError, OSError, and MalformedMessage for bytes after which no message can be found any more.
     """
     head = await reader.readexactly(16)
-    order = _ORDERS.get(head[0])
+    order = ORDERS.get(head[0])
     if order is None:
         raise errors.MalformedMessage("the bus sent bytes that are no D-Bus message")
     body_bytes, serial, fields_bytes = struct.unpack_from(order + "III", head, 4)
@@ -84,11 +84,11 @@ async def read_header(reader: asyncio.StreamReader) -> Header | None:
     data = await reader.readexactly(padded_bytes)
     try:
         kind = MessageType(head[1])
-        fields = _fields(data[:fields_bytes], order).copy()
-        if head[3] != 1 or any(not fields.get(name) for name in _REQUIRED[kind]):
+        found = fields(data[:fields_bytes], order).copy()
+        if head[3] != 1 or any(not found.get(name) for name in _REQUIRED[kind]):
             raise ValueError("a required field is missing, or this is another version of the protocol")
-        fields |= {"flags": head[2], "serial": serial, "body_bytes": body_bytes}
-        return Header(order=order, kind=kind, **fields)
+        found |= {"flags": head[2], "serial": serial, "body_bytes": body_bytes}
+        return Header(order=order, kind=kind, **found)
     except (ValueError, IndexError, struct.error) as err:
         _log.info("A D-Bus message could not be decoded and is skipped: %s", err)
         await skip(reader, body_bytes)
@@ -105,7 +105,7 @@ async def skip(reader: asyncio.StreamReader, size_bytes: int) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _fields(data: bytes, order: str) -> dict[str, Any]:
+def fields(data: bytes, order: str) -> dict[str, Any]:
     """The known fields by name; those of other codes are passed over, as the specification asks.
 
     A flood is of messages that are all alike: one that is refused should cost next to nothing.
@@ -134,6 +134,8 @@ def _fields(data: bytes, order: str) -> dict[str, Any]:
         if name is not None:
             if isinstance(value, int) != (name == "reply_serial"):
                 raise ValueError(f"{name} is of the wrong type")
+            if name in found:
+                raise ValueError(f"{name} stands there twice")
             found[name] = value
     return found
 

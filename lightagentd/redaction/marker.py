@@ -1,7 +1,8 @@
 """Makes the mark that replaces a secret: its kind, and a digest that is the same for equal secrets.
 
-The digest is the beginning of an HMAC-SHA-256: without the key nobody can try guesses against it. Whoever may
-prompt an agent has guesses marked, though, so what can be guessed gets no digest: passwords and all that is short.
+The digest is the beginning of an HMAC-SHA-256: without the key nobody can try guesses against it. Whoever
+may prompt an agent has guesses marked, though, so what can be guessed gets no digest: passwords and all that
+is short.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ With any other Unix socket a command could make another service act, and neither
 system calls can tell sockets apart by their paths. So a command's socket(2) goes to the worker through
 seccomp_unotify(2), and returns one end of a pair whose other end is closed. Such a socket stays connected:
 the kernel neither connects it to anything else nor lets it listen. When the command calls connect(2) with the
-path of the system bus, the worker connects to the bus filter (`busproxy`) and replaces the socket by that
-connection. Any other path is refused.
+path of the system bus, the worker connects to the bus filter (`busproxy`) and replaces the socket by one that
+leads there (`busrelay`). Any other path is refused.
 
 The worker reads the path from the command's memory, which the command may change meanwhile. That is harmless:
 the result is a connection to that one bus or none. An address without a Unix path is left to the kernel; it
@@ -28,9 +28,14 @@ import struct
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightagentd.worker import seccomp
+
+if TYPE_CHECKING:
+    from lightagentd.worker.busrelay import Relay
 
 BUS_PATHS = (b"/run/dbus/system_bus_socket", b"/var/run/dbus/system_bus_socket")
 CONNECTIONS = 2
@@ -73,8 +78,8 @@ class BusDoor:
         self._listener = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that watches the listener, as long as no thread does."""
-        self._given: list[int] = []
-        """The inodes of connections that were handed out, those that are closed by now among them."""
+        self._given: dict[int, Relay] = {}
+        """Connections that were handed out, by their inodes; those that are closed by now among them."""
         self._answered = 0
 
     def enter(self) -> None:
@@ -150,6 +155,8 @@ class BusDoor:
         finally:
             os.close(self._listener)
             os.close(stopped)
+            for relay in self._given.values():
+                relay.close()
 
     def _answer(self) -> None:
         request = bytearray(_NOTIFICATION.size)
@@ -186,18 +193,21 @@ class BusDoor:
             raise PermissionError(errno.EACCES, "no socket of another service")
         if len(self._given) >= CONNECTIONS:
             there = _open_inodes()
-            self._given = [inode for inode in self._given if inode in there]
+            self._given = {inode: relay for inode, relay in self._given.items() if inode in there}
             if len(self._given) >= CONNECTIONS:
                 time.sleep(PACE_S)
                 raise BlockingIOError(errno.EAGAIN, "too many connections")
         flags = _descriptor_flags(pid, fd)
-        with socket.socket(socket.AF_UNIX) as bus:
-            bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _QUEUE_TIME)
-            bus.connect(BUS_PATHS[0])
-            bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _NO_TIME)
-            bus.setblocking(not flags & os.O_NONBLOCK)
-            self._add(number, bus, at=fd, cloexec=bool(flags & os.O_CLOEXEC))
-            self._given.append(os.fstat(bus.fileno()).st_ino)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            relay = _relay(ours)
+            try:
+                theirs.setblocking(not flags & os.O_NONBLOCK)
+                self._add(number, theirs, at=fd, cloexec=bool(flags & os.O_CLOEXEC))
+            except OSError:
+                relay.close()
+                raise
+            self._given[os.fstat(theirs.fileno()).st_ino] = relay
 
     def _add(self, number: int, sock: socket.socket, *, at: int | None = None, cloexec: bool) -> int:
         """Give a descriptor to the asking process; without `at`, at a new number."""
@@ -205,6 +215,22 @@ class BusDoor:
         wanted = _ADDITION.pack(number, flags, sock.fileno(), at or 0, os.O_CLOEXEC if cloexec else 0)
         added: int = fcntl.ioctl(self._listener, _ADDFD, bytearray(wanted))
         return added
+
+
+def _relay(command: socket.socket) -> Relay:
+    """A relay between a command's connection, which it owns, and a new one to the bus. Raises OSError."""
+    from lightagentd.worker.busrelay import Relay  # few commands ask the bus
+
+    with ExitStack() as unless_it_runs:
+        unless_it_runs.enter_context(command)
+        bus = unless_it_runs.enter_context(socket.socket(socket.AF_UNIX))
+        bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _QUEUE_TIME)
+        bus.connect(BUS_PATHS[0])
+        bus.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _NO_TIME)
+        relay = Relay(command, bus)
+        relay.start()
+        unless_it_runs.pop_all()
+    return relay
 
 
 def _seen_as(pid: int) -> int:

@@ -29,6 +29,7 @@ from tests.worker.conftest import ABI, CONFINED, KINDS
 from tests.worker.running import PATIENCE_S, marked, marker, shell
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+STARTABLE = ("org.freedesktop.UDisks2", "org.freedesktop.hostname1", "org.example.Unlisted")
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(not seccomp.supported(), reason="the filter does not know this machine"),
@@ -51,7 +52,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Pool, Fa
         if os.environ.get("CI"):
             pytest.fail("xdg-dbus-proxy is not installed, and CI must not skip the tests that need it")
         pytest.skip("xdg-dbus-proxy is not installed")
-    with running.folders() as paths, private_bus() as address:
+    with running.folders() as paths, private_bus(*STARTABLE) as address:
         bus = Path(address.removeprefix("unix:path=").partition(",")[0])
         bus.parent.chmod(0o755)
         bus.chmod(0o777)
@@ -248,6 +249,24 @@ async def test_an_order_does_not_get_through(served: tuple[Pool, FakeSystemd]) -
     ):
         await shell(pool, client)
     assert "StartUnit" not in fake.called
+
+
+@pytest.mark.parametrize("effect", CONFINED)
+async def test_a_question_starts_no_service_but_those_that_end_by_themselves(
+    served: tuple[Pool, FakeSystemd], effect: Effect
+) -> None:
+    pool, fake = served
+    for name in STARTABLE:
+        for client in (
+            f"gdbus call --system -d {name} -o / -m org.freedesktop.DBus.Properties.GetAll x",
+            f"dbus-send --system --print-reply --dest={name} / org.freedesktop.DBus.Peer.Ping",
+            f"dbus-send --system --print-reply --dest={name} / org.freedesktop.hostname1.Ping",
+            f"dbus-send --system --print-reply --dest=org.freedesktop.DBus /"
+            f" org.freedesktop.DBus.StartServiceByName string:{name} uint32:0",
+        ):
+            await shell(pool, f"timeout 5 {client} || true", effect)
+    started = {path.name for path in fake.bus_folder.iterdir()} & set(STARTABLE)
+    assert started == {"org.freedesktop.hostname1"}
 
 
 async def test_any_thread_of_a_command_may_connect(pool: Pool) -> None:

@@ -4,9 +4,9 @@ A pass is one transaction, short enough not to block other writers (`PASS_EVENTS
 records of the oldest part of the chain, appends an event `pruned` about that, and moves the anchor, after
 which the chain then begins (`Environment.anchor`). Events that are still needed stay in place, before the
 anchor, and `pruned` lists them with their hashes: messages of existing sessions, events of unfinished turns,
-the data for `lactl undo`, evidence (`evidence_from`), and events that verify other kept events. A `sweep` removes them when they are not
-needed any more, with a `pruned` that replaces the one which listed them; the state `prunings` names the
-newest for each part.
+the data for `lactl undo`, evidence (`evidence_from`), and events that verify other kept events. A `sweep`
+removes them when they are not needed any more, with a `pruned` that replaces the one which listed them; the
+state `prunings` names the newest for each part.
 
 Events are verified before their removal, so that no tampered event disappears unnoticed.
 """

@@ -251,7 +251,9 @@ class Upkeep:
     async def _sweep_part(self, part: Part) -> int:
         history, removed, since = self._history, 0, self._evidence_from
         now: Part | None = part
-        while now and await asyncio.to_thread(retention.needs_sweep, history.environment, now, since):
+        while now is not None:
+            if not await asyncio.to_thread(retention.needs_sweep, history.environment, now, since):
+                break
             events = await history.appending(partial(retention.sweep, history.environment, now, since))
             if not events:
                 break

@@ -46,6 +46,14 @@ def tree(root: int) -> set[int]:
     return found
 
 
+def kill_holders(link: str) -> None:
+    """Kill the processes that have a descriptor of this name (proc_pid_fd(5)), except the caller."""
+    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(fd.readlink()) == link and int(fd.parts[2]) != os.getpid():
+                _signal(int(fd.parts[2]), signal.SIGKILL)
+
+
 def stopped(pid: int) -> bool:
     """Whether a process is stopped (SIGSTOP), and so answers nobody (proc_pid_stat(5))."""
     try:

@@ -33,7 +33,7 @@ from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
 from lightagentd.worker.keeper import AT_ONCE
 from lightagentd.worker.leftovers import Ends
-from lightagentd.worker.proctree import kill_tree
+from lightagentd.worker.proctree import kill_holders, kill_tree
 
 SCRATCH = Path("/run/lightagent-scratch")
 """Inside bwrap: a tmpfs of its own. /tmp stays the machine's, so that `df` and watches do not lie."""
@@ -369,20 +369,23 @@ class Child:
     lifeline: int
     """The daemon's end of a pipe: when it is closed, the keeper ends the worker and all that it runs."""
     backend: Backend
+    held_inode: int
+    """Of that pipe. Everything of the worker holds its other end until the keeper runs."""
 
     async def end(self) -> None:
         """End the worker and everything that it runs, and wait for it."""
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
-        if self.process.returncode is not None:
-            return
-        try:
-            async with asyncio.timeout(END_GRACE_S):
+        if self.process.returncode is None:
+            try:
+                async with asyncio.timeout(END_GRACE_S):
+                    await self.process.wait()
+            except TimeoutError:
+                self.process.kill()
                 await self.process.wait()
-        except TimeoutError:
-            self.process.kill()
-            await self.process.wait()
+        if self.process.returncode:  # a bwrap that is killed too early leaves a child that waits for it
+            await asyncio.to_thread(kill_holders, f"pipe:[{self.held_inode}]")
 
     def tell_at_once(self) -> None:
         """Make the keeper kill everything at once, without waiting."""
@@ -432,4 +435,5 @@ async def start_held(argv: Callable[[int, int], Sequence[str]], wanted: Wanted, 
         raise
     finally:
         os.close(held_end)
-    return Child(process=process, lifeline=lifeline, backend=wanted.backend)
+    inode = os.fstat(lifeline).st_ino
+    return Child(process=process, lifeline=lifeline, backend=wanted.backend, held_inode=inode)

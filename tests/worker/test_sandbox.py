@@ -43,7 +43,7 @@ from tests.worker.attacks import (
     send_command,
 )
 from tests.worker.conftest import CONFINED
-from tests.worker.running import events, marked, marker, shell
+from tests.worker.running import events, marked, marker, shell, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = os.geteuid() == 0
@@ -385,6 +385,31 @@ def test_a_worker_for_change_is_not_confined_and_stays_the_daemons_user(pool_pat
     assert "--confined" not in argv
     assert argv[argv.index("--ends") + 1] == "children"
     assert "setpriv" not in argv
+
+
+async def test_a_starter_that_is_killed_too_early_leaves_no_waiting_child(
+    pool_paths: Paths,
+) -> None:
+    """As bwrap's does, before anything watches the lifeline."""
+    backend = sandbox.Backend(name="bwrap", enforced=True, ends=Ends.DOMAIN, landlock_abi=6)
+    with Path(os.devnull).open("rb") as nothing:
+        wanted = sandbox.Wanted(
+            where=Effect.OBSERVE,
+            backend=backend,
+            paths=pool_paths,
+            listen_fd=nothing.fileno(),
+            tools=[],
+            extra=[],
+            env={},
+        )
+        mark = marker()
+        script = f"/usr/bin/setsid /usr/bin/sleep {mark} & kill -9 $$"
+        calls = sandbox.Filter(Effect.OBSERVE)
+        child = await sandbox.start_held(lambda *_: ["/bin/sh", "-c", script], wanted, calls)
+    await child.process.wait()
+    await until(lambda: marked(mark), "it waits")
+    await child.end()
+    await until(lambda: not marked(mark), "it is gone")
 
 
 @pytest.mark.skipif(

@@ -167,7 +167,7 @@ class File(Tool):
     async def usage(self, ctx: Context, args: UsageArgs) -> Result:
         """Say which folders below a folder take the most space; stays on its file system, names no files."""
         path = absolute(args.path)
-        walk = usage.Walk(path, depth=args.depth, seconds=ctx.timeout_s * 0.7)
+        walk = usage.Walk(path, owner=ctx.owner, depth=args.depth, seconds=ctx.timeout_s * 0.7)
         with explained(path):
             found = await asyncio.to_thread(walk.measure)
         output, metadata = usage.report(found, args.top)

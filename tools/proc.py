@@ -108,7 +108,7 @@ class Proc(Tool):
     @action(taints=True, place=Place.INSPECT)
     async def info(self, ctx: Context, args: InfoArgs) -> Result:
         """Show one process: command line, parents, memory, files, limits, cgroup, environment names."""
-        return await asyncio.to_thread(described, args.pid)
+        return await asyncio.to_thread(described, args.pid, ctx.owner)
 
     @action(taints=True)
     async def tree(self, ctx: Context, args: TreeArgs) -> Result:

@@ -26,7 +26,7 @@ def fill(path: Path, size_bytes: int) -> None:
 
 
 def walked(path: Path, *, depth: int = 1, seconds: float = 20.0, entry_limit: int = 10_000) -> usage.Usage:
-    return usage.Walk(str(path), depth=depth, seconds=seconds, entry_limit=entry_limit).measure()
+    return usage.Walk(str(path), owner=0, depth=depth, seconds=seconds, entry_limit=entry_limit).measure()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 import pytest_asyncio
 
 from lightagentd.config import configuration
-from lightagentd.errors import NotFound, PermissionDenied, WorkerUnavailable
+from lightagentd.errors import NotFound, PermissionDenied, Refused, WorkerUnavailable
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
@@ -157,6 +157,47 @@ async def test_it_is_no_way_to_ask_for_the_names_of_files(pool: Pool, closed: Pa
             await asked(pool, "file", "usage", path=f"{closed}/inner/{name}")
         said.append(caught.value.message.replace(name, ""))
     assert said[0] == said[1]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A person's closed folder, with an open one in it, and one that is a way into it."""
+    base = Path(tempfile.mkdtemp(prefix="la-home-"))
+    base.chmod(0o755)
+    folder = base / "home"
+    (folder / "affairs/deep").mkdir(parents=True)
+    (folder / "affairs/deep/diary").write_text("x" * 50_000)
+    (base / "way").symlink_to(folder / "affairs")
+    for each in (folder, *folder.rglob("*")):
+        os.chown(each, 12345, 12345)
+    folder.chmod(0o700)
+    yield folder
+    shutil.rmtree(base)
+
+
+@in_module_loop
+async def test_names_in_a_persons_closed_folder_are_for_that_person_and_root(pool: Pool, home: Path) -> None:
+    for owner, knows in ((12345, True), (0, True), (12346, False)):
+        seen = await asked(pool, "file", "usage", path=str(home.parent), depth=5, owner=owner)
+        assert (f"{home}/affairs" in str(seen)) is knows
+        assert str(home) in str(seen)
+        assert seen["metadata"]["size_bytes"] > 50_000
+    said = set()
+    for name in ("home/affairs", "home/affairs/deep", "home/nothing", "home/affairs/nothing", "way/deep"):
+        with pytest.raises(Refused) as caught:
+            await asked(pool, "file", "usage", path=f"{home.parent}/{name}", owner=12346)
+        said.add(caught.value.message)
+    assert len(said) == 1
+    with (home / "affairs/deep/diary").open() as held:
+        program = ["sleep", "600"]
+        with subprocess.Popen(program, stdin=held, cwd=home / "affairs", pass_fds=[]) as process:
+            for owner, knows in ((12345, True), (12346, False)):
+                found = (await asked(pool, "proc", "info", pid=process.pid, owner=owner))["metadata"]
+                names = (found["cwd"], *found["open_files"]["paths"])
+                assert (f"{home}/affairs" in names) is knows
+                assert (f"{home}/affairs/deep/diary" in names) is knows
+                assert (f"{home}/..." in names) is not knows
+            process.kill()
 
 
 @in_module_loop

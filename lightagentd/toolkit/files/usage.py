@@ -3,7 +3,8 @@
 Only folders are opened, relative to their parent and never through a symbolic link; of a file only lstat(2)
 is used. It returns names of folders but not of files: a user who may not list a folder learns which folder
 fills the disk, but not which files are in it. A path that is not a folder gets the same answer as a missing
-one, so that nobody can test for names of files.
+one, so that nobody can test for names of files. Of what is in a person's closed folder, nobody else learns
+even the names of folders (`closed`).
 
 A walk stays on one file system, counts a file with several hard links once, and ends at a limit of time or
 entries; skipped entries are counted. Mounts of kinds that can hang are never accessed.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightagentd.errors import NotFound, Refused
+from lightagentd.toolkit.files.closed import closed_to, refuse_below
 from lightagentd.toolkit.files.preview import COVER_BYTES
 from lightagentd.toolkit.files.search import shown
 
@@ -70,13 +72,19 @@ class _Level:
     handle: int
     sum: Folder
     below: list[str] = field(default_factory=list)
+    closed: bool = False
+    """Whether names in it are not told (`closed`)."""
 
 
 class Walk:
     """One walk; `measure` does it, in a thread of its own."""
 
-    def __init__(self, path: str, *, depth: int, seconds: float, entry_limit: int = ENTRY_LIMIT) -> None:
+    def __init__(
+        self, path: str, *, owner: int, depth: int, seconds: float, entry_limit: int = ENTRY_LIMIT
+    ) -> None:
+        """`owner` is the uid of who asks."""
         self._path = path.rstrip("/") or "/"
+        self._owner = owner
         self._depth = depth
         self._deadline = time.monotonic() + seconds
         self._entry_limit = entry_limit
@@ -90,7 +98,9 @@ class Walk:
         """Walk the tree. Raises NotFound for what is no folder, Refused for a hidden one, and OSError."""
         levels: list[_Level] = []
         try:
+            refuse_below(self._owner, self._path)
             levels.append(_Level(handle=self._open_root(), sum=self._found.total))
+            levels[0].closed = closed_to(self._owner, os.fstat(levels[0].handle))
             self._avoided = self._mounts_to_avoid(levels[0].handle)
             self._read(levels[0])
             while levels and not self._late():
@@ -150,7 +160,7 @@ class Walk:
                     break
                 path = f"{level.sum.path.rstrip('/')}/{entry.name}"
                 if path in self._avoided:
-                    self._leave_out_mount(path)
+                    self._leave_out_mount(level, path)
                     continue
                 try:
                     info = entry.stat(follow_symlinks=False)
@@ -165,7 +175,7 @@ class Walk:
                     level.sum.files += 1
                     level.sum.size_bytes += info.st_blocks * BLOCK_BYTES
         if unseen:
-            self._leave_out_closed(level.sum.path)
+            self._leave_out_closed(level, level.sum.path)
 
     def _is_new(self, info: os.stat_result) -> bool:
         if info.st_nlink < 2:
@@ -186,7 +196,7 @@ class Walk:
         try:
             info = os.stat(name, dir_fd=above.handle, follow_symlinks=False)
             if info.st_dev != self._device:
-                self._leave_out_mount(path)
+                self._leave_out_mount(above, path)
                 return
             handle = os.open(name, _OPEN_FOLDER, dir_fd=above.handle)
             info = os.fstat(handle)
@@ -195,13 +205,14 @@ class Walk:
                 return  # mounted meanwhile, or the same folder bound to a second place
             self._folders_seen.add(info.st_ino)
             folder = Folder(path=path, level=above.sum.level + 1, size_bytes=info.st_blocks * BLOCK_BYTES)
-            levels.append(_Level(handle=handle, sum=folder))
+            closed = above.closed or closed_to(self._owner, info)
+            levels.append(_Level(handle=handle, sum=folder, closed=closed))
             self._read(levels[-1])
         except FileNotFoundError:
             return  # removed meanwhile
         except OSError:
             if handle < 0:
-                self._leave_out_closed(path)
+                self._leave_out_closed(above, path)
 
     def _leave(self, levels: list[_Level]) -> None:
         done = levels.pop()
@@ -210,17 +221,17 @@ class Walk:
             return
         levels[-1].sum.size_bytes += done.sum.size_bytes
         levels[-1].sum.files += done.sum.files
-        if done.sum.level <= self._depth:
+        if done.sum.level <= self._depth and not levels[-1].closed:
             self._found.folders.append(done.sum)
 
-    def _leave_out_closed(self, path: str) -> None:
+    def _leave_out_closed(self, level: _Level, path: str) -> None:
         self._found.closed_count += 1
-        if len(self._found.closed) < NAMED_LIMIT:
+        if len(self._found.closed) < NAMED_LIMIT and not level.closed:
             self._found.closed.append(path)
 
-    def _leave_out_mount(self, path: str) -> None:
+    def _leave_out_mount(self, level: _Level, path: str) -> None:
         self._found.mounts_count += 1
-        if len(self._found.mounts) < NAMED_LIMIT:
+        if len(self._found.mounts) < NAMED_LIMIT and not level.closed:
             self._found.mounts.append(path)
 
     def _late(self) -> bool:

@@ -17,6 +17,7 @@ import psutil
 
 from lightagentd.errors import NotFound
 from lightagentd.tool import Result
+from lightagentd.toolkit.files.closed import told
 from lightagentd.toolkit.proc.procfs import (
     TICKS,
     Stat,
@@ -36,7 +37,8 @@ ENVIRONMENT_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.-]{0,99}(?:%%|\(\))?=")
 """A variable, or a function that bash exported."""
 
 
-def described(pid: int) -> Result:
+def described(pid: int, owner: int) -> Result:
+    """What `owner`, the uid of who asks, may know of it. Raises NotFound."""
     stat = read_stat(pid)
     if stat is None:
         raise no_process(pid)
@@ -44,14 +46,14 @@ def described(pid: int) -> Result:
     folder = Path(f"/proc/{pid}")
     readers: dict[str, Any] = {
         "command": lambda: command_of(folder),
-        "exe": lambda: text_of(os.fsencode((folder / "exe").readlink())),
-        "cwd": lambda: text_of(os.fsencode((folder / "cwd").readlink())),
+        "exe": lambda: _target(folder / "exe", owner),
+        "cwd": lambda: _target(folder / "cwd", owner),
         "cgroup": lambda: _cgroup(folder),
         "real_user": lambda: user_name(psutil.Process(pid).uids().real),
         "parents": lambda: _parents(stat),
         "cpu_s": lambda: stat.cpu_ticks / TICKS,
         "io": lambda: _io(pid),
-        "open_files": lambda: _open_files(folder),
+        "open_files": lambda: _open_files(folder, owner),
         "limits": lambda: _limits(folder),
         "environment_names": lambda: _environment_names(folder),
     }
@@ -132,7 +134,11 @@ def _parents(stat: Stat) -> str:
     return " < ".join(found) or "none"
 
 
-def _open_files(folder: Path) -> dict[str, Any]:
+def _target(link: Path, owner: int) -> str:
+    return text_of(os.fsencode(told(owner, str(link.readlink()))))
+
+
+def _open_files(folder: Path, owner: int) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     paths: set[str] = set()
     links = [*(folder / "fd").iterdir()]
@@ -143,7 +149,7 @@ def _open_files(folder: Path) -> dict[str, Any]:
             continue
         if target.startswith(b"/"):
             kinds["device" if target.startswith(b"/dev/") else "file"] += 1
-            paths.add(text_of(target))
+            paths.add(text_of(os.fsencode(told(owner, os.fsdecode(target)))))
         else:
             kinds[text_of(target.partition(b":")[0])] += 1
     shown = sorted(paths)[:FILES_SHOWN]

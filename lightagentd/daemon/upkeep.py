@@ -127,7 +127,9 @@ class Upkeep:
         """Estimate what `prune` would remove now; changes nothing. Raises StorageError, HistoryDamaged."""
         history = self._history
         await self._weigh_evidence()
-        age = await asyncio.to_thread(self._forecast_age)
+        age = retention.Forecast()
+        if (of_age := self._age_bounds()) is not None:
+            age = await asyncio.to_thread(retention.forecast, history.environment, of_age)
         sessions = [session for _, session in self._idle(self._idle_limit_us())]
         removed, freed = age.removed, age.size_bytes
         live = await self._live()
@@ -147,12 +149,6 @@ class Upkeep:
             compacted=False,
             dry_run=True,
         )
-
-    def _forecast_age(self) -> retention.Forecast:
-        bounds = self._age_bounds()
-        if bounds is None:
-            return retention.Forecast()
-        return retention.forecast(self._history.environment, bounds)
 
     async def _prune(self, *, asked: bool = False) -> api.Pruned:
         environment = self._history.environment

@@ -66,7 +66,7 @@ class Attachment(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class Transcript:
     """A session as text. `format`: markdown or jsonl; `name` is a file name for it."""
 
     session: str

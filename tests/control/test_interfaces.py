@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lightagentd.control.varlink.interfaces import INTERFACES, descriptions
+import pytest
+
+from lightagentd.control.varlink.interfaces import INTERFACES, descriptions, with_valid_names
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.audit.verification import verify
 from tests.raw_varlink import Raw, code
@@ -65,6 +67,27 @@ def test_the_interface_descriptions_are_frozen() -> None:
     assert frozen == descriptions(), (
         "The public Varlink interface has changed. If that is meant, run:\n    make generate"
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("type A (b: int)\n# A: again\nmethod B(b: A) -> (c_d: int, e2: []string)", ""),
+        ("type Export (a: int)\nmethod Export() -> ()", "Export"),
+        ("type A (a: int)\nerror A (a: int)", "A"),
+        ("method list() -> ()", "list"),
+        ("type A (b: int, _c: int)", "_c"),
+        ("method A(b__c: int) -> ()", "b__c"),
+        ("method A(b: (c_: int)) -> ()", "c_"),
+    ],
+)
+def test_a_name_that_varlink_refuses_is_found(lines: str, wrong: str) -> None:
+    text = f"interface org.example.Names\n\n{lines}\n"
+    if not wrong:
+        assert with_valid_names(text) == text
+        return
+    with pytest.raises(ValueError, match=f"Names has .* names: {wrong}$"):
+        with_valid_names(text)
 
 
 def test_the_descriptions_were_understood() -> None:

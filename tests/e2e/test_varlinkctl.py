@@ -14,6 +14,7 @@ from .machine import Completed, Machine
 pytestmark = pytest.mark.e2e
 
 SOCKET = "unix:/run/lightagentd/control.sock"
+SHIPPED = "/usr/share/lightagentd/varlink"
 INTERFACE_NAMES = [interface.name for interface in (Errors, *INTERFACES)]
 
 
@@ -48,6 +49,12 @@ def test_systemd_parses_the_interface_description(service: Machine, interface: s
     introspected = service.run(["varlinkctl", "introspect", SOCKET, interface])
     assert f"interface {interface}\n" in introspected.stdout
     assert introspected.stderr == ""
+
+
+@pytest.mark.parametrize("interface", INTERFACE_NAMES)
+def test_systemd_finds_the_shipped_description_valid(service: Machine, interface: str) -> None:
+    validated = service.run(["varlinkctl", "validate-idl", f"{SHIPPED}/{interface}.varlink"])
+    assert validated.stderr == ""
 
 
 def test_status_is_answered(service: Machine) -> None:

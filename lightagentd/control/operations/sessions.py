@@ -169,7 +169,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         await self._deletion.delete(agent, found, by=caller.uid)
 
     @method("Export", returns="export")
-    async def export(self, caller: Caller, session: str, format_: str = "") -> api.Export:
+    async def export(self, caller: Caller, session: str, format_: str = "") -> api.Transcript:
         """A session as text: format is markdown, which is the default, or jsonl, which Import takes back."""
         kind = format_ or transcript.MARKDOWN
         write = transcript.WRITERS.get(kind)
@@ -188,7 +188,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
             text = await asyncio.to_thread(written)
         found.check_there()  # else it may have been read while it was deleted
         name = _IN_FILE_NAMES.sub("-", record.title).strip("-.")[:60] or record.agent
-        return api.Export(
+        return api.Transcript(
             session=record.id, format=kind, name=f"{name}-{record.id}{_SUFFIXES[kind]}", text=text
         )
 

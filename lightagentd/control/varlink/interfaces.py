@@ -8,8 +8,10 @@ are generated from this module: `python -m lightagentd.control.varlink.interface
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -22,6 +24,14 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.declared import Method
 from lightagentd.control.operations.service import INTERFACES as DECLARED
 from lightagentd.control.operations.service import Interface, Service
+
+_COMMENT = re.compile("^#.*", re.MULTILINE)
+_INTERFACE = re.compile(r"^interface (\S+)", re.MULTILINE)
+_MEMBER = re.compile(r"^(?:type|method|error) (\w+)", re.MULTILINE)
+_FIELD = re.compile(r"[(,]\s*(\w+)\s*:")
+_INTERFACE_NAME = re.compile(r"[A-Za-z](-*[A-Za-z0-9])*(\.[A-Za-z0-9](-*[A-Za-z0-9])*)+")
+_MEMBER_NAME = re.compile("[A-Z][A-Za-z0-9]*")
+_FIELD_NAME = re.compile("[A-Za-z](_?[A-Za-z0-9])*")
 
 
 def _error_classes() -> tuple[type[TypedVarlinkErrorReply], ...]:
@@ -113,11 +123,26 @@ INTERFACES: tuple[Any, ...] = tuple(_interface(one) for one in DECLARED)
 
 
 def descriptions() -> dict[str, str]:
-    """File name and text of each interface description."""
+    """File name and text of each interface description. Raises ValueError for a name that Varlink refuses."""
     return {
-        f"{interface.name}.varlink": interface.render_interface_description()
+        f"{interface.name}.varlink": with_valid_names(interface.render_interface_description())
         for interface in (Errors, *INTERFACES)
     }
+
+
+def with_valid_names(description: str) -> str:
+    """The description, if its names are as https://varlink.org/Interface-Definition wants them: each type,
+    method and error has one of its own. Raises ValueError.
+    """
+    text = _COMMENT.sub("", description)
+    members = _MEMBER.findall(text)
+    wrong = [name for name in members if not _MEMBER_NAME.fullmatch(name)]
+    wrong += [name for name in _FIELD.findall(text) if not _FIELD_NAME.fullmatch(name)]
+    wrong += [name for name in _INTERFACE.findall(text) if not _INTERFACE_NAME.fullmatch(name)]
+    wrong += [name for name, times in Counter(members).items() if times > 1]
+    if wrong:
+        raise ValueError(f"{text.split(maxsplit=2)[1]} has invalid or repeated names: {', '.join(wrong)}")
+    return description
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ class Caller:
     """A peer, identified by the kernel when it connected, or by the bus.
 
     `groups` are the peer's groups at the time it connected. `bus_name` is its unique name on the bus, for a
-    peer on the bus; `process` is its process, for a peer on the control socket. `Authority.admit` sets
-    `sees_all`.
+    peer on the bus; `process` is its process, for a peer on the control socket. `sees_all` says
+    whether they see what belongs to others, and is None until `Authority.viewing` has found that out.
     """
 
     uid: int
@@ -39,7 +39,7 @@ class Caller:
     groups: frozenset[int] = frozenset()
     bus_name: str = ""
     process: PeerProcess | None = field(default=None, compare=False, repr=False)
-    sees_all: bool = False
+    sees_all: bool | None = None
 
     @property
     def is_administrator(self) -> bool:
@@ -74,7 +74,7 @@ class Caller:
 
     @property
     def viewer(self) -> int | None:
-        """The uid whose sessions this caller may see; None for all."""
+        """The uid whose sessions this caller may see, as far as that is known; None for all."""
         return None if self.sees_all or self.is_administrator else self.uid
 
 
@@ -108,10 +108,7 @@ class Authority:
         self._deciders = deciders
 
     async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller, with `sees_all` set. Raises PermissionDenied when they may not do this.
-
-        Callers who may administer see everybody's sessions, like root.
-        """
+        """The caller. Raises PermissionDenied when they may not do this."""
         if caller.is_administrator:
             return caller
         if not await self._allows(caller, operation, agent=agent, ask=True):
@@ -119,8 +116,13 @@ class Authority:
                 f"The user with uid {caller.uid} may not do this (it needs org.lightagent1.{operation}).",
                 suggestion="Ask an administrator, or run the command with sudo.",
             )
-        sees_all = operation is Operation.ADMINISTER or await self.may(caller, Operation.ADMINISTER)
-        return replace(caller, sees_all=sees_all)
+        return replace(caller, sees_all=True) if operation is Operation.ADMINISTER else caller
+
+    async def viewing(self, caller: Caller) -> Caller:
+        """An admitted caller, with `sees_all` set: those who may administer see everybody's sessions."""
+        if caller.is_administrator or caller.sees_all is not None:
+            return caller
+        return replace(caller, sees_all=await self.may(caller, Operation.ADMINISTER))
 
     async def may(self, caller: Caller, operation: Operation, *, agent: str = "") -> bool:
         """Whether the caller may do this. Nobody is asked for a password."""
@@ -143,11 +145,11 @@ class Authority:
         Callers who authenticated to inspect everything may also inspect the agents that would need the same
         authentication again: polkit keeps an authentication for the action, whatever its details are.
         """
-        verdicts = await self.verdicts(caller, Operation.INSPECT, {"", *agents})
-        authenticated = verdicts[""] is None
-        return frozenset(
-            agent for agent, verdict in verdicts.items() if agent and is_yes(verdict, authenticated)
-        )
+        verdicts = await self.verdicts(caller, Operation.INSPECT, agents)
+        authenticated = False
+        if None in verdicts.values():
+            authenticated = (await self.verdicts(caller, Operation.INSPECT, [""]))[""] is None
+        return frozenset(agent for agent, verdict in verdicts.items() if is_yes(verdict, authenticated))
 
     async def verdicts(
         self, caller: Caller, operation: Operation, agents: Iterable[str]

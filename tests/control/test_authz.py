@@ -91,9 +91,9 @@ async def test_the_first_decider_that_is_there_decides() -> None:
 
 async def test_who_may_administer_sees_all_sessions() -> None:
     one = caller(os.geteuid() + 1)
-    assert (await Authority(Says(True)).admit(one, Operation.INSPECT)).viewer is None
-    modest = Authority(Says(True, only=Operation.INSPECT))
-    assert (await modest.admit(one, Operation.INSPECT)).viewer == one.uid
+    assert (await Authority(Says(True)).viewing(one)).viewer is None
+    assert (await Authority(Says(True, only=Operation.INSPECT)).viewing(one)).viewer == one.uid
+    assert one.viewer == one.uid, "as long as nobody has asked"
 
 
 class OtherUser:

@@ -207,8 +207,9 @@ async def test_who_may_administer_sees_all_and_nobody_is_asked_for_that(
 
     async with ScriptedPolkit(only_inspect).on(address) as scripted:
         with interaction():
-            admitted = await Authority(Polkit(link)).admit(on_bus(peer), Operation.INSPECT)
-        assert admitted.viewer == UID
+            authority = Authority(Polkit(link))
+            admitted = await authority.admit(on_bus(peer), Operation.INSPECT)
+            assert (await authority.viewing(await authority.viewing(admitted))).viewer == UID
         assert [(check.action.rpartition(".")[2], check.interactive) for check in scripted.checks] == [
             ("inspect", True),
             ("administer", False),

@@ -6,8 +6,8 @@ The `Service` owns one `Access`, which all classes of operations share; it lives
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
@@ -17,7 +17,7 @@ from lightagentd.api.turn_events import ApprovalRequested
 from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.owners import Owners
 from lightagentd.control.sight import Sight
-from lightagentd.errors import InvalidArgument, PermissionDenied, ShuttingDown
+from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, PermissionDenied, ShuttingDown
 from lightagentd.events.context import act_for
 from lightagentd.events.history import History
 from lightagentd.host.seat import Seat
@@ -25,6 +25,8 @@ from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Now
+
+T = TypeVar("T")
 
 MAX_LIMIT = 1000
 """The most events or messages that one answer holds; a stream has no such limit."""
@@ -41,31 +43,56 @@ class Access:
         self._authority, self._registry, self._history, self._now = authority, registry, history, now
         self._owners = owners
 
-    async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:
-        """The caller, with `sees_all` set. The running task acts on their behalf from here on.
+    async def admit(
+        self, caller: Caller, operation: Operation, *, agent: str = "", viewing: bool = False
+    ) -> Caller:
+        """The caller; `viewing` for an answer that may show what belongs to others. The running task acts on
+        their behalf from here on.
 
         Raises PermissionDenied; LimitExceeded for one who asks for too many changes.
         """
-        admitted = await self._asked(caller, operation, agent)
-        if operation is not Operation.INSPECT and _is_held(admitted):
-            self._owners.change(caller.uid)
+        admitted = await self._authority.admit(caller, operation, agent=agent)
+        if operation is not Operation.INSPECT:
+            await self._hold(admitted, lambda: self._owners.change(caller.uid))
         act_for(caller.uid)
-        return admitted
+        return await self._authority.viewing(admitted) if viewing else admitted
 
     async def admit_to(
         self, caller: Caller, operation: Operation, session: str
     ) -> tuple[Caller, Agent, Session]:
-        """Like `admit`, for a session that the caller may see. Raises SessionNotFound.
+        """Like `admit`, for a session that the caller may see. Raises SessionNotFound."""
 
-        The session is looked up after the permission, so a caller without it learns nothing about the
-        session.
+        def find(caller: Caller) -> tuple[str, tuple[Agent, Session]]:
+            agent, found = self.session(caller, session)
+            return found.record.agent, (agent, found)
+
+        caller, (running, found) = await self.admit_to_own(caller, operation, find, seeing=operation)
+        return caller, running, found
+
+    async def admit_to_own(
+        self,
+        caller: Caller,
+        operation: Operation,
+        find: Callable[[Caller], tuple[str, T]],
+        *,
+        seeing: Operation = Operation.INSPECT,
+    ) -> tuple[Caller, T]:
+        """Like `admit`, for something that belongs to a uid and an agent: `find` gives the agent's name and
+        the thing, and raises its NotFound where there is none that the caller may see.
+
+        It is found before the permission where it is the caller's own, and then the one question is whether
+        they may do this. Others need `seeing` first, so that they learn nothing without it.
         """
-        caller = await self.admit(caller, operation)
-        agent, found = self.session(caller, session)
-        return await self._asked(caller, operation, found.record.agent), agent, found
+        try:
+            agent, found = find(caller)
+        except LightagentError:
+            caller = await self.admit(caller, seeing, viewing=True)
+            agent, found = find(caller)
+        return await self.admit(caller, operation, agent=agent), found
 
-    async def _asked(self, caller: Caller, operation: Operation, agent: str) -> Caller:
-        return await self._authority.admit(caller, operation, agent=agent)
+    async def viewing(self, caller: Caller) -> Caller:
+        """An admitted caller, as `Authority.viewing`."""
+        return await self._authority.viewing(caller)
 
     def session(self, caller: Caller, session: str) -> tuple[Agent, Session]:
         """The session, for an admitted caller. Raises SessionNotFound."""
@@ -126,28 +153,34 @@ class Access:
         """The agent's sessions that the caller may see."""
         return [one for one in agent.sessions.values() if not one.deleted and sees(caller, one.record.owner)]
 
-    def check_open(self, caller: Caller) -> None:
+    async def check_open(self, caller: Caller) -> None:
         """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this
         admitted caller.
         """
         if self._now.draining:
             raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
-        if _is_held(caller):
-            self._owners.check_stored(caller.uid)
+        await self._hold(caller, lambda: self._owners.check_stored(caller.uid))
 
-    def check_new_session(self, caller: Caller) -> None:
+    async def check_new_session(self, caller: Caller) -> None:
         """As `check_open`; LimitExceeded also for an admitted caller with too many sessions."""
-        self.check_open(caller)
-        if _is_held(caller):
-            agents = self._registry.agents.values()
-            all_sessions = (one for agent in agents for one in agent.sessions.values())
-            used = sum(one.record.owner == caller.uid and not one.deleted for one in all_sessions)
-            self._owners.check(caller.uid, "sessions", used, "Delete some: lactl sessions delete")
+        await self.check_open(caller)
+        agents = self._registry.agents.values()
+        all_sessions = (one for agent in agents for one in agent.sessions.values())
+        used = sum(one.record.owner == caller.uid and not one.deleted for one in all_sessions)
+        more = "Delete some: lactl sessions delete"
+        await self._hold(caller, lambda: self._owners.check(caller.uid, "sessions", used, more))
 
-
-def _is_held(caller: Caller) -> bool:
-    """Whether the limits of owners hold an admitted caller."""
-    return not (caller.is_administrator or caller.sees_all)
+    async def _hold(self, caller: Caller, check: Callable[[], None]) -> None:
+        """Raises LimitExceeded when an admitted caller has reached a limit of owners, which hold no
+        administrator: who else is one is asked only then.
+        """
+        if caller.is_administrator or caller.sees_all:
+            return
+        try:
+            check()
+        except LimitExceeded:
+            if not (await self._authority.viewing(caller)).sees_all:
+                raise
 
 
 def sees(caller: Caller, owner: int) -> bool:

@@ -33,9 +33,9 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
     @method("List", returns="agents")
     async def listed(self, caller: Caller) -> list[api.Agent]:
         """All agents, broken and stopped ones too."""
-        caller = await self._access.admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         seen = await self._access.inspectable(caller, self._content.definitions.paths)
-        return [self._agent(caller, name) for name in sorted(seen)]
+        return [await self._agent(caller, name) for name in sorted(seen)]
 
     @method("Get", returns="agent")
     async def get(self, caller: Caller, name: str) -> api.Agent:
@@ -43,7 +43,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         caller = await self._access.admit(caller, Operation.INSPECT, agent=name)
         if name not in self._content.definitions.paths:
             self._registry.get(name)
-        return self._agent(caller, name)
+        return await self._agent(caller, name)
 
     @method("Create", returns="agent")
     async def create(
@@ -64,7 +64,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
             caller = await self._access.admit(caller, Operation.ADMINISTER)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         _check_no_nul(description=description, api_key_file=api_key_file, prompt=prompt)
         try:
             front = AgentFrontMatter(
@@ -81,7 +81,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             raise InvalidArgument(f"{field}: {said}.", field=field) from err
         async with self._managing:
             await self._registry.create(name, front, prompt)
-        return self._agent(caller, name)
+        return await self._agent(caller, name)
 
     @method("Delete")
     async def delete(self, caller: Caller, name: str) -> None:
@@ -94,10 +94,10 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
     async def start(self, caller: Caller, name: str) -> api.Agent:
         """Start a stopped agent."""
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         async with self._managing:
             await self._registry.get(name).start()
-        return self._agent(caller, name)
+        return await self._agent(caller, name)
 
     @method("Stop", returns="agent")
     async def stop(self, caller: Caller, name: str) -> api.Agent:
@@ -106,20 +106,21 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         async with self._managing:
             await self._registry.get(name).stop()
             await self._pool.end_agent(name)
-        return self._agent(caller, name)
+        return await self._agent(caller, name)
 
     @method("Restart", returns="agent")
     async def restart(self, caller: Caller, name: str) -> api.Agent:
         """Stop and start an agent; its sessions stay."""
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         async with self._managing:
             await self._registry.get(name).stop()
             await self._pool.end_agent(name)
             await self._registry.get(name).start()
-        return self._agent(caller, name)
+        return await self._agent(caller, name)
 
-    def _agent(self, caller: Caller, name: str) -> api.Agent:
+    async def _agent(self, caller: Caller, name: str) -> api.Agent:
+        caller = await self._access.viewing(caller)
         definitions = self._content.definitions
         path = str(definitions.paths.get(name, ""))
         definition = definitions.agents.get(name)

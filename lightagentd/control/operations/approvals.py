@@ -38,7 +38,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     @method("List", returns="approvals")
     async def listed(self, caller: Caller, *, all_: bool = False) -> list[api.Approval]:
         """The open questions that the caller may see, oldest first; with all, also those that are over."""
-        caller = await self._access.admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         found = await self._kept.questions.listed(closed=all_)
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
@@ -51,7 +51,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     @method("Get", returns="approval")
     async def get(self, caller: Caller, approval: str) -> api.Approval:
         """One question, with what the call would do."""
-        caller, found = await self._admit_to(caller, approval)
+        caller, found = await self._admit_to(caller, Operation.INSPECT, approval)
         return _info(found, may_approve=await self._access.may_approve(caller, found.agent))
 
     @method("Approve", returns="approval")
@@ -59,22 +59,23 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session. digest is
         that of the question that was shown: the answer counts for no other.
         """
-        caller, found = await self._admit_to(caller, approval)
+        caller, found = await self._admit_to(caller, Operation.APPROVE, approval)
+        seat = caller.person()
         if digest and not hmac.compare_digest(digest.encode(), found.digest.encode()):
             raise ApprovalMismatch(
                 f"The approval {found.id} asks about something else than what was shown.",
                 suggestion=f"Nothing was allowed. Look at it again: lactl approvals show {found.id}",
             )
-        caller, seat = await self._access.admit_person(caller, Operation.APPROVE, agent=found.agent)
         self._panic.check()
         return await self._answer(caller, approval, note, seat)
 
     @method("Deny", returns="approval")
     async def deny(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
         """Refuse the call; the model reads the note. The owner of the session may do this, too."""
-        caller, found = await self._admit_to(caller, approval)
-        if found.owner != caller.uid:
-            caller = await self._access.admit(caller, Operation.APPROVE, agent=found.agent)
+        found = self._kept.questions.find(approval)
+        own = found is not None and found.owner == caller.uid
+        operation = Operation.INSPECT if own else Operation.APPROVE
+        caller, _ = await self._admit_to(caller, operation, approval)
         return await self._answer(caller, approval, note)
 
     async def _answer(
@@ -90,13 +91,18 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         )
         return _info(answered, may_approve=False)
 
-    async def _admit_to(self, caller: Caller, approval: str) -> tuple[Caller, policy.Approval]:
+    async def _admit_to(
+        self, caller: Caller, operation: Operation, approval: str
+    ) -> tuple[Caller, policy.Approval]:
         """The approval, if the caller may see it. Raises ApprovalNotFound, PermissionDenied."""
-        caller = await self._access.admit(caller, Operation.INSPECT)
-        found = self._kept.questions.get(approval)
-        if not sees(caller, found.owner):
-            raise store.not_found(approval)
-        return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found
+
+        def find(caller: Caller) -> tuple[str, policy.Approval]:
+            found = self._kept.questions.get(approval)
+            if not sees(caller, found.owner):
+                raise store.not_found(approval)
+            return found.agent, found
+
+        return await self._access.admit_to_own(caller, operation, find)
 
 
 def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:

@@ -68,7 +68,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
         else:
             caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         self._panic.check()
         composed = compose(sent(text, outside=outside), attachments or [], self._now.config.limits)
         outside = outside or bool(attachments)

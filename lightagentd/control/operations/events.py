@@ -49,7 +49,7 @@ class Events(Operations, interface="org.lightagent1.Events"):
         reader gave max_lag and is more than so many events behind, and then it goes on half as many before
         the newest. Ends with a null event: at once when follow is false, else when the daemon stops.
         """
-        caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent)
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent, viewing=True)
         sight = self._access.sight(caller, wanted.agent)
         for name, value in (("from_seq", from_seq or 0), ("max_lag", max_lag)):
             if value < 0:

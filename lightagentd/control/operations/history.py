@@ -91,7 +91,7 @@ class History(Operations, interface="org.lightagent1.History"):
 
     async def _what_may_be_seen(self, caller: Caller, wanted: Filter, limit: int) -> Filter:
         """The filter, narrowed to what the caller may see. Raises PermissionDenied, InvalidArgument."""
-        caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent)
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent, viewing=True)
         check_limit(limit)
         agents = await self._access.readable(caller, wanted.agent)
         return replace(wanted, viewer=caller.viewer, agents=agents)

@@ -31,7 +31,7 @@ class Inputs(Operations, interface="org.lightagent1.Inputs"):
         """The questions that wait and that the caller may see, oldest first; with all, also those that are
         over.
         """
-        caller = await self._access.admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         found = await self._kept.questions.listed(closed=all_)
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
@@ -44,22 +44,24 @@ class Inputs(Operations, interface="org.lightagent1.Inputs"):
     @method("Get", returns="input")
     async def get(self, caller: Caller, input_: str) -> api.Input:
         """One question."""
-        _, found = await self._admit_to(caller, input_)
+        found = await self._admit_to(caller, Operation.INSPECT, input_)
         return shown(api.Input, found)
 
     @method("Answer", returns="input")
     async def answer(self, caller: Caller, input_: str, text: str) -> api.Input:
         """Answer a question; where it has choices, with one of them. The first answer counts."""
-        caller, found = await self._admit_to(caller, input_)
-        caller = await self._access.admit(caller, Operation.PROMPT, agent=found.agent)
+        await self._admit_to(caller, Operation.PROMPT, input_)
         self._panic.check()
         store.check_answer(text)
         return shown(api.Input, await self._kept.answer(input_, text, uid=caller.uid))
 
-    async def _admit_to(self, caller: Caller, input_id: str) -> tuple[Caller, store.Input]:
+    async def _admit_to(self, caller: Caller, operation: Operation, input_id: str) -> store.Input:
         """The question, if the caller may see it. Raises InputNotFound, PermissionDenied."""
-        caller = await self._access.admit(caller, Operation.INSPECT)
-        found = self._kept.questions.get(input_id)
-        if not sees(caller, found.owner):
-            raise store.not_found(input_id)
-        return await self._access.admit(caller, Operation.INSPECT, agent=found.agent), found
+
+        def find(caller: Caller) -> tuple[str, store.Input]:
+            found = self._kept.questions.get(input_id)
+            if not sees(caller, found.owner):
+                raise store.not_found(input_id)
+            return found.agent, found
+
+        return (await self._access.admit_to_own(caller, operation, find))[1]

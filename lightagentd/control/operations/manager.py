@@ -29,7 +29,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
     async def status(self, caller: Caller) -> api.Status:
         """The state of the daemon, its workers and its history, and what is wrong."""
         # Agents that the caller may not inspect are counted but not named.
-        caller = await self._access.admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         runtime, now, registry = self._runtime, self._runtime.now, self._runtime.registry
         if runtime.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
             runtime.polkit.look_soon()

@@ -14,7 +14,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import LimitExceeded
+from lightagentd.errors import LimitExceeded, MemoryNotFound
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.memory.memories import Wanted
 from lightagentd.policy.operation import Operation
@@ -126,8 +126,9 @@ class Memory(Operations, interface="org.lightagent1.Memory"):
 
     async def _admit_to(self, caller: Caller, memory: str) -> Caller:
         """Admit a change of one of the caller's own memories. Raises MemoryNotFound, PermissionDenied."""
-        caller = await self._access.admit(caller, Operation.PROMPT)
-        found = await self._memories.get(caller.uid, memory)
-        if not found.agent:
-            return caller
-        return await self._access.admit(caller, Operation.PROMPT, agent=found.agent)
+        try:
+            agent = (await self._memories.get(caller.uid, memory)).agent
+        except MemoryNotFound:
+            await self._access.admit(caller, Operation.PROMPT)
+            raise
+        return await self._access.admit(caller, Operation.PROMPT, agent=agent)

@@ -133,7 +133,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
         caller = await self._access.admit(
             caller, Operation.PROMPT if agent else Operation.ADMINISTER, agent=agent
         )
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         self._panic.check()
         recipe = await asyncio.to_thread(self._recipe_to_test, model, agent)
         client = client_of(

@@ -33,7 +33,7 @@ class Plans(Operations, interface="org.lightagent1.Plans"):
         drafted or ready stays. A call that runs already is not stopped.
         """
         caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         return shown(session, await self._plans.begin(found, by=caller.uid))
 
     @method("Set", returns="plan")
@@ -42,7 +42,7 @@ class Plans(Operations, interface="org.lightagent1.Plans"):
         are any, id and check. Plan mode begins with it. Not while a plan is applied.
         """
         caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         return shown(session, await self._plans.set(found, plan, by=caller.uid))
 
     @method("Apply", returns="plan")
@@ -53,7 +53,7 @@ class Plans(Operations, interface="org.lightagent1.Plans"):
         With digest, that of the plan which was read, another one is not applied.
         """
         caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         return shown(session, await self._plans.apply(agent, found, choice, by=caller.uid, digest=digest))
 
     @method("End", returns="plan")

@@ -59,7 +59,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
     @method("List", returns="sessions")
     async def listed(self, caller: Caller, agent: str = "") -> list[api.Session]:
         """The caller's sessions, newest first."""
-        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)
         if agent:
             agents = [self._registry.get(agent)]
         else:
@@ -147,7 +147,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         """
         title = check_title(title) if title else ""
         caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
-        self._access.check_new_session(caller)
+        await self._access.check_new_session(caller)
         async with self._copying_of[caller.uid], self._copying:
             found.check_there()
             made = await uninterrupted(adopted(agent, copying.fork(found, caller.uid, title, up_to_seq)))
@@ -197,7 +197,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         """Begin a session with a conversation that was exported. It is text from outside, so it taints."""
         title = check_title(title) if title else ""
         caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        self._access.check_new_session(caller)
+        await self._access.check_new_session(caller)
         running = self._registry.get(agent)
         max_bytes = self._now.config.limits.max_prompt_bytes
         async with self._copying_of[caller.uid], self._copying:
@@ -209,7 +209,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
     ) -> Session:
         """A new session for an admitted caller."""
-        self._access.check_new_session(caller)
+        await self._access.check_new_session(caller)
         record = new_record(agent.name, caller.uid, title_from(self._history.redactor.text(title)))
         session = Session(record, self._history)
         changes = [record.change()]

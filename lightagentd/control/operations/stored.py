@@ -48,10 +48,14 @@ class _StoredAccess(Access):
     def __init__(self, history: WritingHistory) -> None:
         self._history = history
 
-    async def admit(self, caller: Caller, operation: Operation, *, agent: str = "") -> Caller:  # noqa: ARG002
-        return caller
-
-    async def _asked(self, caller: Caller, operation: Operation, agent: str) -> Caller:  # noqa: ARG002
+    async def admit(
+        self,
+        caller: Caller,
+        operation: Operation,  # noqa: ARG002
+        *,
+        agent: str = "",  # noqa: ARG002
+        viewing: bool = False,  # noqa: ARG002
+    ) -> Caller:
         return caller
 
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002

@@ -62,7 +62,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         object.
         """
         caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        self._access.check_open(caller)
+        await self._access.check_open(caller)
         self._panic.check()
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")

@@ -44,7 +44,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
     @method("List", returns="changes")
     async def listed(self, caller: Caller, agent: str = "") -> list[api.Change]:
         """The newest changes of files that were kept, newest first."""
-        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)
         wanted = await self._readable_by(caller, agent)
         return await asyncio.to_thread(self._changes, wanted)
 
@@ -55,11 +55,12 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
         """Take back what a call changed, or the caller's newest change that still stands. It is a call of its
         own, through policy, and can be taken back in the same way. A file that was changed since is left.
         """
-        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent, viewing=True)
         self._panic.check()
         readable = await self._readable_by(caller, agent)
         wanted = await asyncio.to_thread(self._find, caller, readable, call_id)
-        caller = await self._access.admit(caller, Operation.PROMPT, agent=wanted.agent)
+        if wanted.agent != agent:
+            caller = await self._access.admit(caller, Operation.PROMPT, agent=wanted.agent)
         running = self._registry.get(wanted.agent)
         called = call_as_person(
             running,

@@ -48,12 +48,12 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
             await self._access.admit_to(caller, Operation.INSPECT, name)
             return [_info(self._ledger.row(f"session/{name}"))]
         if scope == "agent" and name:
-            caller = await self._access.admit(caller, Operation.INSPECT, agent=name)
+            caller = await self._access.admit(caller, Operation.INSPECT, agent=name, viewing=True)
             agent = self._registry.get(name).name
             if caller.viewer is not None:
                 return [_info(row) for row in await self._own_of_agents(caller, {agent})]
             return [_info(self._ledger.row(f"agent/{agent}"))]
-        caller = await self._access.admit(caller, Operation.INSPECT)
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         if scope in ("day", "all"):
             _check_sees_all(caller, scope)
         if scope == "owner_day" and name and "/" not in name:
@@ -80,11 +80,12 @@ class Usage(Operations, interface="org.lightagent1.Usage"):
         """
         if session:
             caller, agent, found = await self._access.admit_to(caller, Operation.INSPECT, session)
+            caller = await self._access.viewing(caller)
             running = found.running
             turn = running.trace_id if running and not running.over.is_set() else ""
             whose = Whose(agent=agent.name, owner=found.record.owner, session=session, trace_id=turn)
         else:
-            caller = await self._access.admit(caller, Operation.INSPECT)
+            caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
             whose = Whose(agent="", owner=caller.uid)
         return [
             api.BudgetState(

@@ -4,7 +4,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
 
     description: one sentence for lists
     role: default, sysadmin, or the name of another file below agent/roles
-    model: runbook, or PROVIDER/MODEL
+    model: runbook, or PROVIDER/MODEL, or with a base_url the model's name alone
     fallback: [models to try in turn when the first fails before it said anything]
     base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
     tools: [names of tools, or tool.action]; all when missing; `tools.search` comes with any of them
@@ -21,18 +21,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lightagentd import frontmatter
 from lightagentd.config.configuration import Seconds, check_place
 from lightagentd.config.models import wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
+from lightagentd.llm.providers import RUNBOOK
 from lightagentd.tool import Effect
 
+OWN_ENDPOINT = "endpoint"
+"""The provider of a model that is named without one, at the agent's own base_url."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 """An agent's name is also a systemd instance name and a D-Bus path element."""
 SEARCH = ("tools", "search")
@@ -67,6 +70,22 @@ class AgentFrontMatter(BaseModel):
     parallel: bool = False
     plan_tools: Literal["observe", "none"] = "observe"
     limits: AgentLimits = Field(default_factory=AgentLimits)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_own_endpoint(cls, given: Any) -> Any:
+        """At an endpoint of its own a model needs no provider's name."""
+
+        def named(model: object) -> object:
+            alone = isinstance(model, str) and model not in ("", RUNBOOK) and "/" not in model
+            return f"{OWN_ENDPOINT}/{model}" if alone else model
+
+        if not isinstance(given, dict) or not given.get("base_url"):
+            return given
+        models = {"model": named(given.get("model", ""))}
+        if isinstance(fallback := given.get("fallback"), list):
+            models["fallback"] = [named(one) for one in fallback]
+        return given | models
 
     @field_validator("base_url")
     @classmethod
@@ -125,7 +144,7 @@ class Definitions:
 def check_model(model: str) -> None:
     """Raises ValueError unless it is `runbook` or `PROVIDER/MODEL` (or empty: the default)."""
     if model and (why := wrong_model(model)):
-        raise ValueError(why)
+        raise ValueError(f"{why}, or with a base_url its name alone")
 
 
 def check_name(name: str) -> None:

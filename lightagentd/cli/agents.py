@@ -49,7 +49,7 @@ def show(settings: Settings, agent: str) -> None:
 @click.option("--description", metavar="TEXT", help="What the agent is for, in one line.")
 @click.option("--role", metavar="ROLE", help="default, sysadmin, or another file below agent/roles.")
 @click.option(
-    "--model", metavar="MODEL", help="'runbook', PROVIDER/MODEL, or with --base-url a model's name."
+    "--model", metavar="MODEL", help="'runbook', PROVIDER/MODEL, or with --base-url a model's name alone."
 )
 @click.option("--base-url", metavar="URL", help="An endpoint of its own that speaks chat completions.")
 @click.option(

@@ -140,3 +140,9 @@ def test_what_is_written_is_read_again(tmp_path: Path, front: dict[str, Any], pr
     assert found.front == wanted
     assert found.prompt == prompt
     assert [path.name for path in found.path.parent.iterdir()] == ["AGENT.md"]
+
+
+def test_a_model_at_an_own_endpoint_needs_no_provider() -> None:
+    front = AgentFrontMatter(model="a", fallback=["b", "work/c", "runbook"], base_url="http://localhost:1/v1")
+    assert (front.model, front.fallback) == ("endpoint/a", ["endpoint/b", "work/c", "runbook"])
+    assert AgentFrontMatter(base_url="http://localhost:1/v1").model == "", "the default"

@@ -15,6 +15,7 @@ from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
+from lightagentd.llm.providers import RUNBOOK
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         prompt: str = "",
     ) -> api.Agent:
         """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt.
-        Only an administrator may name an api_key_file.
+        model is runbook, PROVIDER/MODEL, or with a base_url the model's name alone. Only an administrator may
+        name an api_key_file.
         """
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
         if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
@@ -79,6 +81,13 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             field = ".".join(str(part) for part in first["loc"])
             said = first["msg"].removeprefix("Value error, ")
             raise InvalidArgument(f"{field}: {said}.", field=field) from err
+        for field in ("base_url", "api_key_file"):
+            if getattr(front, field) and (front.model or self._now.config.models.default) == RUNBOOK:
+                raise InvalidArgument(
+                    f"{field} is for a language model, and the agent's model is the {RUNBOOK}.",
+                    field=field,
+                    suggestion="Name the model, too: with base_url by its name alone, or as PROVIDER/MODEL.",
+                )
         async with self._managing:
             await self._registry.create(name, front, prompt)
         return await self._agent(caller, name)

@@ -151,7 +151,7 @@ async def test_a_call_that_was_not_well_formed_is_sent_back_in_a_form_that_endpo
     ]
     async with ScriptedModel([say("x")]) as model:
         await ask(model, Request(system="", messages=messages))
-        function = model.requests[0].body["messages"][0]["tool_calls"][0]["function"]
+        function = model.requests[0].body["messages"][1]["tool_calls"][0]["function"]
     assert function["name"] == "run_it_"
     assert json.loads(function["arguments"]) == {"not_a_json_object": '{"pid": '}
 

@@ -38,7 +38,6 @@ _UNSUPPORTED = re.compile(
 )
 """What is said of a field that the endpoint does not know, other than of its value."""
 _ABOUT_IDS = re.compile(r"tool call id.*length of 9", re.IGNORECASE)
-_ABOUT_ROLES = re.compile(r"roles must alternate|unexpected role 'user' after role 'tool'", re.IGNORECASE)
 _WANTS_REASONING = re.compile(
     r"reasoning_content.{0,40}(?:must be passed back|is missing)|missing .?reasoning_content", re.IGNORECASE
 )
@@ -46,7 +45,6 @@ _WANTS_REASONING = re.compile(
 _NO_REASONING = " "
 _NO_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Gemini takes, by its guide "Thought signatures", beside calls that it did not make itself."""
-_NO_ANSWER = "(There was no answer.)"
 
 
 class ChatCompletions:
@@ -61,7 +59,6 @@ class ChatCompletions:
         self._all_reasoning = False
         """Whether the endpoint wants reasoning with each call of the conversation."""
         self._ids = PLAIN_IDS
-        self._take_turns = False
         self._no_signature: dict[str, Any] = {}
         host = urllib.parse.urlsplit(settings.base_url).hostname or ""
         self._limit_name = _NEW_LIMIT if _OPENAI_HOSTS.fullmatch(host) else _OLD_LIMIT
@@ -96,7 +93,7 @@ class ChatCompletions:
 
     def concedes(self, message: str) -> bool:
         """Drop or change what the server refuses: the option for the usage, the name of the limit, sending
-        reasoning back or not, long ids, consecutive messages of one role, calls without a signature.
+        reasoning back or not, long ids, calls without a signature.
         """
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False
@@ -122,8 +119,6 @@ class ChatCompletions:
         """Whether later requests meet a demand on the conversation in these words."""
         if _ABOUT_IDS.search(message) and self._ids is PLAIN_IDS:
             self._ids = SHORT_IDS
-        elif _ABOUT_ROLES.search(message) and not self._take_turns:
-            self._take_turns = True
         elif _WANTS_REASONING.search(message) and not self._all_reasoning:
             self._all_reasoning = self._reasoning_back = True
         elif "missing a thought_signature" in message.replace("`", "").replace("'", "") and (
@@ -148,7 +143,7 @@ class ChatCompletions:
             self._sign(wire[before + at].get("tool_calls", []), own)
             if self._all_reasoning or (self._reasoning_back and at >= in_loop):
                 self._reason(wire[before + at], own)
-        return _in_turns(wire) if self._take_turns else wire
+        return wire
 
     def _reason(self, wire: dict[str, Any], own: Sequence[Reasoning]) -> None:
         """Add the preceding reasoning to a message."""
@@ -165,20 +160,6 @@ class ChatCompletions:
         for at, call in enumerate(calls if extras or self._no_signature else ()):
             if extra := extras.get(f"{EXTRA}/{at}") or self._no_signature:
                 call[EXTRA] = extra
-
-
-def _in_turns(wire: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages for a model whose template wants an answer between user messages."""
-    made: list[dict[str, Any]] = []
-    for message in wire:
-        last = made[-1] if made else {}
-        if message["role"] == "user" and last.get("role") == "user":
-            made[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
-            continue
-        if message["role"] == "user" and last.get("role") == "tool":
-            made.append({"role": "assistant", "content": _NO_ANSWER})
-        made.append(message)
-    return made
 
 
 def _wire_tool(function: Function) -> dict[str, Any]:

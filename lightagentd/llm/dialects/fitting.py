@@ -25,6 +25,9 @@ SHORT_ID_CHARS = 9
 SHORT_IDS = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_CHARS}}}")
 """The only ids that Mistral takes."""
 NO_RESULT = "The result of this call is not known."
+NO_ANSWER = "(There was no answer.)"
+GO_ON = "Go on."
+_EARLIER = "(What was said before is left out.)"
 _MOST_BRACKETS = 200
 """So many in the arguments of a call cannot be nested too deep for any encoder."""
 
@@ -33,8 +36,32 @@ def fitted(messages: Sequence[Message], ids: re.Pattern[str] = PLAIN_IDS) -> lis
     """The messages, with each call followed at once by its one result, in the order of the results.
 
     Each call has an id that matches `ids` and is unique in the conversation. A result without its call
-    becomes text of the user, and a call without a result gets one that says so.
+    becomes text of the user, and a call without a result gets one that says so. Apart from calls and results,
+    user and assistant take turns, the user first, as the templates of Gemma and Mistral demand.
     """
+    return _in_turns(_with_results(messages, ids))
+
+
+def _in_turns(messages: Sequence[Message]) -> list[Message]:
+    """The messages with what is missing between two of one role. Messages that say nothing are left out."""
+    made: list[Message] = []
+    for message in messages:
+        before = made[-1].role if made else ""
+        if message.role == "assistant":
+            if not (message.content.strip() or message.tool_calls):
+                continue
+            if before in ("", "assistant"):
+                made.append(Message(role="user", content=GO_ON if before else _EARLIER))
+        elif message.role == "user" and before == "user" and made[-1].name:  # a summary
+            message = replace(message, content=f"{made.pop().content}\n\n{message.content}")
+        elif message.role == "user" and before in ("user", "tool"):
+            made.append(Message(role="assistant", content=NO_ANSWER))
+        made.append(message)
+    return made
+
+
+def _with_results(messages: Sequence[Message], ids: re.Pattern[str]) -> list[Message]:
+    """The messages with each call followed by its result."""
     made: list[Message] = []
     used: dict[str, int] = {}
     at, end = 0, len(messages)
@@ -126,19 +153,10 @@ def _fresh(old: str, used: dict[str, int], ids: re.Pattern[str]) -> str:
 
 
 def loop_start(messages: Sequence[Message]) -> int:
-    """The start of the present tool loop: after the newest message that comes from a person alone. Endpoints
-    want the reasoning from there on, and ignore older reasoning. `messages` are fitted.
+    """The start of the present tool loop: the newest message that comes from a person. Endpoints want the
+    reasoning from there on, and ignore older reasoning. `messages` are fitted.
     """
-    person = result = False
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role == "assistant":
-            if person and not result:
-                return at + 1
-            person = result = False
-        else:
-            person = True
-            result = result or messages[at].role == "tool"
-    return 0
+    return next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
 
 
 def own_reasoning(message: Message, model: str) -> list[Reasoning]:

@@ -14,6 +14,7 @@ from typing import Any
 from lightagentd.events.model import dump_json
 from lightagentd.llm.dialects.dialect import ToolsJson, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
+    GO_ON,
     arguments_object,
     fitted,
     function_name,
@@ -42,8 +43,6 @@ _CACHED = {"cache_control": {"type": "ephemeral"}}
 """Has the endpoint keep all that comes before the end of a block. A request may say so four times."""
 _NOT_WITH_THINKING = ("temperature", "top_k")
 _EMPTY = "(empty)"
-_EARLIER = "(What was said before is left out.)"
-_GO_ON = "Go on."
 
 
 class Messages:
@@ -175,7 +174,7 @@ class Messages:
         return made
 
     def _wire_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The conversation as alternating messages of user and assistant, the user first and last."""
+        """The conversation as messages of user and assistant in turns; results are the user's."""
         wire: list[dict[str, Any]] = []
         in_loop = loop_start(messages) if self._thinking_back else len(messages)
         for at, message in enumerate(messages):
@@ -185,16 +184,12 @@ class Messages:
                 # The call was another model's, but the field is required.
                 thinking = [Reasoning(model=self._name, text=" ")]
             blocks = _wire_blocks(message, thinking)
-            if not blocks:
-                continue
             if wire and wire[-1]["role"] == role:
                 wire[-1]["content"] += blocks
             else:
                 wire.append({"role": role, "content": blocks})
-        if not wire or wire[0]["role"] != "user":
-            wire.insert(0, {"role": "user", "content": _wire_text(_EARLIER)})
-        if wire[-1]["role"] != "user":
-            wire.append({"role": "user", "content": _wire_text(_GO_ON)})
+        if not wire or wire[-1]["role"] != "user":
+            wire.append({"role": "user", "content": _wire_text(GO_ON)})
         # The last request cached up to its last message, which is two before the end now.
         for marked in wire[-1:-4:-2]:
             marked["content"][-1] |= self._cached
@@ -223,7 +218,7 @@ def _wire_tool(function: Function) -> dict[str, Any]:
 
 
 def _wire_blocks(message: Message, reasoning: Sequence[Reasoning]) -> list[dict[str, Any]]:
-    """The blocks of one message; none if the API would refuse an empty one."""
+    """The blocks of one message; the API refuses empty ones."""
     if message.role == "tool":
         result = {"tool_use_id": message.tool_call_id, "content": marked_result(message)}
         return [{"type": "tool_result", **result}]

@@ -98,8 +98,7 @@ class Responses:
                     }
                 )
                 continue
-            if at >= in_loop and (message.content or message.tool_calls):
-                # A reasoning item is refused when the item that it belongs to does not follow.
+            if at >= in_loop:
                 items += [_wire_reasoning(block) for block in own_reasoning(message, self._name)]
             if message.content or message.role == "user":
                 items.append({"type": "message", "role": message.role, "content": message.content})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightagentd.llm.dialects.chat_completions import ChatCompletions
-from lightagentd.llm.dialects.fitting import NO_RESULT, fitted, loop_start
+from lightagentd.llm.dialects.fitting import NO_ANSWER, NO_RESULT, fitted, loop_start
 from lightagentd.llm.dialects.messages import Messages
 from lightagentd.llm.dialects.responses import Responses
 from lightagentd.llm.protocol import Message, ModelSettings, Reasoning, Request, ToolCall
@@ -37,8 +38,26 @@ def last_line(said: str) -> str:
     return said.rpartition("\n")[2]
 
 
+def check_turns(kinds: Sequence[str]) -> None:
+    """Check the rule of the templates of Gemma and Mistral; results count as the user's."""
+    roles = [kind for kind in kinds if kind not in ("system", "reasoning")]
+    assert roles[:1] in ([], ["user"]), roles
+    follows = {"user": {"assistant", "call"}, "assistant": {"user", "call"}, "result": {"assistant", "call"}}
+    for before, role in itertools.pairwise(roles):
+        assert (
+            role
+            in ({**follows, "call": {"call", "result"}, "result": {*follows["result"], "result"}})[before]
+        )
+
+
 def heard_by_chat(wire: dict[str, Any]) -> Heard:
     heard, waiting = Heard(), set[str]()
+    check_turns(
+        [
+            "result" if each["role"] == "tool" else "call" if "tool_calls" in each else each["role"]
+            for each in wire["messages"]
+        ]
+    )
     for message in wire["messages"]:
         if message["role"] == "tool":
             waiting.remove(message["tool_call_id"])
@@ -58,6 +77,8 @@ def heard_by_chat(wire: dict[str, Any]) -> Heard:
 
 def heard_by_responses(wire: dict[str, Any]) -> Heard:
     heard, waiting = Heard(), set[str]()
+    names = {"function_call": "call", "function_call_output": "result"}
+    check_turns([names.get(each["type"]) or each.get("role", "reasoning") for each in wire["input"]])
     for item in wire["input"]:
         match item["type"]:
             case "function_call":
@@ -259,6 +280,27 @@ def test_a_longer_conversation_begins_as_the_shorter_one_did(
     assert fitted([*known, *more])[: len(fitted(known))] == fitted(known)
 
 
+def test_what_is_missing_between_two_of_one_role_is_said() -> None:
+    summary = Message(role="user", content="before", name="summary")
+    odd = [assistant("so"), assistant("well"), user("a"), user("b"), assistant(""), assistant("", "x")]
+    told = [
+        (each.role, each.content) for each in fitted([summary, user("0"), *odd, result("x", "1"), user("c")])
+    ]
+    assert told == [
+        ("user", "before\n\n0"),
+        ("assistant", "so"),
+        ("user", "Go on."),
+        ("assistant", "well"),
+        ("user", "a"),
+        ("assistant", NO_ANSWER),
+        ("user", "b"),
+        ("assistant", ""),
+        ("tool", "1"),
+        ("assistant", NO_ANSWER),
+        ("user", "c"),
+    ]
+
+
 def test_a_conversation_that_fits_stays_as_it_is() -> None:
     plain = [user("a"), assistant("", "x"), result("x", "1"), assistant("b"), user("c")]
     assert fitted(plain) == plain
@@ -271,4 +313,4 @@ def test_where_the_tool_loop_begins() -> None:
     done = [user("a"), assistant("", "x"), result("x", "1"), assistant("b")]
     assert loop_start(done) == 0
     assert loop_start([*done, user("c")]) == 4
-    assert loop_start([*done, user("c"), assistant("", "y"), result("y", "1"), user("d")]) == 4
+    assert loop_start([*done, user("c"), assistant("", "y"), result("y", "1")]) == 4

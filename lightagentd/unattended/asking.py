@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,8 @@ class Asker:
                     match event["type"]:
                         case "tool_call" if event.get("decision") == "deny":
                             refused.append(f"{event.get('tool')}.{event.get('action')}")
+                        case "notice":
+                            sys.stderr.write(f"<5>{event.get('message')}\n")  # for the journal, sd-daemon(3)
                         case "error":
                             raise self._error(event)
                         case "done":

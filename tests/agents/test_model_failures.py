@@ -140,10 +140,10 @@ async def test_nothing_waits_beyond_the_turns_own_time(paths: Paths) -> None:
 # Other models
 
 
-async def test_the_answer_of_another_model_says_so_at_its_end(paths: Paths) -> None:
+async def test_a_notice_tells_of_another_model_and_the_answer_stays_what_that_wrote(paths: Paths) -> None:
     async with (
         ModelServer([faults.FAULTS["status_401"]()]) as server,
-        ModelServer([call(*INFO), say("All is well.")]) as spare,
+        ModelServer([call(*INFO), say('{"all": "well"}'), say("Yes.")]) as spare,
     ):
         providers = {"main": table(server), "spare": table(spare)}
         async with asking_providers(paths, providers, models=["main/x", "spare/y"]) as test:
@@ -153,26 +153,14 @@ async def test_the_answer_of_another_model_says_so_at_its_end(paths: Paths) -> N
             [told] = notices(events)
             assert told["code"] == "model_key_refused"
             assert told["message"].endswith("The turn goes on with spare/y.")
-            answer, _, paragraph = events[-1]["text"].partition("\n\n")
-            assert answer == "All is well."
-            assert paragraph.startswith("[spare/y answered this instead of main/x: ")
-            assert paragraph.endswith("]")
-            assert test.conversation(session)[-1].content == events[-1]["text"]
-            said = "".join(event["text"] for event in events if event["type"] == "text_delta")
-            assert said == events[-1]["text"], "who watches reads it, too"
+            assert events[-1]["text"] == test.conversation(session)[-1].content == '{"all": "well"}'
+            assert (
+                "".join(event["text"] for event in events if event["type"] == "text_delta")
+                == events[-1]["text"]
+            )
             assert [event.type for event in test.stored(topic="agent.error")] == ["fallback"]
-
-
-async def test_what_a_program_reads_stays_what_the_model_wrote(paths: Paths) -> None:
-    async with (
-        ModelServer([faults.FAULTS["status_401"]()]) as server,
-        ModelServer([say('{"free": 12}')]) as spare,
-    ):
-        providers = {"main": table(server), "spare": table(spare)}
-        async with asking_providers(paths, providers, models=["main/x", "spare/y"]) as test:
-            events = await test.prompt(await test.session(), "hello")
-            assert events[-1]["text"] == '{"free": 12}'
-            assert len(notices(events)) == 1
+            await test.prompt(session, "really?")
+            assert "main/x" not in str(spare.asked[-1].body["messages"])
 
 
 async def test_the_runbook_takes_over_for_a_dead_endpoint_where_it_knows_what_to_do(paths: Paths) -> None:
@@ -181,7 +169,7 @@ async def test_the_runbook_takes_over_for_a_dead_endpoint_where_it_knows_what_to
         events = await test.prompt(session, "check disk")
         assert events[-1]["type"] == "done", events[-1]
         assert "skill_run" in {m.name for m in test.conversation(session)}
-        assert "[runbook answered this instead of main/x: " in events[-1]["text"]
+        assert notices(events)[-1]["message"].endswith("The turn goes on with runbook.")
         check_conversation(test.conversation(session))
         events = await test.prompt(session, "write me a poem about the sea")
         assert events[-1]["code"] == "model_unreachable"
@@ -212,7 +200,7 @@ async def test_a_last_resort_may_be_another_endpoint(paths: Paths) -> None:
         toml = '[models]\nfallback = ["runbook", "spare/y"]\n'
         async with asking_providers(paths, providers, toml=toml) as test:
             events = await test.prompt(await test.session(), "write me a poem about the sea")
-            assert events[-1]["text"].startswith("from the spare one\n\n[spare/y answered this instead of")
+            assert events[-1]["text"] == "from the spare one"
 
 
 async def test_a_runbook_in_the_middle_of_a_turn_answers_the_prompt(paths: Paths) -> None:
@@ -248,8 +236,7 @@ async def test_an_answer_that_was_cut_says_so(paths: Paths, finish: Any, code: s
         session = await test.session()
         events = await test.prompt(session, "hello")
         assert [event["code"] for event in notices(events)] == [code]
-        assert events[-1]["text"].startswith("The three steps are: one, tw\n\n[The answer was cut: ")
-        assert test.conversation(session)[-1].content == events[-1]["text"]
+        assert events[-1]["text"] == test.conversation(session)[-1].content == "The three steps are: one, tw"
         assert server.requests == 1
 
 
@@ -298,7 +285,7 @@ async def test_many_turns_at_a_dead_endpoint_make_no_storm(
         assert all("until" in event["message"] for event in last)
         assert server.requests == first
         [done] = await turns_at_once(test, sessions[:1], "check disk")
-        assert "[runbook answered this instead of main/x: " in done["text"]
+        assert done["type"] == "done"
         assert server.requests == first
 
 

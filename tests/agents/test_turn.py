@@ -199,8 +199,7 @@ async def test_the_next_model_is_asked_when_one_fails_before_it_spoke(paths: Pat
             assert "tried 5 times. The turn goes on with spare/y." in messages[4]
             assert "tried 5 times. The turn goes on with runbook." in messages[9]
             assert events[-1]["type"] == "done"
-            assert events[-1]["text"].rstrip().endswith("tried 5 times.]")
-            assert "runbook answered this instead of openai/x" in events[-1]["text"]
+            assert "openai/x" not in events[-1]["text"]
             assert "skill" in {event.get("tool") for event in events}
             assert len(test.model.requests) == len(spare.requests) == 5
             assert [event.type for event in test.stored(topic="agent.error")] == ["fallback", "fallback"]

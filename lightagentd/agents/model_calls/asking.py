@@ -3,8 +3,8 @@
 `Asking` belongs to one turn. A model that fails before it produced text, even after retries, is replaced for
 the rest of the turn. First the agent's own fallbacks are tried. If the failed model is down, the fallbacks of
 the configuration follow; the runbook is used there only if it knows the prompt. Otherwise the turn ends with
-the error. The end of an answer names the replacement model, and says if the answer was cut. A turn that used
-up a budget ends; no other model is asked.
+the error. Notices name the replacement model, and say if the answer was cut. A turn that used up a budget
+ends; no other model is asked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.types.agent import FellBack
 from lightagentd.llm.circuit import is_down
-from lightagentd.llm.json_calls import call_in_text, object_in_text
+from lightagentd.llm.json_calls import call_in_text
 from lightagentd.llm.protocol import Function, Part, Request, TextDelta
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
@@ -38,6 +38,12 @@ from lightagentd.redaction import off_loop
 if TYPE_CHECKING:
     from lightagentd.agents.turn import Turn
 
+_CUT = {
+    "length": ("answer_cut", "{} may not say more at once."),
+    "content_filter": ("model_filtered", "the endpoint of {} does not allow what came next."),
+}
+"""By the reason of the end: the code of the notice, and why the answer is not whole."""
+
 
 class Asking:
     """The model calls of one turn."""
@@ -45,9 +51,6 @@ class Asking:
     def __init__(self, turn: Turn, parts: AgentParts, meter: Meter, results: Results) -> None:
         self._clients = [*parts.clients]
         self._last_resort = [*parts.last_resort]
-        self._first = self._clients[0].name
-        self._why_not_first = ""
-        """Why another model answers than the first; empty while that does."""
         self._history = parts.history
         self._session = turn.session
         self._stream = turn.stream
@@ -104,7 +107,11 @@ class Asking:
             if not reply.calls and (found := call_in_text(reply.text)):
                 reply = replace(reply, calls=(found,))
             reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
-            return reply if reply.calls else self._with_remarks(reply)
+            if not reply.calls and (why := _CUT.get(reply.finish.reason)):
+                code, words = why
+                message = f"The answer was cut: {words.format(reply.model)}"
+                self._stream.emit(turn_events.Notice(code=code, message=message))
+            return reply
 
     def close(self) -> None:
         """The turn is over."""
@@ -130,32 +137,9 @@ class Asking:
         if not rest:
             raise err from None
         self._clients, client = rest, rest[0]
-        self._why_not_first = self._why_not_first or err.message
         message = f"{err.message} The turn goes on with {client.name}."
         self._stream.emit(turn_events.Notice(code=err.code, message=message))
         await self._history.append(FellBack(code=err.code, message=message).event())
-
-    def _with_remarks(self, reply: Reply) -> Reply:
-        """A turn's answer, with a last paragraph if another model gave it or it was cut. An answer that is
-        one JSON object stays unchanged for programs; the watchers are told all the same.
-        """
-        remarks = []
-        if self._why_not_first:
-            remarks.append(f"{reply.model} answered this instead of {self._first}: {self._why_not_first}")
-        if reply.finish.reason == "length":
-            message = f"The answer was cut: {reply.model} may not say more at once."
-            self._stream.emit(turn_events.Notice(code="answer_cut", message=message))
-            remarks.append(message)
-        elif reply.finish.reason == "content_filter":
-            message = f"The answer was cut: the endpoint of {reply.model} does not allow what came next."
-            self._stream.emit(turn_events.Notice(code="model_filtered", message=message))
-            remarks.append(message)
-        if not remarks or object_in_text(reply.text) is not None:
-            return reply
-        paragraph = self._history.redactor.text(f"\n\n[{' '.join(remarks)}]")
-        self._stream.text(paragraph)
-        self._stream.end_text()
-        return replace(reply, text=reply.text + paragraph)
 
     def _tell_usage(self, reply: Reply) -> None:
         usage = reply.usage

@@ -28,7 +28,7 @@ def call_line(event: dict[str, Any]) -> str:
         shown = shown[:ARGUMENTS_MAX] + "…"
     decision = event.get("decision")
     words = (
-        f"→ {cell(event.get('tool'))}.{cell(event.get('action'))}",
+        f"→ {call_name(event)}",
         shown,
         f"[{cell(event.get('effect') or 'unknown effect')}]",
         "" if decision in ("allow", None) else cell(decision),

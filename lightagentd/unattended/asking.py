@@ -94,7 +94,10 @@ class Asker:
                     event = reply["event"]
                     self.session = event.get("session") or self.session
                     match event["type"]:
-                        case "tool_call" if event.get("decision") == "deny":
+                        case "tool_call" if event.get("decision") in (
+                            "ask",
+                            "deny",
+                        ):  # nobody is there to be asked
                             refused.append(f"{event.get('tool')}.{event.get('action')}")
                         case "notice":
                             sys.stderr.write(f"<5>{event.get('message')}\n")  # for the journal, sd-daemon(3)

@@ -46,7 +46,9 @@ class Scripted:
 
     async def prompt(self, session: Session, text: str = "go") -> list[TurnEvent]:
         """Prompt, and give back all events of the turn."""
-        return await watch(await self.agent.prompt(session, text))
+        events = await watch(await self.agent.prompt(session, text))
+        check_calls(events)
+        return events
 
     def stored(self, turn: str = "", topic: str = "") -> list[Event]:
         """The stored events of a turn or of everything, oldest first."""
@@ -93,6 +95,13 @@ async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
 def types(events: Sequence[TurnEvent]) -> list[str]:
     """The types of events, without the live output of tools."""
     return [event["type"] for event in events if event["type"] != "tool_output"]
+
+
+def check_calls(events: Sequence[TurnEvent]) -> None:
+    """Each call of a turn that ended has a beginning, and then one result."""
+    began = [event["call_id"] for event in events if event["type"] == "tool_call"]
+    assert began == [event["call_id"] for event in events if event["type"] == "tool_result"]
+    assert len({*began}) == len(began)
 
 
 def check_conversation(messages: Sequence[Message]) -> None:

@@ -66,6 +66,11 @@ async def test_arguments_that_are_no_object_go_back_to_the_model_and_nothing_run
         assert [event.data["result"] for event in invocations if event.data] == ["ok"], (
             "only the last one ran"
         )
+        began = [event["args"] for event in events if event["type"] == "tool_call"]
+        stored = [event.data for event in test.stored(topic="agent.tool_dispatch") if event.type == "refused"]
+        assert began[:-1] == [each and each["args"] for each in stored], "as the model wrote them"
+        assert began[1] == {"not_a_json_object": NO_OBJECTS["a list"]}
+        assert {each and (each["tool"], each["action"]) for each in stored} == {("proc", "info")}
         sent = json.dumps(server.asked[1].body)
         assert "not_a_json_object" in sent, "the model sees what it wrote"
         check_conversation(test.conversation(session))
@@ -87,6 +92,8 @@ async def test_one_id_for_two_calls_and_unknown_names_are_told_apart(paths: Path
         found = [event for event in events if event["type"] == "tool_result"]
         assert [event["result"] for event in found] == ["ok", "tool_not_found", "ok"]
         assert "proc_info" in found[1]["text"]
+        began = [event for event in events if event["type"] == "tool_call"]
+        assert (began[1]["tool"], began[1]["action"], began[1]["args"]) == ("proc_infos", "", {"pid": 1})
         check_conversation(test.conversation(session))
         assert events[-1]["type"] == "done"
 

@@ -65,7 +65,8 @@ class Aftermath:
     @property
     def calls(self) -> list[dict[str, Any]]:
         """The calls that were let through."""
-        return [event for event in self.events if event["type"] == "tool_call"]
+        ran = {event["call_id"] for event in self.results if event["result"] not in REFUSALS}
+        return [event for event in self.events if event["type"] == "tool_call" and event["call_id"] in ran]
 
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as the model got it last."""
@@ -73,6 +74,11 @@ class Aftermath:
         return found
 
 
+REFUSALS = (
+    *("invalid_argument", "tool_not_found", "policy_denied", "change_not_enabled", "plan_mode_blocked"),
+    *("approval_required", "approval_denied", "approval_mismatch", "permission_denied"),
+)
+"""The results of calls that did not run."""
 Also = Callable[[Aftermath], None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
+from lightagentd.llm.dialects.fitting import wrapped_arguments
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
 from lightagentd.text.strict_json import BadJson, decoded, is_deeper
@@ -100,7 +102,7 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
     """
     action = toolbox.by_function(call.name)
     try:
-        args = decoded(call.arguments or "{}", depth=MAX_DEPTH)
+        args = _arguments(call)
     except BadJson as err:
         raise InvalidArgument(
             f"The arguments of {call.name} are not JSON: {err}.", suggestion="Write one JSON object."
@@ -121,3 +123,34 @@ def parse_call(call: ToolCall, toolbox: Toolbox) -> tuple[ActionInfo, dict[str, 
         if name not in args:
             raise InvalidArgument(f"{call.name} needs the argument {name!r}.", field=name)
     return action, args
+
+
+def _arguments(call: ToolCall) -> Any:
+    """Raises BadJson."""
+    args = decoded(call.arguments or "{}", depth=MAX_DEPTH)
+    try:
+        json.dumps(args, ensure_ascii=False).encode()
+    except UnicodeEncodeError as err:
+        raise BadJson("a character in it is half of a pair") from err
+    return args
+
+
+def unread(call: ToolCall, toolbox: Toolbox, readable: Callable[[str], str]) -> dict[str, Any]:
+    """What events say of a call that cannot be read: its arguments as the model wrote them, and what is known
+    of its action. Arguments that cannot be told apart are left out where one is for the tool alone.
+    """
+    action = toolbox.functions.get(call.name)
+    hidden = () if action is None else action.hidden
+    try:
+        args = _arguments(call)
+    except BadJson:
+        args = None
+    if isinstance(args, dict):
+        args = hide(args, hidden)
+    else:
+        written = readable(call.arguments).encode("utf-8", "replace").decode()
+        args = {} if hidden else wrapped_arguments(written)
+    if action is None:
+        return {"args": args}
+    effect = {} if action.effect is None else {"effect": action.effect.value}
+    return {"tool": action.tool, "action": action.name, **effect, "args": args}

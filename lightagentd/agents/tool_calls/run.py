@@ -20,7 +20,7 @@ from typing import Any
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
-from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, whole
+from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -148,12 +148,13 @@ class ToolRun:
             if self._origin.turn is None:  # the caller is gone, or soon will be; a turn's end sees to its own
                 self._abandon()
             raise
-        if not is_input(waits_for):
-            ready, decision = self._ready, self._what["decision"]
-            self._stream.emit(
-                turn_events.ToolCallStarted(call_id=ready.call_id, decision=decision, **ready.what)
-            )
+        self._tell_begin(self._ready.what)
         return await self._execute()
+
+    def _tell_begin(self, what: dict[str, Any]) -> None:
+        """Tell the watchers of the call; its result follows."""
+        call_id, decision = self._what["call_id"], self._what.get("decision", "")
+        self._stream.emit(turn_events.ToolCallStarted(call_id=call_id, decision=decision, **what))
 
     # Check, decide, ask
 
@@ -194,8 +195,10 @@ class ToolRun:
         action = self._toolbox.by_function(self._call.name)
         if (action.tool, action.name) != (TOOL, ACTION):
             raise Input.not_found(self._waits_for)
+        args = {"question": asked.question, "choices": asked.choices}
+        self._what["call_id"] = asked.call_id
         self._ready = Ready(
-            call=self._call, call_id=asked.call_id, action=action, args={}, effect=Effect.OBSERVE
+            call=self._call, call_id=asked.call_id, action=action, args=args, effect=Effect.OBSERVE
         )
 
     async def _check(self) -> None:
@@ -328,7 +331,8 @@ class ToolRun:
 
     async def _refuse(self, err: LightagentError) -> Outcome:
         """Store that a call does not run, and tell the model what to do next."""
-        dispatcher, origin, what = self._dispatcher, self._origin, self._what
+        dispatcher, origin = self._dispatcher, self._origin
+        what = unread(self._call, self._toolbox, dispatcher.readable) | self._what
         text = dispatcher.readable(error_text(err))
         name = dispatcher.history.redactor.text(self._call.name)[:100]
         text += self._remark(self._call, err.code, text, {})
@@ -338,10 +342,14 @@ class ToolRun:
         lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
+        tool, action = what.get("tool", name), what.get("action", "")
+        self._tell_begin(
+            {"tool": tool, "action": action, "effect": what.get("effect", ""), "args": what["args"]}
+        )
         told = turn_events.ToolResult(
             call_id=what["call_id"],
-            tool=what.get("tool", name),
-            action=what.get("action", ""),
+            tool=tool,
+            action=action,
             result=err.code,
             text=outcome.text,
             metadata={},

@@ -383,6 +383,10 @@ class OutcomeUnknown(ToolError, code="outcome_unknown"):
     """The call was started, and whether it took effect is not known; it is never run again by itself."""
 
 
+LOOK_FIRST = "Look at what the call changed before you ask for it again."
+"""The suggestion of OutcomeUnknown."""
+
+
 class StorageError(LightagentError, code="storage_failed", exit_status=74, http_status=507):
     """The history could not store or read something; the step that needed it fails."""
 

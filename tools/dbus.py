@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from lightagentd.errors import LightagentError, OutcomeUnknown, Unavailable
+from lightagentd.bus.errors import NoSuchName
+from lightagentd.errors import LightagentError, OutcomeUnknown, PermissionDenied, Unavailable
 from lightagentd.text.visible import visible
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Preview, Result, TimedOut, Tool, action
 from lightagentd.toolkit.dbus.introspection import parsed
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 DAEMON = "org.freedesktop.DBus"
 DAEMON_PATH = "/org/freedesktop/DBus"
 PROPERTIES = f"{DAEMON}.Properties"
+FILTERED = "org.freedesktop.DBus.Error.AccessDenied"
+"""All that the bus filter says (`worker.busproxy`); services say why."""
 LINES_LIMIT = 400
 CHILDREN_LIMIT = 200
 ASKED_AT_ONCE = 16
@@ -264,12 +267,21 @@ async def _running(bus: "Bus", service: str) -> AsyncIterator[str]:
     """The connection that owns the name now, so that no message starts a service; errors keep the name."""
     try:
         [owner] = await _ask_daemon(bus, "GetNameOwner", "s", [service])
-    except Unavailable as err:
+    except NoSuchName as err:
         [startable] = await _ask_daemon(bus, "ListActivatableNames")
         hint = "A method call would start it." if service in startable else "List the names on the bus."
-        raise Unavailable(f"Nobody owns the bus name {service} now.", suggestion=hint) from err
+        raise Unavailable(
+            f"Nobody owns the bus name {service} now, as far as observe can see.", suggestion=hint
+        ) from err
     try:
         yield owner
+    except PermissionDenied as err:
+        if err.message != FILTERED:
+            raise
+        raise PermissionDenied(
+            f"{service} is on the bus, but not visible to observe.",
+            suggestion="An administrator can add the name to bus_names in [worker] of lightagentd.toml.",
+        ) from err
     except LightagentError as err:
         err.message = err.message.replace(owner, service)
         raise

@@ -52,7 +52,7 @@ from lightagentd.bus.calls import (
 )
 from lightagentd.bus.decoding import STEP_VALUES, decode
 from lightagentd.bus.descriptors import send_with_descriptors
-from lightagentd.bus.errors import error_for
+from lightagentd.bus.errors import NoAnswer, error_for
 from lightagentd.bus.header import Header, read_header, skip
 from lightagentd.bus.messages import clean, encode, holds_nul, make_message, plain
 from lightagentd.bus.signals import Signal, Signals, match_rule
@@ -402,7 +402,7 @@ class Bus:
 
     def _lose(self, why: str) -> None:
         if self._lost is None:
-            self._lost = errors.Unavailable(f"The connection to the bus at {self._address} is gone: {why}.")
+            self._lost = NoAnswer(f"The connection to the bus at {self._address} is gone: {why}.")
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(self._lost)

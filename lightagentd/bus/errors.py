@@ -15,6 +15,10 @@ class NoSuchName(errors.Unavailable):
     """Nobody owns the bus name, and nothing can be started for it."""
 
 
+class NoAnswer(errors.Unavailable):
+    """The bus or the service went away after the message was sent: it may have done what it says."""
+
+
 class Masked(errors.Conflict):
     """The unit that would be started for the bus name is masked."""
 
@@ -29,8 +33,8 @@ _ERRORS: dict[str, type[LightagentError]] = {
     "org.freedesktop.DBus.Error.NameHasNoOwner": NoSuchName,
     "org.freedesktop.DBus.Error.Spawn.": errors.Unavailable,
     "org.freedesktop.DBus.Error.NoServer": errors.Unavailable,
-    "org.freedesktop.DBus.Error.Disconnected": errors.Unavailable,
-    "org.freedesktop.DBus.Error.NoReply": errors.Unavailable,
+    "org.freedesktop.DBus.Error.Disconnected": NoAnswer,
+    "org.freedesktop.DBus.Error.NoReply": NoAnswer,
     "org.freedesktop.DBus.Error.Timeout": errors.TimedOut,
     "org.freedesktop.DBus.Error.TimedOut": errors.TimedOut,
     "org.freedesktop.DBus.Error.UnknownMethod": errors.MethodNotFound,

@@ -13,7 +13,7 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -202,6 +202,11 @@ class Worker(Section):
     `none` enforces nothing: shell commands then count as change."""
     web_allow: list[str] = Field(default_factory=list)
     """Hosts, HOST:PORT or networks that the tool web may reach although their addresses are private."""
+    bus_names: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*(\.[A-Za-z_-][\w-]*)+$")]] = Field(
+        default_factory=list
+    )
+    """Further services on the system bus that `observe` may introspect and whose properties it may read, such
+    as `org.freedesktop.Accounts`. A read may start the service."""
     change_agents: list[str] = Field(default_factory=list)
     """Agents that get a worker for change, which runs as the daemon's own user, where systemd does not run
     the workers; where it does, `systemctl enable --now lightagent-change@AGENT.socket` says the same."""

@@ -28,7 +28,7 @@ from lightagentd.varlink.bounds import Account, Bounds, Ledger
 from lightagentd.varlink.connection import Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink.wire import encode_message, error_reply, reply_of
 
-__all__ = ["Peer", "VarlinkConnection", "VarlinkServer", "error_reply"]
+__all__ = ["Peer", "PeerLost", "VarlinkConnection", "VarlinkServer", "error_reply"]
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +167,10 @@ class VarlinkServer:
             conn.send(encode_message(error_reply(why).toreply().tojson()))
 
 
+class PeerLost(Unavailable):
+    """The peer hung up before its answer. It has no name on the wire: no peer says this of itself."""
+
+
 class VarlinkConnection:
     """The calling end, for the daemon's own use: one call at a time over one connection."""
 
@@ -185,7 +189,7 @@ class VarlinkConnection:
         return self._reader.at_eof() or self._writer.is_closing()
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One call with one reply. Raises the error of the reply, Unavailable when the peer is gone."""
+        """One call with one reply. Raises the error of the reply, PeerLost when the peer is gone."""
         async with contextlib.aclosing(
             self._exchange({"method": method, "parameters": parameters})
         ) as replies:
@@ -216,7 +220,7 @@ class VarlinkConnection:
                 if not reply.get("continues"):
                     return
         except (OSError, EOFError, ValueError, RecursionError, asyncio.LimitOverrunError) as err:
-            raise Unavailable(f"The peer broke off during {message['method']}: {err}") from err
+            raise PeerLost(f"The peer broke off during {message['method']}: {err}") from err
 
     def close(self) -> None:
         """Hang up; a stream that runs at the other end is cancelled by that."""

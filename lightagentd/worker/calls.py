@@ -16,7 +16,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lightagentd.errors import InvalidArgument, LightagentError, TimedOut, ToolError
+from lightagentd.bus.errors import NoAnswer
+from lightagentd.errors import (
+    LOOK_FIRST,
+    InvalidArgument,
+    LightagentError,
+    OutcomeUnknown,
+    TimedOut,
+    ToolError,
+)
 from lightagentd.tool import Action, Args, Effect, Result
 from lightagentd.worker.loader import LoadedTool
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, handle_of
@@ -134,7 +142,9 @@ async def run_action(action: Action, args: Args, context: CallContext) -> Result
             f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
             suggestion="Ask for less at once, or for a longer time.",
         ) from err
-    except LightagentError:
+    except LightagentError as err:
+        if isinstance(err, NoAnswer) and action.effect is Effect.CHANGE:
+            raise OutcomeUnknown(err.message, suggestion=LOOK_FIRST) from err
         raise
     except (Exception, SystemExit) as err:
         _log.exception("%s.%s failed in a way that nobody expected", action.tool, action.name)

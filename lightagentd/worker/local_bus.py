@@ -27,8 +27,12 @@ class BusProxy:
         self.path: Path | None = None
         self.problem = ""
 
-    async def start(self, switch_user: Sequence[str], bus: Path = busproxy.BUS_SOCKET) -> None:
-        """Start the proxy if there is a bus; `switch_user` is the command that becomes the worker's user."""
+    async def start(
+        self, switch_user: Sequence[str], readable: Sequence[str], bus: Path = busproxy.BUS_SOCKET
+    ) -> None:
+        """Start the proxy if there is a bus; `switch_user` is the command that becomes the worker's user,
+        `readable` as in `argv_for`.
+        """
         if not bus.exists():
             return
         if shutil.which("xdg-dbus-proxy") is None:
@@ -38,7 +42,7 @@ class BusProxy:
         ours, theirs = socket.socketpair()
         self._lifeline = ours.detach()
         with theirs:
-            argv = busproxy.argv_for(bus, path, f"--fd={theirs.fileno()}")
+            argv = busproxy.argv_for(bus, path, f"--fd={theirs.fileno()}", readable=readable)
             try:
                 self._process = await start([*switch_user, *argv], env={}, pass_fds=(theirs.fileno(),))
             except OSError as err:

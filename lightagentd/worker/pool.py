@@ -20,12 +20,19 @@ from dataclasses import replace
 from typing import Any
 
 from lightagentd.config import configuration
-from lightagentd.errors import LightagentError, OutcomeUnknown, TimedOut, Unavailable, WorkerUnavailable
+from lightagentd.errors import (
+    LOOK_FIRST,
+    LightagentError,
+    OutcomeUnknown,
+    TimedOut,
+    Unavailable,
+    WorkerUnavailable,
+)
 from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
 from lightagentd.policy.panic import Panic
 from lightagentd.tool import Effect, Place
-from lightagentd.varlink.server import VarlinkConnection
+from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
@@ -150,7 +157,7 @@ class Pool:
         async with self._worker(Whom("", Effect.OBSERVE)) as worker:
             try:
                 reply = await worker.connection.call("org.lightagent1.Worker.Describe")
-            except Unavailable as err:
+            except PeerLost as err:
                 await self._end(worker)
                 raise WorkerUnavailable(f"The worker broke off while it described its tools: {err}") from err
         found: list[dict[str, Any]] = reply["tools"]
@@ -193,9 +200,7 @@ class Pool:
                     preview=preview,
                     context=current_context().to_wire(),
                 )
-            except Unavailable as err:
-                if type(err) is not Unavailable:
-                    raise
+            except PeerLost as err:
                 await self._end(worker)
                 raise WorkerUnavailable(f"The worker broke off while it checked a call: {err}") from err
             except asyncio.CancelledError:
@@ -213,7 +218,7 @@ class Pool:
             try:
                 async for reply in worker.connection.stream("org.lightagent1.Worker.Follow"):
                     yield reply["event"]
-            except Unavailable as err:
+            except PeerLost as err:
                 raise WorkerUnavailable(f"The watcher of {agent} was lost: {err}") from err
             finally:
                 await self._end(worker)
@@ -252,13 +257,10 @@ class Pool:
                 raise TimedOut(
                     f"The worker did not end {call.tool}.{call.action} in time, and was killed."
                 ) from err
-            except Unavailable as err:
-                if type(err) is not Unavailable:  # the tool's own answer, such as SystemdUnavailable
-                    ended = True
-                    raise
+            except PeerLost as err:
                 raise OutcomeUnknown(
                     f"The worker was lost during {call.tool}.{call.action}: {err}",
-                    suggestion="Look at what the call changed before you ask for it again.",
+                    suggestion=LOOK_FIRST,
                 ) from err
             except LightagentError:
                 ended = True

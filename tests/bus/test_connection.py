@@ -27,6 +27,7 @@ from lightagentd.bus.connection import (
     connect,
     error_for,
 )
+from lightagentd.bus.errors import NoAnswer
 from lightagentd.bus.signals import match_rule
 from tests.conftest import REPOSITORY
 from tests.fake_systemd import private_bus
@@ -479,7 +480,7 @@ async def test_cancelled_call_leaves_nothing_behind(address: str) -> None:
         ("org.freedesktop.DBus.Error.AccessDenied", errors.PermissionDenied),
         ("org.freedesktop.DBus.Error.Spawn.ExecFailed", errors.Unavailable),
         ("org.freedesktop.systemd1.NoSuchUnit", errors.NotFound),
-        ("org.freedesktop.DBus.Error.NoReply", errors.Unavailable),
+        ("org.freedesktop.DBus.Error.NoReply", NoAnswer),
         ("org.lightagent1.Error.PolicyDenied", errors.PolicyDenied),
         ("org.example.Strange", errors.ToolError),
     ],

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from lightagentd import errors
 from lightagentd.bus.connection import Call as BusCall
 from lightagentd.bus.connection import Reply, Variant, connect
 from lightagentd.tool import Effect
+from lightagentd.worker import busproxy
+from lightagentd.worker.calls import run_action
+from lightagentd.worker.local_bus import BusProxy
+from tests.conftest import write
 from tests.fake_systemd import private_bus
 from tests.tools.conftest import AskPreview, Call, CallContext, Load
 
@@ -259,6 +264,36 @@ async def test_observing_does_not_start_a_service_that_is_not_running(address: s
             await call("dbus", action, **ITEM, **more)
 
 
+async def test_behind_the_filter_a_service_is_visible_with_its_owner_and_readable_when_it_is_listed(
+    address: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if shutil.which("xdg-dbus-proxy") is None:
+        pytest.skip("xdg-dbus-proxy is not installed")
+    policy = write(tmp_path / "system.d" / "shop.conf", f'<allow user="x" own="{SERVICE}"/><allow own="*"/>')
+    monkeypatch.setattr(busproxy, "BUS_POLICIES", (policy.parent,))
+    bus = Path(address.removeprefix("unix:path=").partition(",")[0])
+    found = []
+    for readable in ([], [SERVICE]):
+        proxy = BusProxy(tmp_path / "bus")
+        await proxy.start([], readable, bus)
+        try:
+            monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={proxy.path}")
+            with pytest.raises(errors.Unavailable, match="as far as observe can see"):
+                await call("dbus", "introspect", **ITEM)
+            async with shop(address) as service:
+                listed = await call("dbus", "list")
+                assert f"{SERVICE}  pid {os.getpid()}" in listed.output
+                try:
+                    await call("dbus", "introspect", **ITEM)
+                    found.append("")
+                except errors.PermissionDenied as err:
+                    found.append(err.message)
+                assert len(service.calls) == len(readable)
+        finally:
+            await proxy.close()
+    assert found == [f"{SERVICE} is on the bus, but not visible to observe.", ""]
+
+
 async def test_what_observes_talks_to_the_owner_since_that_starts_no_service(
     address: str, load: Load
 ) -> None:
@@ -368,6 +403,21 @@ async def test_errors_of_the_service_and_of_the_bus_keep_their_meaning(address: 
             await call("dbus", "call", **ITEM, interface=INTERFACE, member="Refuse")
     with pytest.raises(errors.Unavailable):
         await call("dbus", "call", **ITEM, interface=INTERFACE, member="Nothing")
+
+
+async def test_a_service_that_went_away_leaves_the_outcome_of_a_change_unknown(
+    address: str, load: Load, context: CallContext
+) -> None:
+    found = load("dbus").actions
+    async with shop(address) as service:
+        service.errors = dict.fromkeys(("Fail", "GetAll"), "org.freedesktop.DBus.Error.NoReply")
+        for name, more, error in (
+            ("call", {"member": "Fail"}, errors.OutcomeUnknown),
+            ("get_property", {}, errors.Unavailable),
+        ):
+            args = found[name].args_model.model_validate({**ITEM, "interface": INTERFACE, **more})
+            with pytest.raises(error):
+                await run_action(found[name], args, context)
 
 
 async def test_call_without_an_answer_in_time_has_an_unknown_outcome(

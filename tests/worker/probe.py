@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+from lightagentd.errors import Unavailable
 from lightagentd.tool import Args, Context, Effect, Result, SystemdUnavailable, Tool, ToolError, action
 
 
@@ -54,6 +55,11 @@ class Probe(Tool):
     async def no_systemd(self, ctx: Context, args: NoArgs) -> Result:
         """Say that systemd is not there."""
         raise SystemdUnavailable("systemd is not running here.")
+
+    @action()
+    async def no_bus(self, ctx: Context, args: NoArgs) -> Result:
+        """Say that something it needs is not there."""
+        raise Unavailable("No bus answers.")
 
     @action()
     async def exit(self, ctx: Context, args: NoArgs) -> Result:

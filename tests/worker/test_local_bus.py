@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from lightagentd.bus.connection import Variant, connect
-from lightagentd.errors import LightagentError
+from lightagentd.config import configuration
+from lightagentd.errors import ConfigError, LightagentError
+from lightagentd.worker import busproxy
 from lightagentd.worker.local_bus import BusProxy
+from tests.conftest import write
 from tests.fake_systemd import MANAGER, ROOT, SYSTEMD, FakeUnit, fake_systemd, private_bus
 
 
@@ -26,7 +29,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[BusProxy]:
         bus = Path(address.removeprefix("unix:path=").partition(",")[0])
         async with fake_systemd(address, FakeUnit(name="web.service")):
             found = BusProxy(tmp_path / "bus")
-            await found.start([], bus)
+            await found.start([], [], bus)
             try:
                 yield found
             finally:
@@ -91,7 +94,7 @@ async def test_other_services_are_not_there(proxy: BusProxy) -> None:
 
 async def test_without_a_bus_there_is_no_proxy_and_no_complaint(tmp_path: Path) -> None:
     proxy = BusProxy(tmp_path / "bus")
-    await proxy.start([], tmp_path / "no-bus")
+    await proxy.start([], [], tmp_path / "no-bus")
     assert proxy.path is None
     assert not proxy.problem
 
@@ -102,3 +105,14 @@ async def test_a_killed_daemon_leaves_no_proxy(proxy: BusProxy) -> None:
     os.close(proxy._lifeline)
     proxy._lifeline = -1
     assert await proxy._process.wait() is not None
+
+
+def test_the_proxy_of_a_unit_reads_bus_names_as_the_daemon_does(tmp_path: Path) -> None:
+    assert busproxy._readable(tmp_path) == []
+    write(tmp_path / "lightagentd.toml", '[worker]\nbus_names = ["org.example.One"]\n')
+    write(tmp_path / "lightagentd.toml.d" / "a.toml", '[worker]\nbus_names = ["org.example.Two", "-x"]\n')
+    assert busproxy._readable(tmp_path) == ["org.example.Two"]
+    with pytest.raises(ConfigError, match="bus_names"):
+        configuration.load(tmp_path)
+    write(tmp_path / "lightagentd.toml.d" / "b.toml", "# bus_names\nworker = 3\n")
+    assert busproxy._readable(tmp_path) == ["org.example.Two"]

@@ -20,6 +20,7 @@ from lightagentd.errors import (
     TimedOut,
     ToolError,
     ToolNotFound,
+    Unavailable,
 )
 from lightagentd.worker.calls import METADATA_LIMIT_CHARS, OUTPUT_LIMIT_CHARS
 from lightagentd.worker.pool import Pool
@@ -83,6 +84,7 @@ async def test_a_tool_keeps_its_instance_between_calls(probes: Pool) -> None:
     [
         ("fail", ToolError, "ValueError: nobody expected this"),
         ("refuse", ToolError, "The disk is full."),
+        ("no_bus", Unavailable, "No bus answers."),
         ("no_systemd", SystemdUnavailable, "systemd is not running here."),
         ("exit", ToolError, "SystemExit: 3"),
         ("cancel", ToolError, "cancelled itself"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightagentd.errors import OutcomeUnknown, ToolError
+from lightagentd.errors import LOOK_FIRST, OutcomeUnknown, ToolError
 from lightagentd.events.model import NewEvent
 from lightagentd.events.types.tool import EMITTED_TOPIC, INVOCATION, emitted
 from lightagentd.worker.lanes import Call
@@ -16,7 +16,7 @@ def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]
     if not isinstance(output, str) or not isinstance(metadata, dict):
         raise OutcomeUnknown(
             f"What the worker gave for {wanted.tool}.{wanted.action} is no result.",
-            suggestion="Look at what the call changed before you ask for it again.",
+            suggestion=LOOK_FIRST,
         )
     return output, metadata
 

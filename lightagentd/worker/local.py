@@ -101,7 +101,7 @@ class LocalWorkers:
         limits = [*found.limits, *places.limits(found), *([problem] if problem else [])]
         self.backend = found
         if found.name == "bwrap":
-            await self.bus.start(sandbox.switch_user_argv(), self._settings.bus_names)
+            await self.bus.start(sandbox.switch_user_argv(), readable=self._settings.bus_names)
             limits += [self.bus.problem] if self.bus.problem else []
             if self.bus.path is not None and not await sandbox.has_bus_door():
                 limits.append(busdoor.IMPOSSIBLE)

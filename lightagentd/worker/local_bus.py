@@ -28,7 +28,7 @@ class BusProxy:
         self.problem = ""
 
     async def start(
-        self, switch_user: Sequence[str], readable: Sequence[str], bus: Path = busproxy.BUS_SOCKET
+        self, switch_user: Sequence[str], bus: Path = busproxy.BUS_SOCKET, readable: Sequence[str] = ()
     ) -> None:
         """Start the proxy if there is a bus; `switch_user` is the command that becomes the worker's user,
         `readable` as in `argv_for`.

@@ -192,8 +192,8 @@ def program(
     (`_port_rules`). With `uid`, a program that drops privileges is told that it worked although nothing is
     done: ip(8) and ping(8) end when capset(2), or setuid(2) to their own user, fails. With `bus`, for
     `listen`, whoever listens answers for stream sockets of AF_UNIX, and for connecting to addresses that
-    are not as long as those of other families. Raises OSError where libseccomp is missing, or does not know
-    this machine or a call.
+    are not as long as those of AF_INET and AF_INET6. Raises OSError where libseccomp is missing, or does not
+    know this machine or a call.
     """
     library = _library()
     made = library.seccomp_init(_ALLOW)
@@ -310,9 +310,9 @@ def _socket_rules(families: Sequence[int], *, bus: bool) -> Iterator[_Rule]:
     if bus:
         for kind in range(_SOCK_TYPE_MASK + 1):
             yield "socket", _NOTIFY if kind == _SOCK_STREAM else unknown, (_is(0, AF_UNIX), _type(kind))
-        others = {_NETLINK_ADDRESS, *(_ADDRESSES[family] for family in known & _ADDRESSES.keys())}
-        yield "connect", _NOTIFY, (_Compared(2, _GT, max(others)),)
-        for length in set(range(max(others))) - others:
+        others = {_ADDRESSES[family] for family in known & _ADDRESSES.keys()}
+        yield "connect", _NOTIFY, (_Compared(2, _GT, max(others)),) if others else ()
+        for length in set(range(max(others, default=0))) - others:
             yield "connect", _NOTIFY, (_Compared(2, _EQ, length),)
         known -= {AF_UNIX}
     # A raw socket would see what others send and receive, if it had the capability. Those of AF_NETLINK are

@@ -232,6 +232,7 @@ async def test_endless_output_is_capped_and_counted(call: Call) -> None:
         ("curl: (6) Could not resolve host: example.org", "observe", ["'observe'", "'reach'"]),
         ("ping: Temporary failure in name resolution", "observe", ["'observe'", "'reach'"]),
         ("cat: /etc/shadow: Permission denied", "observe", ["'observe'", "'reach'", "'change'"]),
+        ("nc: Transport endpoint is already connected", "reach", ["'reach'; it", "'change'"]),
         ("mount: Operation not permitted", "observe", ["'observe'", "'reach'", "'change'"]),
         ("mount: /mnt: must be superuser to use mount.", "reach", ["'reach'; it", "'change'"]),
         ("sysctl: permission denied on key 'kernel.hostname'", "observe", ["'observe'", "'change'"]),

@@ -275,7 +275,7 @@ async def test_behind_the_filter_a_service_is_visible_with_its_owner_and_readabl
     found = []
     for readable in ([], [SERVICE]):
         proxy = BusProxy(tmp_path / "bus")
-        await proxy.start([], readable, bus)
+        await proxy.start([], bus, readable)
         try:
             monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={proxy.path}")
             with pytest.raises(errors.Unavailable, match="as far as observe can see"):

@@ -29,7 +29,7 @@ async def proxy(tmp_path: Path) -> AsyncIterator[BusProxy]:
         bus = Path(address.removeprefix("unix:path=").partition(",")[0])
         async with fake_systemd(address, FakeUnit(name="web.service")):
             found = BusProxy(tmp_path / "bus")
-            await found.start([], [], bus)
+            await found.start([], bus)
             try:
                 yield found
             finally:
@@ -94,7 +94,7 @@ async def test_other_services_are_not_there(proxy: BusProxy) -> None:
 
 async def test_without_a_bus_there_is_no_proxy_and_no_complaint(tmp_path: Path) -> None:
     proxy = BusProxy(tmp_path / "bus")
-    await proxy.start([], [], tmp_path / "no-bus")
+    await proxy.start([], tmp_path / "no-bus")
     assert proxy.path is None
     assert not proxy.problem
 

@@ -231,8 +231,8 @@ def _rule(entry: str) -> Rule:
         port = target.port if re.search(r"[^:]:[0-9]+$", entry) else 0
     except (InvalidArgument, ValueError) as err:
         raise ConfigError(
-            f"{ALLOW_VARIABLE} has the entry {entry!r}, which is no host, host:port or network.",
-            suggestion="Write entries such as intranet.example:8443 or 10.1.0.0/16, with commas.",
+            f"web_allow has the entry {entry!r}, which is no host, host:port or network.",
+            suggestion="Write entries such as intranet.example:8443 or 10.1.0.0/16.",
         ) from err
     if target.address is not None:
         return Rule(network=ipaddress.ip_network(target.host), port=port)
@@ -293,8 +293,8 @@ class Guard:
         return PermissionDenied(
             f"{target.scheme}://{target.authority} may not be asked: {why}.",
             field="url",
-            suggestion="Ask a public host. An administrator can let this one in by the configuration"
-            f" ({ALLOW_VARIABLE}).",
+            suggestion="Ask a public host. An administrator can add this one to web_allow in [worker] of"
+            " lightagentd.toml.",
         )
 
 

@@ -51,7 +51,7 @@ from tests.tools.web_server import Nameserver
 async def test_addresses_that_are_not_public_are_refused(url: str, why: str) -> None:
     with pytest.raises(errors.PermissionDenied, match=why) as caught:
         await Guard().addresses(parse_url(url))
-    assert "LIGHTAGENT_WEB_ALLOW" in caught.value.suggestion
+    assert "web_allow in [worker]" in caught.value.suggestion
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -177,6 +177,13 @@ class SkillCatalog:
 
     skills: dict[str, Skill] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+
+    def only(self, names: Collection[str]) -> SkillCatalog:
+        """Those with these names."""
+        kept = [
+            {one: found[one] for one in sorted(found) if one in names} for found in (self.skills, self.broken)
+        ]
+        return SkillCatalog(skills=kept[0], broken=kept[1])
 
 
 def load_skills(folders: Sequence[Path]) -> SkillCatalog:

@@ -47,6 +47,8 @@ class Skill(Tool):
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the skills with their descriptions and the arguments of their scripts."""
         catalog = load_skills(_folders())
+        if (allowed := ctx.expected.get("skills")) is not None:
+            catalog = catalog.only(allowed)
         lines = [_line(skill) for skill in catalog.skills.values()]
         lines += [f"{name}: cannot be used: {reason}" for name, reason in catalog.broken.items()]
         return Result(

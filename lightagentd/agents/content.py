@@ -73,15 +73,20 @@ class Content:
         cached = self._allowed_skills.get(allowed)
         if cached is not None and cached[0] is self.skills:
             return cached[1]
-        kept = SkillCatalog(
-            skills={name: self.skills.skills[name] for name in allowed & self.skills.skills.keys()}
-        )
+        kept = self.skills.only(allowed)
         self._allowed_skills[allowed] = (self.skills, kept)
         return kept
+
+    def problems_of(self, definition: AgentDefinition) -> list[str]:
+        """What an agent's definition names and cannot use, as sentences."""
+        tools = {tool.name: {one.name for one in tool.actions} for tool in self.toolbox.tools.values()}
+        return definition.problems(tools, {*self.skills.skills, *self.skills.broken})
 
     def problems(self) -> list[str]:
         """The files that cannot be used, as sentences."""
         found = [f"The agent {name} is disabled: {why}" for name, why in self.definitions.broken.items()]
+        for definition in self.definitions.agents.values():
+            found += self.problems_of(definition)
         found += [f"The skill {name} is disabled: {why}" for name, why in self.skills.broken.items()]
         found += [
             f"The tool {tool.name} is disabled: {tool.path}: {tool.problem}"

@@ -17,7 +17,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,8 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
+BUILT_IN = ("human", "memory", "plan", "tools")
+"""The tools that no file has (`agents.builtin`)."""
 
 
 class AgentLimits(BaseModel):
@@ -128,6 +130,27 @@ class AgentDefinition:
         if (tool, action) == SEARCH and allowed:
             return True
         return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
+
+    def problems(self, tools: Mapping[str, Collection[str]], skills: Collection[str]) -> list[str]:
+        """What it names and cannot use, as sentences. `tools` are those that exist with their actions, with
+        none where these are not known; empty if no tool is known.
+        """
+        listed = [name.partition(".") for name in (self.front.tools or ()) if tools]
+        missing = [
+            f"{tool}{dot}{action}"
+            for tool, dot, action in listed
+            if tool not in tools or (dot and tools[tool] and action not in tools[tool])
+        ]
+        told = f"names tools that do not exist: {', '.join(missing)}"
+        found = [f"The agent {self.name} {told}."] if missing else []
+        own = self.front.skills or ()
+        if missing := [name for name in own if name not in skills]:
+            found.append(f"The agent {self.name} names skills that do not exist: {', '.join(missing)}.")
+        if own and not (self.offers("skill", "load") or self.offers("skill", "run")):
+            found.append(
+                f"The agent {self.name} has skills, but not the tool skill that reads and runs them."
+            )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

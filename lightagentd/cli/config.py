@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def command() -> None:
 @_FOLDER
 @click.pass_obj
 def check(settings: Settings, folder: str | None) -> None:
-    """Check the configuration files, and those of prompts on a calendar (prompts/*.toml).
+    """Check the configuration files, agents' definitions, and prompts on a calendar (prompts/*.toml).
 
     The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them. What the
     daemon starts with all the same, and says in its status, is shown and is no failure.
@@ -51,9 +52,10 @@ def check(settings: Settings, folder: str | None) -> None:
     for path in prompts:
         check_prompt(path)
     models = [(model, f"{why} {why.suggestion}") for model, why in unserved(found.config.models).items()]
+    agents = _problems_of_agents(place)
     read = [str(path) for path in [*files(place), *prompts]]
     if settings.json:
-        problems = [*found.problems, *(problem for _, problem in models)]
+        problems = [*found.problems, *(problem for _, problem in models), *agents]
         print_json({"ok": True, "folder": str(place), "files": read, "problems": problems})
     else:
         fields(
@@ -62,6 +64,7 @@ def check(settings: Settings, folder: str | None) -> None:
                 ("files", read or "none: the defaults apply"),
                 *(("environment", problem) for problem in found.problems),
                 *((model, problem) for model, problem in models),
+                *(("agents", problem) for problem in agents),
                 ("result", "ok"),
             ]
         )
@@ -101,6 +104,24 @@ def _load(folder: str | None) -> tuple[Path, InForce]:
     else:
         environment = own_environment()
     return place, in_force(*load(place), environment)
+
+
+def _problems_of_agents(place: Path) -> list[str]:
+    """What is wrong with the definitions, as far as files tell: only workers know a tool's actions."""
+    from lightagentd.agents.definition import BUILT_IN, load_definitions
+    from lightagentd.host.paths import content_folders, default_paths
+    from lightagentd.skills import load_skills
+
+    paths = replace(default_paths(), config=place)
+    tools = [file.stem for folder in content_folders("tools", paths) for file in folder.glob("*.py")]
+    catalog = load_skills(content_folders("skills", paths))
+    found = load_definitions(content_folders("agent", paths))
+    problems = [f"The agent {name} is disabled: {why}" for name, why in found.broken.items()]
+    for definition in found.agents.values():
+        problems += definition.problems(
+            dict.fromkeys((*tools, *BUILT_IN), ()), {*catalog.skills, *catalog.broken}
+        )
+    return problems
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -53,6 +53,27 @@ limits: {max_steps: 5, turn_timeout_s: 60, max_queue: 2}
     assert not found.offers("bash", "other")
 
 
+@pytest.mark.parametrize(
+    ("front", "told"),
+    [
+        ("", []),
+        ("tools: []\nskills: []", []),
+        ("tools: [skill.load]\nskills: [disk-check]", []),
+        (
+            "tools: [file.read, file.rede, nosuch.x, off.any]",
+            ["tools that do not exist: file.rede, nosuch.x."],
+        ),
+        ("skills: [disk-check, x]", ["skills that do not exist: x."]),
+        ("tools: [skill.list]\nskills: [disk-check]", ["skills, but not the tool skill"]),
+    ],
+)
+def test_what_an_agent_names_and_cannot_use_is_told(tmp_path: Path, front: str, told: list[str]) -> None:
+    tools = {"file": ["read"], "off": [], "skill": ["list", "load"]}
+    found = load_definition(define(tmp_path, front)).problems(tools, ["disk-check"])
+    assert len(found) == len(told)
+    assert all(part in sentence for part, sentence in zip(told, found, strict=True))
+
+
 def test_everything_has_a_default(tmp_path: Path) -> None:
     front = load_definition(define(tmp_path, "")).front
     assert front.role == "default"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Lactl, environment, on_terminal
+from tests.conftest import write
 from tests.scripted_daemon import Connection, ScriptedDaemon, agent, event, message, session, skill, tool
 
 SESSION = "ses_0123456789abcdef"
@@ -255,6 +256,20 @@ class TestConfig:
         assert done.status == 78
         assert "lightagentd.toml:2" in done.err
         assert "max_steps" in done.err
+
+    def test_check_names_what_agents_name_and_do_not_have(self, lactl: Lactl, tmp_path: Path) -> None:
+        front = "tools: [bash, bash.exec, human, memory, plan, nosuch]\nskills: [disk-check, nosuch-either]"
+        write(tmp_path / "agent" / "one" / "AGENT.md", f"---\n{front}\n---\n")
+        write(tmp_path / "agent" / "two" / "AGENT.md", "---\nnonsense: 1\n---\n")
+        done = lactl("config", "check", "--folder", str(tmp_path))
+        assert done.status == 0
+        assert [line for line in done.out.splitlines() if line.startswith("agents\t")] == [
+            f"agents\tThe agent two is disabled: {tmp_path}/agent/two/AGENT.md, line 2: the key nonsense is"
+            " not known.",
+            "agents\tThe agent one names tools that do not exist: nosuch.",
+            "agents\tThe agent one names skills that do not exist: nosuch-either.",
+            "agents\tThe agent one has skills, but not the tool skill that reads and runs them.",
+        ]
 
     def test_show_says_where_each_value_came_from(self, lactl: Lactl, tmp_path: Path) -> None:
         (tmp_path / "lightagentd.toml").write_text("[limits]\nmax_steps = 7\n")

@@ -445,7 +445,16 @@ class ToolRun:
             timeout_s=action.timeout_of(ready.args, self._dispatcher.limits.call_timeout_s),
             owner=origin.worker_owner,
             place=action.place,
-            expected=self._granted.expected if self._granted is not None else {},
+            expected=(self._granted.expected if self._granted is not None else {}) | self._skills(),
+        )
+
+    def _skills(self) -> dict[str, Any]:
+        """For the list of skills: those that the agent may use, if not all."""
+        skills, action = self._origin.agent.front.skills, self._ready.action
+        return (
+            {"skills": skills}
+            if (action.tool, action.name) == ("skill", "list") and skills is not None
+            else {}
         )
 
     def _taken(self) -> Stored:

@@ -139,6 +139,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         else:
             front, running = definition.front, self._registry.agents.get(name)
             problem, state = (running.problem, running.state) if running else ("", "stopped")
+            problem = problem or " ".join(self._content.problems_of(definition))
         return shown(
             api.Agent,
             front,

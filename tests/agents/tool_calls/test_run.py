@@ -14,7 +14,7 @@ from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall
-from tests.agents.scripted import check_conversation, scripted
+from tests.agents.scripted import ME, check_conversation, scripted
 from tests.conftest import write
 from tests.scripted_model import call, calls, say
 from tests.worker import running
@@ -201,14 +201,21 @@ async def test_a_change_needs_a_worker_for_it(paths: Paths) -> None:
 
 
 async def test_skills_that_are_not_on_the_agents_list_are_refused(paths: Paths) -> None:
-    found = await results(
-        paths,
+    wanted = [
         ("skill_run", {"name": "disk-check"}, "a"),
         ("skill_load", {"name": "disk-check"}, "b"),
         ("skill_load", {"name": "memory-check"}, "c"),
-        front="skills: [memory-check]",
-    )
-    assert [event["result"] for event in found] == ["policy_denied", "policy_denied", "ok"]
+        ("skill_list", {}, "d"),
+    ]
+    async with scripted(paths, [calls(*wanted), say("ok")], front="skills: [memory-check, nosuch]") as test:
+        session = await test.session()
+        found = [event for event in await test.prompt(session) if event["type"] == "tool_result"]
+        assert [event["result"] for event in found] == ["policy_denied", "policy_denied", "ok", "ok"]
+        listed = test.conversation(session)[-2].content
+        assert [line.partition(":")[0] for line in listed.splitlines() if ": " in line] == ["memory-check"]
+        problem = f"The agent {test.agent.name} names skills that do not exist: nosuch."
+        assert problem in test.daemon.problems()
+        assert (await test.daemon.service.agents.get(ME, name=test.agent.name)).problem == problem
 
 
 async def test_without_a_sandbox_commands_count_as_change_and_trusted_skills_run(paths: Paths) -> None:

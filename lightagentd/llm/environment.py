@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
@@ -93,12 +93,26 @@ def own_environment() -> Environment:
     """The environment of this process; for a user's own daemon with `.env` of the working folder. The
     system's daemon and root read no file from the working folder.
     """
-    if os.geteuid() == 0 or os.environ.get("STATE_DIRECTORY"):
-        return read_environment(os.environ)
     try:
-        return read_environment(os.environ, Path(".env").absolute())
+        path = Path(".env").absolute()
     except OSError:  # the working folder is gone
         return read_environment(os.environ)
+    if os.geteuid() == 0 or os.environ.get("STATE_DIRECTORY"):
+        found = read_environment(os.environ)
+        return replace(found, problems=(*found.problems, *_not_taken(path)))
+    return read_environment(os.environ, path)
+
+
+def _not_taken(path: Path) -> list[str]:
+    """That this file is not read, as a sentence, if it seems to be meant for the daemon."""
+    try:
+        if not read_file(path):
+            return []
+    except FileNotFoundError:
+        return []
+    except ConfigError:
+        pass  # perhaps it is
+    return [f"{path} is not read: for root and the system's daemon, set the variables in their environment."]
 
 
 def read_file(path: Path) -> dict[str, str]:

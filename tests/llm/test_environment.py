@@ -142,7 +142,12 @@ def test_the_daemon_of_the_system_reads_no_file_that_lies_somewhere(
     if system:
         monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/lightagentd")
     own = not system and os.geteuid() != 0
-    assert own_environment().get("OPENAI_API_KEY") == (KEY if own else "")
+    found = own_environment()
+    assert found.get("OPENAI_API_KEY") == (KEY if own else "")
+    told = f"{tmp_path}/.env is not read: for root and the system's daemon, set the variables in their"
+    assert found.problems == (() if own else (f"{told} environment.",))
+    write(tmp_path / ".env", "COLOUR=red\n").chmod(0o600)
+    assert own_environment().problems == ()
 
 
 def test_a_working_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

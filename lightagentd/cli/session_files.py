@@ -36,13 +36,13 @@ _EXPORT_TIMEOUT_S = 120.0
     type=click.Choice(["markdown", "jsonl"]),
     default="markdown",
     show_default=True,
-    help="To read, or to import again.",
+    help="Markdown has the same JSON lines at its end.",
 )
 @click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write a file instead of printing.")
 @click.option("--force", is_flag=True, help="Replace FILE when there is one.")
 @click.pass_obj
 def export_session(settings: Settings, session: str, kind: str, output: str | None, force: bool) -> None:
-    """Print SESSION as Markdown, or as JSONL to import again.
+    """Print SESSION as Markdown or as JSON lines; both can be imported again.
 
     A FILE can be read by you alone (mode 0600).
     """
@@ -85,9 +85,9 @@ def _write(path: Path, data: bytes, *, force: bool) -> None:
 def import_session(settings: Settings, file: str, agent: str, title: str | None) -> None:
     """Begin a session with an exported conversation.
 
-    'lactl sessions export --format jsonl' made FILE, which may be - for standard input. What is imported is
-    text from outside: the session asks before it changes anything or goes to a new host. It is your current
-    one then, and its id is printed.
+    'lactl sessions export' made FILE, which may be - for standard input. What is imported is text from
+    outside: the session asks before it changes anything or goes to a new host. It is your current one then,
+    and its id is printed.
     """
     text = _read(file)
     found: dict[str, Any] = settings.call(

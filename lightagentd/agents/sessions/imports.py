@@ -1,7 +1,8 @@
 """Reads an export to import as a session, whole or with ImportInvalid, which names the line and the cause.
 
-There are two forms. The first is the JSON lines that `transcript` writes. Every key must be known, and the
-first line must give the number of messages, so that a truncated file is noticed. The second is Markdown of
+There are two forms. The first is the JSON lines that `transcript` writes, alone or as the block at the end of
+Markdown. Every key must be known, and the first line must give the number of messages, so that a truncated
+file is noticed. The second is Markdown of
 other programs with one fenced block of JSON. The block is a list of messages in the shape of chat
 completions, or an object with such a list as `history` or `messages` and perhaps a `session_id`. In this form
 system messages and unknown keys are ignored.
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.agents.sessions.transcript import FORMAT, RECORD_FACTS, VERSION
+from lightagentd.agents.sessions.transcript import BLOCK, FORMAT, RECORD_FACTS, VERSION
 from lightagentd.errors import ImportInvalid
 from lightagentd.llm.protocol import Message, ToolCall
 from lightagentd.text.strict_json import MAX_VALUES, BadJson, counting
@@ -55,6 +56,8 @@ class Imported:
 
 def read(text: str, *, max_bytes: int) -> Imported:
     """Read an export. Raises ImportInvalid. A large one takes a while, so run it in a thread."""
+    before, own = _own_block(text)
+    text = own or text
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as err:
@@ -68,14 +71,24 @@ def read(text: str, *, max_bytes: int) -> Imported:
     if "\0" in text:
         raise _invalid(_line_at(text, text.index("\0")), "there is a NUL byte in it")
     text = text.removeprefix("\ufeff")
-    return _json_lines(text) if text.lstrip().startswith("{") else _markdown(text)
+    return _json_lines(text, before) if own or text.lstrip().startswith("{") else _markdown(text)
 
 
 # JSON lines
 
 
-def _json_lines(text: str) -> Imported:
-    lines = ((number, line) for number, line in _lines(text) if line.strip())
+def _own_block(text: str) -> tuple[int, str]:
+    """The JSON lines with which our own Markdown ends, empty where it does not, and how many lines stand
+    before them.
+    """
+    begin, end = BLOCK
+    body, newline, last = text.rstrip().rpartition("\n")
+    head, found, block = f"{body}{newline}".rpartition(f"\n{begin}\n")
+    return (head.count("\n") + 2, block) if found and last == end and block.startswith("{") else (0, "")
+
+
+def _json_lines(text: str, before: int) -> Imported:
+    lines = ((before + number, line) for number, line in _lines(text) if line.strip())
     number, first = next(lines)
     facts = _object(number, first)
     _check_facts(number, facts)

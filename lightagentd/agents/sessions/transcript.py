@@ -1,4 +1,4 @@
-"""Exports a session as text: Markdown to read, JSON lines to import again.
+"""Exports a session as text: Markdown to read, with the same as JSON lines at its end, or these alone.
 
 The first of the JSON lines names the format and has the facts of the session, and each line after it is one
 message of the conversation, in the words of `llm.protocol`:
@@ -7,7 +7,9 @@ message of the conversation, in the words of `llm.protocol`:
     {"seq":4,"time_us":1763768400000000,"role":"user","content":"check disk"}
     {"seq":9,"time_us":1763768401000000,"role":"assistant","content":"/ is half full."}
 
-`imports` reads them. Nothing here touches the history or the event loop, so it may run in a thread.
+`imports` reads both forms; of Markdown it takes the block with which the text ends. What was said cannot
+stand in for that block: inside it, no line of what was said begins a line. Nothing here touches the history
+or the event loop, so it may run in a thread.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ RECORD_FACTS = (
     *("tainted", "tainted_by", "forked_from"),
 )
 """The fields of the session's record that the first of the JSON lines has."""
+BLOCK = ("```lightagent-session", "```")
+"""The lines before and after the JSON lines in Markdown; each of these begins with a brace."""
 MARKDOWN, JSON_LINES = "markdown", "jsonl"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROLES = {"user": "User", "assistant": "Agent", "tool": "Result"}
@@ -78,6 +82,8 @@ def to_markdown(record: SessionRecord, messages: Sequence[Event]) -> str:
     parts = ["\n".join(["---", *front, "---"]), f"# {record.title or record.id}"]
     for event in messages:
         parts += _message(Message.from_dict(event.data or {}), said_us(event))
+    begin, end = BLOCK
+    parts += ["For lactl sessions import:", f"{begin}\n{to_json_lines(record, messages)}{end}"]
     return "\n\n".join(parts) + "\n"
 
 

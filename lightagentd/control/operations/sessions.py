@@ -170,7 +170,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
 
     @method("Export", returns="export")
     async def export(self, caller: Caller, session: str, format_: str = "") -> api.Transcript:
-        """A session as text: format is markdown, which is the default, or jsonl, which Import takes back."""
+        """A session as text: format is markdown, which is the default, or jsonl; Import takes both."""
         kind = format_ or transcript.MARKDOWN
         write = transcript.WRITERS.get(kind)
         if write is None:

@@ -62,13 +62,19 @@ class Wanted:
     agent: str
     text: str
     tags: Sequence[str] = ()
-    confidence: float = 1.0
-    expires_us: int = 0
+    confidence: float | None = 1.0
+    """None for that of the entry with the same text, or else `SURE_ENOUGH`."""
+    expires_us: int | None = 0
+    """0 for never, None for the time of the entry with the same text, if there is one."""
     by_agent: bool = False
     """Whether an agent wants it kept; else its owner does."""
     candidate: bool = False
     session: str = ""
     trace_id: str = ""
+
+
+SURE_ENOUGH = 0.8
+"""The confidence of what an agent keeps without saying how sure it is."""
 
 
 class Memories:
@@ -227,7 +233,9 @@ class Memories:
             )
         if wanted.expires_us and not _now_us() < wanted.expires_us < 1 << 62:
             raise InvalidArgument("The time of expiry is over already, or no time.", field="expires_us")
-        return replace(wanted, text=text, tags=tags, confidence=checked_confidence(wanted.confidence))
+        if wanted.confidence is not None:
+            wanted = replace(wanted, confidence=checked_confidence(wanted.confidence))
+        return replace(wanted, text=text, tags=tags)
 
     def _check_rejected(self, wanted: Wanted, have: Sequence[Entry]) -> None:
         mark = fingerprint(wanted.text)
@@ -254,8 +262,11 @@ class Memories:
         """The same text again: a person's word counts more than an agent's, and a candidate for nothing."""
         if wanted.candidate or (wanted.by_agent and same.source == "person"):
             return same
-        now = _new(wanted)
-        entry = replace(now, id=same.id, created_us=same.created_us)
+        if wanted.confidence is None:
+            wanted = replace(wanted, confidence=same.confidence)
+        if wanted.expires_us is None:
+            wanted = replace(wanted, expires_us=same.expires_us)
+        entry = replace(_new(wanted), id=same.id, created_us=same.created_us)
         if wanted.by_agent:  # what it is tagged with already it stays tagged with
             with contextlib.suppress(InvalidArgument):
                 entry = replace(entry, tags=checked_tags((*same.tags, *wanted.tags)))
@@ -327,8 +338,8 @@ def _new(wanted: Wanted) -> Entry:
         trace_id=wanted.trace_id,
         created_us=now_us,
         updated_us=now_us,
-        expires_us=wanted.expires_us,
-        confidence=wanted.confidence,
+        expires_us=wanted.expires_us or 0,
+        confidence=SURE_ENOUGH if wanted.confidence is None else wanted.confidence,
     )
 
 

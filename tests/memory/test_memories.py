@@ -16,7 +16,7 @@ from lightagentd.errors import (
     PolicyDenied,
 )
 from lightagentd.events.types.memory import MemoryRemembered
-from lightagentd.memory.memories import Memories
+from lightagentd.memory.memories import SURE_ENOUGH, Memories
 from tests.memory.stored import by_agent, by_person, entry, events, kinds, memories
 
 HOUR_US = 3_600_000_000
@@ -88,6 +88,14 @@ async def test_the_same_text_is_the_same_entry_and_a_person_counts_more(tmp_path
         again = await found.remember(by_agent("the  DISK is old", confidence=0.9, tags=("b",)))
         assert (again.id, again.confidence, again.tags) == (first.id, 0.9, ("a", "b"))
         assert again.created_us == first.created_us
+        soon = await found.remember(by_agent("the disk is old", expires_us=1 << 61))
+        same = await found.remember(by_agent("the disk is old", confidence=None, expires_us=None))
+        assert (same.confidence, same.expires_us) == (soon.confidence, 1 << 61) == (1.0, 1 << 61)
+        again = await found.remember(by_agent("the disk is old", confidence=0.9, tags=()))
+        assert (again.confidence, again.expires_us) == (0.9, 0)
+        new = await found.remember(by_agent("the fan is new", confidence=None, expires_us=None))
+        assert (new.confidence, new.expires_us) == (SURE_ENOUGH, 0)
+        await found.forget(1, new.id)
         unchanged = await found.remember(by_agent("The disk is old", candidate=True, confidence=1.0))
         assert unchanged == again, "a tainted session changes nothing of what is kept"
         other = await found.remember(by_agent("The disk is old", agent="other"))

@@ -18,7 +18,7 @@ from lightagentd.agents.builtin.running import BuiltinContext, builtin_action
 from lightagentd.errors import PolicyDenied
 from lightagentd.events.model import current_context
 from lightagentd.memory.entries import MAX_CHARS, MAX_TAGS, Entry
-from lightagentd.memory.memories import Memories, Wanted
+from lightagentd.memory.memories import SURE_ENOUGH, Memories, Wanted
 from lightagentd.policy.decide import PERSON
 from lightagentd.tool import Args, Result, Tool
 
@@ -38,9 +38,14 @@ class RememberArgs(Args):
     tags: list[str] = Field(
         default=[], max_length=MAX_TAGS, description="Words to find it by: a to z, 0 to 9 and -."
     )
-    confidence: float = Field(default=0.8, ge=0, le=1, description="How sure you are, from 0 to 1.")
+    confidence: float | None = Field(
+        default=None, ge=0, le=1, description=f"How sure you are, from 0 to 1; {SURE_ENOUGH} if left out."
+    )
     expires_in_days: int | None = Field(
-        default=None, ge=1, le=_MAX_DAYS, description="For what will not be true for long."
+        default=None,
+        ge=1,
+        le=_MAX_DAYS,
+        description="For what will not be true for long. Said again without it, a fact keeps its time.",
     )
     for_all_agents: bool = Field(
         default=False, description="For all of your user's agents; they are asked to promote it first."
@@ -83,7 +88,7 @@ class Memory(Tool):
                 text=args.text,
                 tags=args.tags,
                 confidence=args.confidence,
-                expires_us=expires_us if args.expires_in_days else 0,
+                expires_us=expires_us if args.expires_in_days else None,
                 by_agent=by_agent,
                 candidate=bool(why),
                 session=ctx.origin.session_id,

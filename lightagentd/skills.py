@@ -180,10 +180,10 @@ class SkillCatalog:
 
     def only(self, names: Collection[str]) -> SkillCatalog:
         """Those with these names."""
-        kept = [
-            {one: found[one] for one in sorted(found) if one in names} for found in (self.skills, self.broken)
-        ]
-        return SkillCatalog(skills=kept[0], broken=kept[1])
+        return SkillCatalog(
+            skills={name: skill for name, skill in self.skills.items() if name in names},
+            broken={name: why for name, why in self.broken.items() if name in names},
+        )
 
 
 def load_skills(folders: Sequence[Path]) -> SkillCatalog:

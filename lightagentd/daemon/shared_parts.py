@@ -38,7 +38,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     )
     key_file = paths.state / "approvals.key"
     asked = AllQuestions(history, limits, key_file=key_file)
-    plans, offers = Plans(history), Offers(history)
+    plans, offers = Plans(history), Offers(history, policy)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
     search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.errors import ConfigError
 from lightagentd.policy.call import PolicyCall
 from lightagentd.policy.rules import Example, LoadedRule, Rule, load_rule
+from lightagentd.tool import Effect
 
 POLICY_FOLDER = "policy.d"
 """The folder below that of the configuration."""
@@ -63,6 +64,10 @@ class RuleSet:
         """The rules that match a call."""
         until_s = time.thread_time() + MATCHING_CPU_S
         return [rule for rule in self.rules if rule.matches(call, until_s)]
+
+    def always_deny(self, agent: str, tool: str, action: str, effects: Collection[Effect]) -> bool:
+        """Whether no call of this action with one of these effects can run."""
+        return any(rule.always_denies(agent, tool, action, effects) for rule in self.rules)
 
 
 def rule_files(folder: Path) -> list[Path]:

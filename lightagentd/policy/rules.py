@@ -31,7 +31,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -224,6 +224,18 @@ class LoadedRule:
             and (rule.effect is None or call.effect in rule.effect)
             and (rule.caller is None or self._is_caller(rule.caller, call.caller))
             and all(self._holds(condition, call.args, until_s) for condition in self.arguments)
+        )
+
+    def always_denies(self, agent: str, tool: str, action: str, effects: Collection[Effect]) -> bool:
+        """Whether it denies each call of this action with one of these effects, whoever asks for what."""
+        rule = self.rule
+        return (
+            rule.decision is Decision.DENY
+            and not (rule.args or rule.caller or rule.trigger)
+            and _any_glob(rule.agent, agent)
+            and _any_glob(rule.tool, tool)
+            and _any_glob(rule.action, action)
+            and (rule.effect is None or {*effects} <= {*rule.effect})
         )
 
     def _holds(self, condition: ArgumentCondition, args: dict[str, Any], until_s: float) -> bool:

@@ -12,6 +12,7 @@ from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.tool_calls.described import ActionInfo, ToolInfo
 from lightagentd.errors import ToolNotFound
 from lightagentd.llm.protocol import Function
+from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.tool import Effect, Place
 
 if TYPE_CHECKING:
@@ -64,11 +65,17 @@ class Toolbox:
         return [hit.function for hit in self.index.rank(name[:100], limit=3)]
 
     def offered(
-        self, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"] = ""
+        self,
+        agent: AgentDefinition,
+        *,
+        change: bool,
+        rules: RuleSet,
+        plan: Literal["", "observe", "none"] = "",
     ) -> list[Function]:
         """The functions that an agent's model may see.
 
-        `change`: whether the agent has a worker for change; `plan`: the limit while a plan is drafted.
+        `change`: whether the agent has a worker for change; `plan`: the limit while a plan is drafted. What
+        the rules deny whatever its arguments is not among them.
         """
         if plan == "none":
             return []
@@ -78,7 +85,11 @@ class Toolbox:
         return [
             action.offer
             for action in self.functions.values()
-            if agent.offers(action.tool, action.name) and (action.effect is None or action.effect in effects)
+            if agent.offers(action.tool, action.name)
+            and (action.effect is None or action.effect in effects)
+            and not rules.always_deny(
+                agent.name, action.tool, action.name, {action.effect} if action.effect else effects
+            )
         ]
 
 

@@ -25,6 +25,8 @@ from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.errors import NotFound
 from lightagentd.events.history import History
 from lightagentd.llm.protocol import Function, Message, ModelClient
+from lightagentd.policy.decide import Policy
+from lightagentd.policy.rulefiles import RuleSet
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
@@ -183,24 +185,27 @@ def named_in(message: Message) -> list[str]:
     return [call.name for call in message.tool_calls]
 
 
+_Known = tuple[Toolbox, AgentDefinition, RuleSet, Sequence[Function]]
+
+
 class Offers:
     """Makes the offer of each turn; one for the daemon."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, history: History, policy: Policy) -> None:
+        self._history, self._policy = history, policy
         self._sessions: WeakKeyDictionary[Session, _Kept] = WeakKeyDictionary()
-        self._all: dict[tuple[str, bool, str], tuple[Toolbox, AgentDefinition, Sequence[Function]]] = {}
+        self._all: dict[tuple[str, bool, str], _Known] = {}
 
     def allowed(
         self, toolbox: Toolbox, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"]
     ) -> Sequence[Function]:
         """All functions that the agent's model may be offered; the same object until something changes."""
         key = (agent.name, change, plan)
-        known = self._all.get(key)
-        if known is None or known[0] is not toolbox or known[1] is not agent:
-            known = (toolbox, agent, tuple(toolbox.offered(agent, change=change, plan=plan)))
-            self._all[key] = known
-        return known[2]
+        known, rules = self._all.get(key), self._policy.rules
+        if known is None or known[0] is not toolbox or known[1] is not agent or known[2] is not rules:
+            offered = toolbox.offered(agent, change=change, rules=rules, plan=plan)
+            known = self._all[key] = (toolbox, agent, rules, tuple(offered))
+        return known[3]
 
     async def begin(
         self,

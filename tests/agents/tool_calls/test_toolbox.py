@@ -10,6 +10,7 @@ import pytest
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
 from lightagentd.errors import InvalidArgument, ToolNotFound
+from lightagentd.policy.rulefiles import RuleSet, load_texts
 from lightagentd.tool import Effect
 
 
@@ -74,7 +75,7 @@ def test_an_action_is_found_exactly_and_never_another_tools() -> None:
 
 def test_an_agent_is_offered_what_its_tools_and_effects_allow() -> None:
     def names(*, change: bool = True, **front: Any) -> set[str]:
-        return {function.name for function in box().offered(agent(**front), change=change)}
+        return {function.name for function in box().offered(agent(**front), change=change, rules=RuleSet())}
 
     assert names(tools=["proc", "net"]) == {"proc_list", "proc_info", "proc_signal", "net_ping"}
     assert names(tools=["proc", "net"], change=False) == {"proc_list", "proc_info", "net_ping"}
@@ -82,6 +83,31 @@ def test_an_agent_is_offered_what_its_tools_and_effects_allow() -> None:
     assert names(tools=["proc.signal", "bash"], effects=["observe", "change"]) == {"proc_signal", "bash_exec"}
     assert names(tools=[]) == set()
     assert names(effects=[]) == {"bash_exec"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left_out"),
+    [
+        ('tool = "proc"', {"proc_list", "proc_info", "proc_signal"}),
+        ('tool = "proc"\naction = ["i*", "signal"]\neffect = ["observe", "reach"]', {"proc_info"}),
+        ('tool = "bash"\neffect = ["observe", "reach"]', set()),
+        ('tool = "bash"\neffect = ["observe", "reach", "change"]', {"bash_exec"}),
+        ('tool = "proc"\nagent = "another"', set()),
+        ('tool = "proc"\ntrigger = "timer"', set()),
+        ('tool = "proc"\ncaller = 0', set()),
+        ('tool = "proc"\nargs = { pid = 1 }', set()),
+    ],
+)
+def test_what_a_rule_always_denies_is_not_offered(conditions: str, left_out: set[str]) -> None:
+    tester, none = agent(tools=["proc", "bash"]), RuleSet()
+    denied = load_texts({"a.toml": f'[[rule]]\nname = "no"\ndecision = "deny"\n{conditions}\n'})
+    every, kept = (
+        {function.name for function in box().offered(tester, change=True, rules=rules)}
+        for rules in (none, denied)
+    )
+    assert every - kept == left_out
+    asks = load_texts({"a.toml": f'[[rule]]\nname = "no"\ndecision = "ask"\n{conditions}\n'})
+    assert {one.name for one in box().offered(tester, change=True, rules=asks)} == every
 
 
 def test_a_call_chooses_its_effect_where_the_action_leaves_it_open() -> None:

@@ -133,6 +133,10 @@ def dump_json(value: Any) -> bytes:
         text = _to_json(value)
     except ValueError:
         text = _to_json(_finite(value))
+    return _in_utf8(text)
+
+
+def _in_utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -167,38 +171,37 @@ def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[by
     if redactor.suspects(data):
         body = redactor.value(body)
         data = dump_json(body)
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+    if len(data) > MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(body)
-    who = event.context
-    header: dict[str, Any] = {
-        "seq": seq,
-        "time": event.time_us,
-        "topic": event.topic,
-        "type": event.type,
-        "source": event.source,
-        "agent": who.agent,
-        "session": who.session,
-        "owner": who.owner,
-        "caller": who.caller,
-        "request_id": who.request_id,
-        "trace_id": who.trace_id,
-        "correlation_id": redactor.text(who.correlation_id) if who.correlation_id else "",
-        "data_sha256": hashlib.sha256(data).hexdigest(),
-        "prev": prev,
-    }
-    line = dump_json(header)
-    if _REPLACED in line:
-        header = json.loads(line)
-    if _REPLACED in data:
-        body = json.loads(data)
-    del header["time"]
-    return line + b"\n" + data, _event(
-        header,
+    who, data_sha256 = event.context, hashlib.sha256(data).hexdigest()
+    owner, caller = who.owner, who.caller
+    correlation_id = redactor.text(who.correlation_id) if who.correlation_id else ""
+    line = _in_utf8(  # as `dump_json` writes a header, in half the time
+        f'{{"seq":{seq},"time":{event.time_us},"topic":"{event.topic}","type":{_text(event.type)}'
+        f',"source":{_text(event.source)},"agent":{_text(who.agent)},"session":{_text(who.session)}'
+        f',"owner":{"null" if owner is None else owner},"caller":{"null" if caller is None else caller}'
+        f',"request_id":{_text(who.request_id)},"trace_id":{_text(who.trace_id)}'
+        f',"correlation_id":{_text(correlation_id)},"data_sha256":"{data_sha256}","prev":"{prev}"}}'
+    )
+    stored = _event(
+        who.__dict__,
+        seq=seq,
         time_us=event.time_us,
-        data=body,
+        topic=event.topic,
+        type=event.type,
+        source=event.source,
+        correlation_id=correlation_id,
+        data_sha256=data_sha256,
+        prev=prev,
+        data=body if _REPLACED not in data else json.loads(data),
         hash=hashlib.sha256(line).hexdigest(),
         size_bytes=len(line) + len(data),
     )
+    if _REPLACED in line:
+        header = json.loads(line)
+        del header["time"]
+        stored.__dict__.update(header)
+    return line + b"\n" + data, stored
 
 
 def _event(header: dict[str, Any], **others: Any) -> Event:

@@ -193,11 +193,11 @@ def encode(event: NewEvent, seq: int, prev: str, redactor: Redactor) -> tuple[by
         correlation_id=correlation_id,
         data_sha256=data_sha256,
         prev=prev,
-        data=body if _REPLACED not in data else json.loads(data),
+        data=body if data.isascii() or _REPLACED not in data else json.loads(data),
         hash=hashlib.sha256(line).hexdigest(),
         size_bytes=len(line) + len(data),
     )
-    if _REPLACED in line:
+    if not line.isascii() and _REPLACED in line:
         header = json.loads(line)
         del header["time"]
         stored.__dict__.update(header)

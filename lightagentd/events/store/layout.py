@@ -89,11 +89,21 @@ def field_prefix(field: str, value: str) -> bytes:
 
 def index_keys(event: Event) -> list[tuple[str, bytes]]:
     """Name of the index and key, for each index that the event belongs to."""
-    seq = seq_key(event.seq)
-    keys = [("by_topic", index_prefix(event.topic) + seq), ("by_time", seq_key(max(0, event.time_us)) + seq)]
-    named = (("by_session", event.session), ("by_agent", event.agent), ("by_trace", event.trace_id))
-    keys += [(name, index_prefix(value) + seq) for name, value in named if value]
-    return keys + [("by_field", field_prefix(field, value) + seq) for field, value in indexed_fields(event)]
+    seq = event.seq.to_bytes(8, "big")
+    keys = [
+        ("by_topic", _prefix(event.topic[:256]) + seq),
+        ("by_time", max(0, event.time_us).to_bytes(8, "big") + seq),
+    ]
+    for name, value in (
+        ("by_session", event.session),
+        ("by_agent", event.agent),
+        ("by_trace", event.trace_id),
+    ):
+        if value:
+            keys.append((name, _prefix(value[:256]) + seq))
+    for field, value in indexed_fields(event):
+        keys.append(("by_field", _field_prefix(field, value[:256]) + seq))
+    return keys
 
 
 def indexed_fields(event: Event) -> list[tuple[str, str]]:
@@ -103,11 +113,10 @@ def indexed_fields(event: Event) -> list[tuple[str, str]]:
         found.append(("caller", str(event.caller)))
     if event.request_id:
         found.append(("request", event.request_id))
-    if event.source != FROM_TOOL and event.data:
-        data = event.data
+    data = event.data
+    if data and event.source != FROM_TOOL:
         for field in ("tool", "effect", "decision"):
-            value = data.get(field)
-            if value and isinstance(value, str):
+            if field in data and (value := data[field]) and isinstance(value, str):
                 found.append((field, value))
     return found
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -62,8 +62,7 @@ of the next event, and gives the events to store. It may be called again, in ano
 """
 
 
-@dataclass(frozen=True)
-class _Append:
+class _Append(NamedTuple):
     events: Sequence[NewEvent]
     changes: Sequence[Change]
     done: asyncio.Future[list[Event]]

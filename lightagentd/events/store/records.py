@@ -36,9 +36,9 @@ class Puts:
 
     def add(self, record: bytes, event: Event) -> None:
         self._records.append((seq_key(event.seq), record))
-        topic = event.topic.encode()
+        topic, entries = event.topic.encode(), self._entries
         for name, key in index_keys(event):
-            self._entries[name].append((key, topic))
+            entries[name].append((key, topic))
 
     def flush(self) -> None:
         """Put the added events into the transaction, before anything else reads it.

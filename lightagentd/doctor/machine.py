@@ -21,6 +21,7 @@ from lightagentd.worker import landlock
 
 # The name of a library for `import`, or of a program, and the Debian package that has it.
 PACKAGES = {
+    "aiohttp": "python3-aiohttp",
     "asyncvarlink": "lightagentd",
     "click": "python3-click",
     "cryptography": "python3-cryptography",

@@ -23,6 +23,7 @@ SUITE = "trixie"
 DEPENDENCIES = (
     # those in pyproject.toml; asyncvarlink is not in Debian 13
     "python3",
+    "python3-aiohttp",
     "python3-click",
     "python3-cryptography",
     "python3-dbus-next",

@@ -1,8 +1,9 @@
 """Connects one agent to one model server, over keep-alive connections of the agent's own.
 
 It uses httpx one level below its client, since a model call wants neither redirects (the key would be sent
-along) nor cookies: each has its own `httpx.AsyncHTTPTransport`, with a shared TLS context. A shared pool of
-connections costs 2.8 times the CPU at 128 agents, and one agent's stuck connections would hold up the others.
+along) nor cookies. Each has its own transport, `Connections` or, through a proxy, that of httpx, with a
+shared TLS context. A shared pool of connections costs 2.8 times the CPU at 128 agents, and one agent's stuck
+connections would hold up the others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import ssl
 import sys
 import urllib.parse
 import urllib.request
@@ -63,7 +65,7 @@ class Endpoint:
         self._where = f"the model {self._name} at {shown_url(url)}"
         proxy = settings.proxy or _proxy_for(url) or ""
         self._proxy = "" if proxy == "none" else proxy
-        self._http: httpx.AsyncHTTPTransport | None = None
+        self._http: httpx.AsyncBaseTransport | None = None
         self._headers = {
             "User-Agent": f"lightagentd/{__version__}",
             "Content-Type": "application/json",
@@ -84,7 +86,7 @@ class Endpoint:
         """
         deadline = asyncio.get_running_loop().time() + self._settings.total_timeout_s
         request = self._request(body)
-        await self._load_certificates()
+        await self._load()
         transport = self._transport()
         answer: Body | None = None
         done = False
@@ -158,29 +160,32 @@ class Endpoint:
             )
         return request
 
-    async def _load_certificates(self) -> None:
-        """Load the certificates outside of the event loop, once for the process; that takes 60 ms."""
-        settings = self._settings
-        if self._http is None and self._url.lower().startswith("https:"):
+    async def _load(self) -> None:
+        """Load aiohttp and the certificates outside of the event loop: 0.1 s, once for the process."""
+        if self._http is None:
+            if not self._proxy:
+                await asyncio.to_thread(importlib.import_module, "lightagentd.llm.endpoint.connections")
             with contextlib.suppress(ConfigError):  # the code that needs them reports it
-                await asyncio.to_thread(
-                    tls_context, settings.ca_file, settings.client_cert, settings.client_key
-                )
+                await asyncio.to_thread(self._tls)
 
-    def _transport(self) -> httpx.AsyncHTTPTransport:
+    def _tls(self) -> ssl.SSLContext | None:
+        """What secures the connections, for a URL of https. Raises ConfigError."""
+        settings = self._settings
+        if not self._url.lower().startswith("https:"):
+            return None
+        return tls_context(settings.ca_file, settings.client_cert, settings.client_key)
+
+    def _transport(self) -> httpx.AsyncBaseTransport:
         """The connections. Raises ModelError for unusable certificates or an unusable proxy."""
         if self._http is None:
-            _settle_sniffio()
-            settings = self._settings
             try:
-                self._http = httpx.AsyncHTTPTransport(
-                    # Plain HTTP needs no certificates.
-                    verify=tls_context(settings.ca_file, settings.client_cert, settings.client_key)
-                    if self._url.lower().startswith("https:")
-                    else False,
-                    limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
-                    proxy=self._proxy or None,
-                )
+                tls = self._tls()
+                if self._proxy:
+                    self._http = _through_proxy(self._proxy, tls)
+                else:
+                    from lightagentd.llm.endpoint.connections import Connections
+
+                    self._http = Connections(tls)
             except ConfigError as err:
                 raise ModelCertificate(
                     f"{begin(self._where)}: {err.message}", suggestion=err.suggestion
@@ -262,11 +267,14 @@ def _proxy_for(url: str) -> str | None:
     return found if not found or "://" in found else f"http://{found}"
 
 
-def _settle_sniffio() -> None:
-    """Stop httpcore from searching for the package sniffio again and again.
-
-    It imports sniffio for every lock that it makes, four times a call; if that is not installed, each failing
-    import searches the disk. An entry of None makes the import fail at once.
-    """
+def _through_proxy(proxy: str, tls: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
+    """Connections through a proxy. Raises ImportError, ValueError and httpx.InvalidURL."""
+    # httpcore imports sniffio for every lock that it makes, four times a call; if that is not installed, each
+    # failing import searches the disk. An entry of None makes the import fail at once.
     if importlib.util.find_spec("sniffio") is None:
         sys.modules.setdefault("sniffio", cast(ModuleType, None))
+    return httpx.AsyncHTTPTransport(
+        verify=tls or False,
+        limits=httpx.Limits(max_connections=256, max_keepalive_connections=64),
+        proxy=proxy,
+    )

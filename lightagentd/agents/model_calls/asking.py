@@ -30,7 +30,7 @@ from lightagentd.errors import (
 from lightagentd.events.types.agent import FellBack
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text
-from lightagentd.llm.protocol import Function, Part, Request, TextDelta
+from lightagentd.llm.protocol import Finish, Function, Part, Request, TextDelta, ToolCall
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
 from lightagentd.redaction import off_loop
@@ -118,7 +118,7 @@ class Asking:
         self._compactor.close()
 
     async def _hear(self, part: Part) -> None:
-        if self._results.waiting:
+        if self._results.waiting and not isinstance(part, ToolCall | Finish):  # of which nothing is shown yet
             await self._results.settle()
         if isinstance(part, TextDelta):
             self._said = self._said or bool(part.text.strip())
@@ -151,7 +151,7 @@ class Asking:
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=self._meter.ledger.cost(reply.model, usage),
             )
-            self._stream.emit(used)
+            self._results.tell(used)
 
 
 def _too_long(err: BaseException) -> bool:

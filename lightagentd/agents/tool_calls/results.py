@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.agents.stream import TurnStream
-from lightagentd.api.turn_events import ToolResult
+from lightagentd.api import turn_events
 from lightagentd.errors import LightagentError
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import Event
@@ -48,25 +48,33 @@ class Before:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stored:
-    """A result that is being stored, and the event for the watchers afterwards."""
+    """An event for the watchers, and what must be stored before it."""
 
-    done: asyncio.Future[list[Event]]
-    event: ToolResult
+    done: asyncio.Future[list[Event]] | None
+    event: turn_events.Event
 
 
 class Results:
     """The results of a turn's calls that are being stored.
 
-    The model gets a result while it is still being written, so that disk and model work at the same time. The
-    model's reaction is neither shown nor run before `settle` has returned.
+    The model gets a result while it is still being written, so that disk and model work at the same time; the
+    worker may check the arguments of the next call. The model's reaction is neither shown, decided on nor
+    run before `settle` has returned.
     """
 
     def __init__(self, stream: TurnStream) -> None:
         self.stream = stream
         self._waiting: deque[_Stored] = deque()
 
-    def add(self, done: asyncio.Future[list[Event]], event: ToolResult) -> None:
+    def add(self, done: asyncio.Future[list[Event]], event: turn_events.ToolResult) -> None:
         self._waiting.append(_Stored(done=done, event=event))
+
+    def tell(self, event: turn_events.Event) -> None:
+        """Tell the watchers, after the results that wait."""
+        if self._waiting:
+            self._waiting.append(_Stored(done=None, event=event))
+        else:
+            self.stream.emit(event)
 
     @property
     def waiting(self) -> bool:
@@ -77,10 +85,11 @@ class Results:
         """Wait until each result is on disk, and tell the watchers of it. Raises StorageError."""
         while self._waiting:
             stored = self._waiting[0]
-            if not stored.done.done():
+            if stored.done is not None and not stored.done.done():
                 await asyncio.wait([stored.done])
             self._waiting.popleft()
-            stored.done.result()
+            if stored.done is not None:
+                stored.done.result()
             self.stream.emit(stored.event)
 
 

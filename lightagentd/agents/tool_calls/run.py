@@ -47,7 +47,7 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import Change, History, NewEvent
-from lightagentd.events.model import current_context, new_id
+from lightagentd.events.model import current_context, dump_json, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
@@ -132,7 +132,6 @@ class ToolRun:
         Raises StorageError, Suspended, and CancelledError (after the cancelled call's result went to
         `results`).
         """
-        await self._results.settle()
         self._waits_for = waits_for
         try:
             if is_input(waits_for):
@@ -166,6 +165,7 @@ class ToolRun:
             self._resume_approval()
         else:
             await self._check()
+            await self._results.settle()
             ruling = self._decide()
             self._what |= {"decision": ruling.decision.value, "rule": ruling.rule, **self._grounds()}
             if ruling.decision is Decision.ASK:
@@ -331,6 +331,7 @@ class ToolRun:
 
     async def _refuse(self, err: LightagentError) -> Outcome:
         """Store that a call does not run, and tell the model what to do next."""
+        await self._results.settle()
         dispatcher, origin = self._dispatcher, self._origin
         what = unread(self._call, self._toolbox, dispatcher.readable) | self._what
         text = dispatcher.readable(error_text(err))
@@ -378,7 +379,8 @@ class ToolRun:
         try:
             output, metadata = await self._act()
             result, text = "ok", await off_loop(dispatcher.readable, output)
-            metadata = dispatcher.history.redactor.value(metadata)
+            if dispatcher.history.redactor.suspects(dump_json(metadata)):
+                metadata = dispatcher.history.redactor.value(metadata)
         except StorageError:
             raise
         except LightagentError as err:

@@ -6,26 +6,19 @@ read.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import stat
 import sys
 
-from lightagentd.errors import (
-    AttachmentInvalid,
-    AttachmentTooLarge,
-    InvalidArgument,
-    LightagentError,
-    NotFound,
-)
+from lightagentd.cli.named_file import STANDARD_INPUT, shown, unreadable
+from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.limits import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
 
 MAX_BYTES = MAX_MESSAGE_BYTES // 4
 """The largest that `limits.max_attachment_bytes` may be."""
 SILENCE_S = 30.0
 """How long a pipe may give nothing."""
-STANDARD_INPUT = "-"
 _NAME_CHARS = 255
 _CHUNK_BYTES = 1 << 16
 
@@ -33,7 +26,7 @@ _CHUNK_BYTES = 1 << 16
 def attachments(paths: tuple[str, ...]) -> list[dict[str, str]]:
     """The `api.Attachment` of each path, in their order; `-` is standard input.
 
-    Raises NotFound, InvalidArgument, AttachmentInvalid, AttachmentTooLarge.
+    Raises `unreadable`, InvalidArgument, AttachmentInvalid, AttachmentTooLarge.
     """
     if len(paths) > MAX_ATTACHMENTS:
         raise AttachmentTooLarge(
@@ -58,7 +51,7 @@ def attachment(path: str) -> dict[str, str]:
         text = data.decode()
     except UnicodeDecodeError as err:
         raise AttachmentInvalid(
-            f"{_shown(path)} is binary: it is not UTF-8 at byte {err.start}.",
+            f"{shown(path)} is binary: it is not UTF-8 at byte {err.start}.",
             suggestion="Attach text, or name the file, so that the agent reads it with its tools.",
             field="attachments",
         ) from err
@@ -69,10 +62,6 @@ def _name(path: str) -> str:
     """The last part of a path; characters that cannot be shown become U+FFFD."""
     name = path.rstrip("/").rpartition("/")[2]
     return "".join(char if char.isprintable() else "\ufffd" for char in name)[:_NAME_CHARS]
-
-
-def _shown(path: str) -> str:
-    return "Standard input" if path == STANDARD_INPUT else path
 
 
 def _standard_input() -> bytes:
@@ -89,12 +78,12 @@ def _standard_input() -> bytes:
 
 
 def _read(path: str) -> bytes:
-    """All of a file or pipe. Raises NotFound, InvalidArgument, AttachmentTooLarge."""
+    """All of a file or pipe. Raises `unreadable`, InvalidArgument, AttachmentTooLarge."""
     try:
         # Without O_NONBLOCK the opening of a pipe that nobody writes to would not return (fifo(7)).
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as err:
-        raise _cannot_open(path, err) from err
+        raise unreadable(path, err, field="attachments") from err
     try:
         info = os.fstat(handle)
         if stat.S_ISREG(info.st_mode) and info.st_size > MAX_BYTES:
@@ -110,7 +99,7 @@ def _read(path: str) -> bytes:
             )
         return _read_all(handle, path)
     except OSError as err:
-        raise _cannot_open(path, err) from err
+        raise unreadable(path, err, field="attachments") from err
     finally:
         os.close(handle)
 
@@ -133,19 +122,9 @@ def _read_all(handle: int, path: str) -> bytes:
 
 
 def _too_large(path: str, size: int = 0) -> AttachmentTooLarge:
-    shown = f"has {size} bytes" if size else f"has more than {MAX_BYTES} bytes"
+    length = f"has {size} bytes" if size else f"has more than {MAX_BYTES} bytes"
     return AttachmentTooLarge(
-        f"{_shown(path)} {shown}; an attachment may have 1 MiB, or as much as the configuration says.",
+        f"{shown(path)} {length}; an attachment may have 1 MiB, or as much as the configuration says.",
         suggestion="Attach the part that matters, or name a file that the agent can read.",
         field="attachments",
     )
-
-
-def _cannot_open(path: str, err: OSError | ValueError) -> LightagentError:
-    if not isinstance(err, OSError):  # a NUL byte in the name
-        return InvalidArgument(f"{path!r} is not a path.", suggestion="Write another.", field="attachments")
-    if isinstance(err, FileNotFoundError | NotADirectoryError):
-        return NotFound(f"There is no file {path}.", suggestion="Check the path.", field="attachments")
-    hint = "Check that you may read it." if isinstance(err, PermissionError) else "Attach a file or a pipe."
-    why = "it is a socket or a device without a driver" if err.errno == errno.ENXIO else err.strerror
-    return InvalidArgument(f"{path} cannot be read: {why}.", suggestion=hint, field="attachments")

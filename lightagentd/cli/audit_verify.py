@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.journal_output import JournalOutput
+from lightagentd.cli.named_file import check_readable, unreadable
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import as_json, fields, warn
 from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
@@ -102,7 +103,7 @@ def verify(
     try:
         keys = public_keys(key_files)
     except OSError as err:
-        raise InvalidArgument(f"{err.filename} cannot be read: {err.strerror}.", field="public_key") from err
+        raise unreadable(err.filename, err, field="public_key") from err
     expected = dict(_expected(expect))
     since = since or Start()
     if _reads_itself(settings):
@@ -134,6 +135,8 @@ def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     for value in values:
         path = Path(value)
         if not path.is_file():
+            if "/" in value:
+                check_readable(value)
             yield known_event(value)
             continue
         try:

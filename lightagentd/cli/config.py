@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.named_file import check_readable
 from lightagentd.cli.options import Group, Settings, files
 from lightagentd.cli.output import dump, fields, print_json, table, warn
 
@@ -91,12 +92,14 @@ def show(settings: Settings, folder: str | None) -> None:
 
 
 def _load(folder: str | None) -> tuple[Path, InForce]:
-    """The folder, and the configuration with where each key was set. Raises ConfigError."""
+    """The folder, and the configuration with where each key was set. Raises ConfigError, `unreadable`."""
     from lightagentd.config.configuration import load
     from lightagentd.host.paths import ENVIRONMENT_FILE, default_paths
     from lightagentd.llm.environment import own_environment, read_environment
     from lightagentd.llm.in_force import in_force
 
+    if folder:
+        check_readable(folder, "folder")
     place = Path(folder) if folder else default_paths().config
     unit_file = place / ENVIRONMENT_FILE
     if os.geteuid() == 0 and unit_file.exists():

@@ -17,13 +17,14 @@ from typing import Any
 import click
 
 from lightagentd.cli.filters import filter_options, time_options, wanted
+from lightagentd.cli.named_file import unreadable
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json, say, warn
 from lightagentd.cli.stored import state_dir_option, state_folder, stored_client
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import size
 from lightagentd.cli.whole_file import new_file
-from lightagentd.errors import HistoryDamaged, InvalidArgument, NotFound, StorageError
+from lightagentd.errors import HistoryDamaged, InvalidArgument, StorageError
 
 _START = "Start the daemon: systemctl start lightagentd"
 
@@ -250,15 +251,11 @@ def _output() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _input(name: str) -> Iterator[int]:
-    """The descriptor of a file to read, or of standard input. Raises NotFound, InvalidArgument."""
+    """The descriptor of a file to read, or of standard input. Raises `unreadable`, InvalidArgument."""
     try:
         fd = os.dup(0) if name == "-" else os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as err:
-        raise NotFound(f"There is no file {name}.", suggestion="Check the path.", field="file") from err
-    except OSError as err:
-        raise InvalidArgument(
-            f"{name} cannot be read: {err.strerror}.", suggestion="Check the path, or use sudo.", field="file"
-        ) from err
+    except (OSError, ValueError) as err:
+        raise unreadable(name, err) from err
     try:
         if name != "-" and not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InvalidArgument(f"{name} is not a file.", suggestion="Check the path.", field="file")

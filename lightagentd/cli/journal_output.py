@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from lightagentd.cli.named_file import check_readable
 from lightagentd.cli.output import warn
 from lightagentd.cli.when import Start
-from lightagentd.errors import InvalidArgument
 
 _SYNC_S = 10.0
 _PATH = "/usr/bin:/bin"
@@ -33,8 +33,7 @@ class JournalOutput:
         from lightagentd.events.audit.journal_audit import FIELDS, TRUSTED_FIELDS
 
         for path in self._files:
-            if not path.is_file():
-                raise InvalidArgument(f"There is no file {path}.", field="journal_file")
+            check_readable(path)
         environment = {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
         if os.geteuid() == 0 and not self._files:
             # Entries that journald has not written yet. Waiting for a stuck journald is useless.

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.named_file import read_file, shown
 from lightagentd.cli.options import Group, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, say
 from lightagentd.cli.question import visible
@@ -180,11 +181,11 @@ def export(settings: Settings) -> None:
 
 
 @command.command("profile")
-@click.option("--set", "file", metavar="FILE", type=click.File("r"), help="Replace it; - is standard input.")
+@click.option("--set", "file", metavar="FILE", help="Replace it; - is standard input.")
 @click.option("--edit", is_flag=True, help="Edit it with $EDITOR.")
 @click.option("--clear", is_flag=True, help="Take it away.")
 @click.pass_obj
-def profile(settings: Settings, file: Any, edit: bool, clear: bool) -> None:
+def profile(settings: Settings, file: str | None, edit: bool, clear: bool) -> None:
     """Show or change what you want every agent to know of you.
 
     It is Markdown, and stands in the system prompts of your own sessions alone.
@@ -203,16 +204,16 @@ def profile(settings: Settings, file: Any, edit: bool, clear: bool) -> None:
         say("There is no profile. Write one with: lactl memory profile --edit" if not shown else "It is set.")
 
 
-def _new_profile(settings: Settings, file: Any, *, edit: bool, clear: bool) -> str | None:
-    """The text to set; None when nothing is to be changed. Raises InvalidArgument."""
+def _new_profile(settings: Settings, file: str | None, *, edit: bool, clear: bool) -> str | None:
+    """The text to set; None when nothing is to be changed. Raises InvalidArgument, and as `read_file`."""
     if clear:
         return ""
     try:
         if file is not None:
-            return str(file.read())
+            return read_file(file).decode()
         return click.edit(settings.call("Memory.GetProfile"), extension=".md") if edit else None
     except UnicodeDecodeError as err:
-        raise InvalidArgument(f"{file.name} is not UTF-8 text.", field="text") from err
+        raise InvalidArgument(f"{shown(str(file))} is not UTF-8 text.", field="text") from err
 
 
 def _whole_ids(settings: Settings, memories: Sequence[str]) -> list[str]:

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
-from lightagentd.client.blocking import MAX_MESSAGE_BYTES
-from lightagentd.errors import InvalidArgument, MessageTooLarge, PlanInvalid
+from lightagentd.cli.named_file import read_file, shown
+from lightagentd.errors import PlanInvalid
 
 _TITLE = re.compile(r"#[ \t]+(.*)")
 _TASK = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[(.)\](?:[ \t]+|$))?(.*)")
@@ -30,21 +28,11 @@ _MORE = re.compile(r"[ \t]+(\S.*)")
 def read_plan(name: str) -> Any:
     """The plan in a file, or in standard input for `-`.
 
-    Raises InvalidArgument, MessageTooLarge, PlanInvalid.
+    Raises the errors of `read_file`, and PlanInvalid.
     """
-    where = "Standard input" if name == "-" else name
+    where = shown(name)
     try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1) if sys.stdin is not None else b""
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(MAX_MESSAGE_BYTES + 1)
-    except OSError as err:
-        raise InvalidArgument(f"{where} cannot be read: {err.strerror or err}.", field="file") from err
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(f"{where} is larger than {MAX_MESSAGE_BYTES} bytes.", field="file")
-    try:
-        text = data.decode("utf-8-sig")
+        text = read_file(name).decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise PlanInvalid(f"{where} is not UTF-8 at byte {err.start}.", field="file") from err
     return _json(text, where) if text.lstrip().startswith(("{", "[")) else _markdown(text, where)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.filters import uid
+from lightagentd.cli.named_file import check_readable
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files
 from lightagentd.cli.output import (
     Columns,
@@ -172,14 +173,16 @@ def _print_change(change: dict[str, Any]) -> None:
 
 
 def _read(places: Iterable[str]) -> dict[str, str]:
-    """The texts of the files, and of those in the folders, by their paths. Raises ConfigError."""
+    """The texts of the files, and of those in the folders, by path. Raises ConfigError, `unreadable`."""
     from lightagentd.host.paths import default_paths
     from lightagentd.policy.rulefiles import POLICY_FOLDER, read_files, rule_files
 
+    for place in places:
+        check_readable(place)
     found = [Path(place) for place in places] or [default_paths().config / POLICY_FOLDER]
     files: list[Path] = []
     for place in found:
-        files += [place] if place.is_file() or (places and not place.exists()) else rule_files(place)
+        files += rule_files(place) if place.is_dir() or not places else [place]
     return read_files(files)
 
 

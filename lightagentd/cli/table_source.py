@@ -6,11 +6,10 @@ this machine. Reading stops at `MAX_FILE_BYTES`.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightagentd.errors import InvalidArgument, LimitExceeded, NotFound, PermissionDenied, Unavailable
+from lightagentd.cli.named_file import read_file
+from lightagentd.errors import InvalidArgument, MessageTooLarge, Unavailable
 from lightagentd.llm.metadata.table import MAX_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -19,35 +18,15 @@ if TYPE_CHECKING:
 DEFAULT_URL = "https://models.dev/api.json"
 _TIMEOUT_S = 30.0
 _MAX_REDIRECTS = 5
+_FEWER = "A table of all models has about 4 MiB; leave out the providers that you do not use."
 _OFFLINE = "On a machine without network: fetch it elsewhere, and name the file."
 
 
 def read_source(source: str) -> bytes:
     """The content of a file, of standard input (`-`) or of a URL. Raises LightagentError."""
-    if source == "-":
-        data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if sys.stdin is not None else b""
-        return _bounded(data, "What is on standard input")
-    if "://" in source:
-        return _fetch(source)
-    path = Path(source)
-    try:
-        with path.open("rb") as file:
-            return _bounded(file.read(MAX_FILE_BYTES + 1), str(path))
-    except FileNotFoundError as err:
-        raise NotFound(f"There is no file {path}.", suggestion="Name a file or a URL.") from err
-    except PermissionError as err:
-        raise PermissionDenied(f"You cannot read {path}.", suggestion="Use sudo.") from err
-    except OSError as err:
-        raise InvalidArgument(f"{path} cannot be read: {err.strerror}.", suggestion="Name a file.") from err
-
-
-def _bounded(data: bytes, what: str) -> bytes:
-    if len(data) > MAX_FILE_BYTES:
-        raise LimitExceeded(
-            f"{what} has more than {MAX_FILE_BYTES >> 20} MiB.",
-            suggestion="A table of all models has about 4; leave out the providers that you do not use.",
-        )
-    return data
+    return (
+        _fetch(source) if "://" in source else read_file(source, max_bytes=MAX_FILE_BYTES, too_large=_FEWER)
+    )
 
 
 def _fetch(url: str) -> bytes:
@@ -82,7 +61,7 @@ def _check_safe(url: httpx.URL) -> None:
 
 
 def _body(answer: httpx.Response, url: httpx.URL) -> bytes:
-    """Raises Unavailable, LimitExceeded."""
+    """Raises Unavailable, MessageTooLarge."""
     if answer.status_code != 200:
         raise Unavailable(
             f"{url} answered with status {answer.status_code}.", suggestion="Name another URL, or a file."
@@ -96,5 +75,7 @@ def _body(answer: httpx.Response, url: httpx.URL) -> bytes:
     for chunk in answer.iter_raw():
         data += chunk
         if len(data) > MAX_FILE_BYTES:
-            break
-    return _bounded(bytes(data), f"What {url} answers")
+            raise MessageTooLarge(
+                f"What {url} answers is larger than {MAX_FILE_BYTES} bytes.", suggestion=_FEWER
+            )
+    return bytes(data)

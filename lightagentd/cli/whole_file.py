@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, StorageError
+from lightagentd.cli.named_file import unreadable
+from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError
 from lightagentd.host.renaming import rename_new, sync_folder
 
 
@@ -58,9 +59,9 @@ def _made(partial: Path) -> int:
         except FileExistsError:
             _remove_left(partial)
             continue
-        except FileNotFoundError as err:
-            raise NotFound(f"There is no folder {partial.parent}.", field="file") from err
         except OSError as err:
+            if not partial.parent.is_dir():
+                raise unreadable(partial.parent, FileNotFoundError(), "folder") from err
             raise _unwritable(partial, err) from err
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.fchmod(fd, 0o600)

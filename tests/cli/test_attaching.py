@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightagentd.cli import attaching
-from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
+from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument, PermissionDenied
 from tests.cli.conftest import Finished, Lactl
 from tests.other_user import OUTSIDERS_GID
 from tests.scripted_daemon import ScriptedDaemon
@@ -134,7 +134,7 @@ def test_a_file_that_the_caller_may_not_read_is_refused(log: Path) -> None:
     log.chmod(0o600)
     os.seteuid(OUTSIDERS_GID)
     try:
-        with pytest.raises(InvalidArgument, match="cannot be read: Permission denied"):
+        with pytest.raises(PermissionDenied, match="You may not read"):
             attaching.attachment(str(log))
     finally:
         os.seteuid(0)

@@ -99,7 +99,7 @@ def test_the_daemon_gets_nothing_where_nothing_was_said(scripted: ScriptedDaemon
     [
         (("--expect", "x"), 65, "no event's number and hash"),
         (("--expect", "5:abc"), 65, "no event's number and hash"),
-        (("--public-key", "/nonexistent"), 65, "/nonexistent cannot be read"),
+        (("--public-key", "/nonexistent"), 66, "There is no file /nonexistent"),
         (("--public-key", "/etc/passwd"), 65, "no public key for Ed25519"),
         (("--journal",), 77, "The daemon cannot read the journal"),
         (("--since", "whenever"), 2, "'whenever'"),
@@ -281,4 +281,4 @@ class TestJournal:
         done = stored.lactl(
             "audit", "verify", f"--state-dir={stored.paths.state}", "--journal-file=/nonexistent"
         )
-        assert (done.returncode, "There is no file /nonexistent" in done.stderr) == (65, True)
+        assert (done.returncode, "There is no file /nonexistent" in done.stderr) == (66, True)

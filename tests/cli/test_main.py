@@ -105,6 +105,30 @@ def test_a_wrong_command_line_is_status_two(lactl: Lactl, arguments: list[str]) 
     assert "Try: lactl" in done.err
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prompt ops hello -a /none",
+        "plan set sess_0123456789abcdef /none",
+        "sessions import --agent ops /none",
+        "history import /none",
+        "history restore /none",
+        "memory profile --set /none",
+        "models refresh /none",
+        "policy check /none",
+        "policy replay /none",
+        "config check --folder /none",
+        "config show --folder /etc/passwd",
+        "audit verify --public-key /none",
+        "audit verify --expect /none",
+    ],
+)
+def test_a_file_that_is_not_there_has_one_status(lactl: Lactl, line: str) -> None:
+    done = lactl(*line.split())
+    assert (done.status, done.out) == (66, "")
+    assert done.err.startswith("lactl: There is no f")
+
+
 def test_without_arguments_it_shows_the_help(lactl: Lactl) -> None:
     done = lactl()
     assert done.status == 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lightagentd.cli.plan_file import read_plan
-from lightagentd.errors import InvalidArgument, LightagentError, MessageTooLarge, PlanInvalid
+from lightagentd.errors import InvalidArgument, LightagentError, MessageTooLarge, NotFound, PlanInvalid
 from lightagentd.host.paths import Paths
 from tests.agents.asking import add, lines, prepare
 from tests.agents.planning import TWO, propose
@@ -82,7 +82,7 @@ def test_what_is_none_is_refused_with_its_line(
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be read"):
+    with pytest.raises(NotFound, match="There is no file"):
         read_plan(str(tmp_path / "none"))
     with pytest.raises(InvalidArgument, match="cannot be read"):
         read_plan(str(tmp_path))

@@ -88,8 +88,8 @@ def test_check_names_an_example_that_does_not_hold(lactl: Lactl, tmp_path: Path)
 
 def test_check_of_a_file_that_is_not_there_is_an_error(lactl: Lactl, tmp_path: Path) -> None:
     done = lactl("policy", "check", str(tmp_path / "none.toml"))
-    assert done.status == 78
-    assert "none.toml cannot be read" in done.err
+    assert done.status == 66
+    assert "There is no file" in done.err
 
 
 # list and explain

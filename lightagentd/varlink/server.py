@@ -132,9 +132,7 @@ class VarlinkServer:
         conn.setblocking(False)
         registry = VarlinkInterfaceRegistry()
         registry.register_interface(
-            VarlinkServiceInterface(
-                "lightagentd", self._product, __version__, "https://lightagentd.example.org/", registry
-            )
+            VarlinkServiceInterface("lightagentd", self._product, __version__, "", registry)
         )
         for interface in self._interfaces_for(peer):
             registry.register_interface(interface)

@@ -26,7 +26,6 @@ _ENTRY = """
 -- {message_id}
 Subject: {subject}
 Defined-By: lightagentd
-Support: https://lightagentd.example.org/
 Documentation: man:lightagentd(8)
 
 {text}

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from lightagentd.control.authz import Caller
 from lightagentd.events.filter import Filter
+from lightagentd.events.types.registry import check_topics
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _BY_DAEMON = ("viewer", "agents")
@@ -90,6 +91,7 @@ class Method:
                 passed[one.argument] = value
         for name in {one.argument for one in self.parameters if one.field}:
             passed[name] = Filter(**passed[name])
+            check_topics(passed[name].topics())
         return getattr(operations, self.function)(caller, **passed)
 
 

@@ -28,6 +28,7 @@ from lightagentd.events.model import Event, dump_json
 from lightagentd.events.queries import Filter, StoredHistory, decode_stored
 from lightagentd.events.store.layout import EVENTS, STATES, seq_key
 from lightagentd.events.store.states import entry
+from lightagentd.events.types.registry import check_topics
 
 FORMAT = 1
 FIRST, LAST = "lightagentd_export", "lightagentd_export_end"
@@ -94,7 +95,12 @@ def export(history: str, wanted: dict[str, Any], state: bool | None) -> Iterator
     stored = open_stored(Path(history))
     try:
         done: dict[str, Any] = {}
-        lines = _part(stored, done, Filter(**wanted), bool(state)) if wanted else _all(stored, done, state)
+        if wanted:
+            only = Filter(**wanted)
+            check_topics(only.topics())
+            lines = _part(stored, done, only, bool(state))
+        else:
+            lines = _all(stored, done, state)
         waiting = bytearray()
         for one in lines:
             waiting += one

@@ -5,10 +5,13 @@ Code that only makes events imports the module of their types; code about all ty
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 
+from lightagentd.errors import InvalidArgument
 from lightagentd.events.model import FROM_TOOL, Event
 from lightagentd.events.types import (
     agent,
@@ -53,6 +56,26 @@ def type_of(event: Event) -> type[EventType] | None:
     if event.source == FROM_TOOL:
         return tool.Emitted if event.type != tool.INVOCATION else None
     return TYPES.get((f"tool.{ANY}", event.type)) if event.topic.count(".") == 1 else None
+
+
+def check_topics(topics: Iterable[str]) -> None:
+    """Raises InvalidArgument for one that no event can have, nor the beginning of one."""
+    for topic in topics:
+        if topic not in _topics() and not topic.startswith("tool."):
+            near = difflib.get_close_matches(topic, sorted(_topics()), 1, 0.5)
+            raise InvalidArgument(
+                f"No event has the topic {topic[:60]!r}.",
+                suggestion=(f"Did you mean {near[0]}? " if near else "")
+                + "'lactl events schema' has all topics.",
+                field="topic",
+            )
+
+
+@functools.cache
+def _topics() -> frozenset[str]:
+    """All declared topics, and their beginnings before a dot."""
+    parts = (topic.split(".") for topic, _ in TYPES)
+    return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
 
 
 def check(event: Event) -> None:

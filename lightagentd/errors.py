@@ -351,6 +351,10 @@ class ModelEmpty(ModelError, code="model_empty"):
     again = False
 
 
+class NoRunbook(ModelError, code="no_runbook", exit_status=81):
+    """No runbook fits the prompt, and the agent has no language model to ask."""
+
+
 class ModelRejected(ModelError, code="model_rejected"):
     """The model's endpoint refused the request."""
 
@@ -385,6 +389,10 @@ class OutcomeUnknown(ToolError, code="outcome_unknown"):
 
 LOOK_FIRST = "Look at what the call changed before you ask for it again."
 """The suggestion of OutcomeUnknown."""
+
+
+class CommandFailed(ToolError, code="command_failed", exit_status=80):
+    """The command of 'lactl tools call' ran, and ended with a status other than 0 or by a signal."""
 
 
 class StorageError(LightagentError, code="storage_failed", exit_status=74, http_status=507):

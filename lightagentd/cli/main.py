@@ -142,8 +142,9 @@ def main() -> Any:
     """The program: as `run`, with the standard streams and signals of a command."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly when the reader of a pipe leaves
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller, as in `lactl status >&-`
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        if getattr(sys, name) is None:  # closed by the caller, as in `lactl status >&-`: output is an error
+            way = os.O_RDONLY if name == "stdout" else os.O_WRONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, way), "w"))
         getattr(sys, name).reconfigure(errors="replace")
     try:
         status = run(sys.argv[1:])

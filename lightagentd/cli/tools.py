@@ -11,7 +11,7 @@ from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import watch
-from lightagentd.errors import ToolNotFound
+from lightagentd.errors import CommandFailed, ToolNotFound
 
 _MAX_REFERENCES = 8
 
@@ -114,9 +114,16 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
       lactl tools call ops bash.exec --args '{"command": "df -h"}'
 
     A VALUE is text where the action takes text, and JSON everywhere else.
+
+    The exit status is 80 when a command ran and failed; with --json its own status is in the event
+    tool_result, as metadata.exit_status. A call that you may approve counts as approved by you: policy does
+    not ask again, and the history says who called.
     """
     parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole)}
-    watch(settings, "Tools.Call", parameters, hang_up=True)
+    metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
+    status, killer = metadata.get("exit_status"), metadata.get("signal")
+    if status or killer:
+        raise CommandFailed(f"The command ended {f'by {killer}' if killer else f'with status {status}'}.")
 
 
 def call_parameters(

@@ -187,8 +187,9 @@ def watch(
     quiet: bool = False,
     hang_up: bool = False,
     timeout_s: float | None = None,
-) -> None:
-    """Call a method that streams a turn, show it, and raise its error, if it ends with one.
+) -> dict[str, Any]:
+    """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
+    metadata of its last call.
 
     With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
     raises TimedOut, and the turn goes on.
@@ -203,6 +204,7 @@ def watch(
     asks = isinstance(view, TerminalView)
     session = ""
     failure: LightagentError | None = None
+    metadata: dict[str, Any] = {}
     try:
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
             for reply in within(client, client.stream(method, **parameters), timeout_s):
@@ -212,6 +214,8 @@ def watch(
                 view.show(event)
                 if event["type"] in REQUESTS and asks and may_answer(event):
                     ask(settings, client, event)
+                if event["type"] == "tool_result":
+                    metadata = event.get("metadata") or {}
                 if event["type"] == "error":
                     failure = errors.from_dict(event)
             if interrupt.asked and failure is None:
@@ -226,3 +230,4 @@ def watch(
         raise
     if failure is not None:
         raise failure
+    return metadata

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from lightagentd.errors import (
     DaemonUnreachable,
+    InvalidArgument,
     LightagentError,
     MalformedMessage,
     MessageTooLarge,
@@ -319,7 +320,7 @@ def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:
 
 
 def connect_error(path: str, err: OSError) -> LightagentError:
-    """The error for a socket that refuses connections, or does not answer in time."""
+    """The error for a socket that refuses connections, or does not answer in time, and for what is none."""
     if isinstance(err, BlockingIOError):
         return TimedOut(
             f"The daemon is busy: too many programs wait to connect to {path}.",
@@ -332,6 +333,10 @@ def connect_error(path: str, err: OSError) -> LightagentError:
         )
     if isinstance(err, PermissionError):
         return PermissionDenied(f"You may not connect to {path}.", suggestion=_who_may(path))
+    if isinstance(err, ConnectionRefusedError) and _is_other(path):
+        return InvalidArgument(
+            f"{path} is not a socket.", suggestion="Name the daemon's control.sock.", field="socket"
+        )
     start = "lightagentd"
     if path == SYSTEM_SOCKET:
         own = "" if os.geteuid() == 0 else " (or a daemon of your own with: lightagentd)"
@@ -341,6 +346,16 @@ def connect_error(path: str, err: OSError) -> LightagentError:
     else:
         message = f"{path} cannot be connected to: {err.strerror or err}."
     return DaemonUnreachable(message, suggestion=f"Start it with: {start}")
+
+
+def _is_other(path: str) -> bool:
+    """Whether something else than a socket is there."""
+    import stat
+
+    try:
+        return not stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - pathlib is slow to import
+    except OSError:
+        return False
 
 
 def _who_may(path: str) -> str:

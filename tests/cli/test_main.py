@@ -73,6 +73,12 @@ def test_without_a_daemon_it_says_what_to_do(lactl: Lactl, tmp_path: Path) -> No
     )
 
 
+def test_a_socket_that_is_none_is_not_called_a_stopped_daemon(lactl: Lactl, tmp_path: Path) -> None:
+    for name in ("/etc/passwd", str(tmp_path)):
+        done = lactl("--socket", name, "status")
+        assert (done.status, done.err.splitlines()[0]) == (65, f"lactl: {name} is not a socket.")
+
+
 def test_the_socket_may_be_named_after_the_command(
     scripted: ScriptedDaemon, lactl: Lactl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,9 +247,11 @@ def test_a_closed_standard_input_has_nothing_in_it(scripted: ScriptedDaemon, wor
     assert done.stderr.startswith(b"lactl: ")
 
 
-def test_closed_standard_streams_do_no_harm(scripted: ScriptedDaemon) -> None:
+def test_a_closed_standard_output_loses_no_answer_without_a_word(scripted: ScriptedDaemon) -> None:
     scripted.answer("Manager.GetStatus", {"status": status()})
-    command = f"{sys.executable} -m lightagentd.cli.main status <&- >&- 2>&-; echo $?"
+    scripted.answer("Memory.Export", {"text": ""})
+    each = f"{sys.executable} -m lightagentd.cli.main $c <&- >&- 2>&-; echo $?"
+    command = f"for c in status 'memory export'; do {each}; done"
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         capture_output=True,
@@ -251,7 +259,7 @@ def test_closed_standard_streams_do_no_harm(scripted: ScriptedDaemon) -> None:
         env=environment(),
         cwd=Path(__file__).parents[2],
     )
-    assert done.stdout == b"0\n"
+    assert done.stdout == b"74\n0\n"
 
 
 def test_a_locale_without_unicode_does_no_harm(scripted: ScriptedDaemon) -> None:

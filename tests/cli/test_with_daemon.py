@@ -117,6 +117,10 @@ def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
         ("tools call ops nothing.happens", 66),
         ("tools call ops bash.exec", 65),
         ("tools call ops bash.exec command=true effect=change", 77),
+        ("prompt ops write me a poem", 81),
+        ("events --topic nosuch", 65),
+        ("history --topic agents", 65),
+        ("history --topic tool.inotify,daemn", 65),
         ("agents create ops", 73),
         ("agents create UPPER", 65),
         ("trace show trace_0", 66),
@@ -126,6 +130,12 @@ def test_errors_have_their_status(daemon: DaemonProcess, command: str, status: i
     done = daemon.lactl(*command.split())
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith("lactl: ")
+
+
+@pytest.mark.parametrize(("command", "how"), [("exit 3", "with status 3"), ("kill -9 $$", "by SIGKILL")])
+def test_a_command_that_fails_has_a_status_of_its_own(daemon: DaemonProcess, command: str, how: str) -> None:
+    done = daemon.lactl("tools", "call", "ops", "bash.exec", f"command={command}", "effect=observe")
+    assert (done.returncode, done.stderr) == (80, f"lactl: The command ended {how}.\n")
 
 
 def test_a_tool_is_called_with_arguments_of_the_right_types(daemon: DaemonProcess) -> None:

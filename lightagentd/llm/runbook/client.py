@@ -1,7 +1,7 @@
 """The embedded model: matches a prompt to a skill, has its script run, and answers with the report.
 
 It is a model client like any other, so that its calls go through the same turn loop, policy, workers and
-history. It needs no network and no key. Where nothing fits it says what can be asked, and never guesses.
+history. It needs no network and no key. Where nothing fits it fails, and never guesses.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
+from lightagentd.errors import NoRunbook
 from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.retry import NEVER
-from lightagentd.llm.runbook.matching import Match, SkillIndex, abilities
+from lightagentd.llm.runbook.matching import Match, SkillIndex
 from lightagentd.skills import SkillCatalog
 
 RUN = "skill_run"
 """The function that runs a skill's script."""
-NO_TOOL = (
-    "I answer from runbooks, and the tool that runs them is not there for this agent. "
-    "`lactl status` and the agent's list of tools say why."
+_ASK_OTHERWISE = (
+    "Ask for what 'lactl skills list' shows, as in \"check disk\", or give the agent a language model: "
+    "'man lightagentd.toml' has the settings."
 )
 NO_REPORT = "The runbook ended without a report."
 _NOTHING = Usage()
@@ -43,7 +44,7 @@ class RunbookClient:
         self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
-        """Answer the newest prompt: with a call, or, after that call, with its report.
+        """Answer the newest prompt: with a call, or, after that call, with its report. Raises NoRunbook.
 
         In the middle of another model's turn, the results of that model's calls are not the answer, unless
         they are just that report.
@@ -55,13 +56,12 @@ class RunbookClient:
             yield Finish(reason="stop", usage=_NOTHING)
             return
         if not _can_run(request):
-            yield TextDelta(NO_TOOL)
-            yield Finish(reason="stop", usage=_NOTHING)
-            return
+            raise NoRunbook(
+                "The tool that runs runbooks, skill, is not there for this agent.",
+                suggestion="'lactl status' and the agent's list of tools say why.",
+            )
         if found is None:
-            yield TextDelta(abilities(self._catalog().skills.values()))
-            yield Finish(reason="stop", usage=_NOTHING)
-            return
+            raise NoRunbook("No runbook fits this prompt.", suggestion=_ASK_OTHERWISE)
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
         yield Finish(reason="tool_calls", usage=_NOTHING)

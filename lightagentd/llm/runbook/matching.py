@@ -217,19 +217,6 @@ def match(prompt: str, skills: Iterable[Skill]) -> Match | None:
     return SkillIndex(skills).match(prompt)
 
 
-def abilities(skills: Iterable[Skill]) -> str:
-    """A short answer in Markdown with the possible questions: one line for each runbook, with an example."""
-    lines = [
-        f"- **{skill.name}**: {skill.description.rstrip('.')}."
-        + (f' Ask: "{skill.prompts[0]}".' if skill.prompts else "")
-        for skill in sorted(skills, key=lambda skill: skill.name)
-        if skill.runbook is not None
-    ]
-    if not lines:
-        return "No runbook is installed, so I cannot answer anything without a language model."
-    return "\n".join(["I answer without a language model, from these runbooks:", "", *lines])
-
-
 def _content(tokens: Sequence[Token]) -> int:
     return sum(token.text not in _FILLERS and token.text not in ",.;:!?" for token in tokens)
 

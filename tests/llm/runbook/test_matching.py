@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.llm.runbook.matching import THRESHOLD, Match, SkillIndex, abilities, match
+from lightagentd.llm.runbook.matching import THRESHOLD, Match, SkillIndex, match
 from lightagentd.skills import Skill, load_skills
 
 SKILLS = Path(__file__).parents[3] / "skills"
@@ -211,14 +211,3 @@ def test_a_skill_of_the_administrator_needs_no_words(tmp_path: Path) -> None:
     assert asked(index, "check the raid") == "raid-check"
     assert asked(index, "how is the raid doing") == "raid-check"
     assert asked(index, "check disk") == "disk-check"
-
-
-def test_abilities_has_one_line_with_an_example_for_each_skill() -> None:
-    skills = load_skills([SKILLS]).skills
-    lines = [line for line in abilities(skills.values()).splitlines() if line.startswith("- ")]
-    assert len(lines) == len(skills) == 12
-    assert any("disk-check" in line and "check disk" in line for line in lines)
-
-
-def test_abilities_says_so_when_nothing_is_installed() -> None:
-    assert "No runbook is installed" in abilities([])

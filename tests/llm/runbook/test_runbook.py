@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.errors import NoRunbook
 from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.runbook.client import NO_REPORT, RunbookClient
 from lightagentd.skills import SkillCatalog, load_skills
@@ -79,9 +80,8 @@ async def test_in_the_middle_of_a_turn_the_report_that_is_there_is_the_answer() 
 
 async def test_in_the_middle_of_a_turn_a_prompt_that_fits_nothing_gets_no_result_for_an_answer() -> None:
     client = RunbookClient(lambda: SHIPPED)
-    parts = await answer(client, user("write me a poem"), *ran("proc_info", '{"pid": 1}', "init, the first"))
-    assert isinstance(parts[0], TextDelta)
-    assert "init, the first" not in parts[0].text
+    with pytest.raises(NoRunbook):
+        await answer(client, user("write me a poem"), *ran("proc_info", '{"pid": 1}', "init, the first"))
 
 
 async def test_it_knows_whether_it_has_a_runbook_for_the_newest_prompt() -> None:
@@ -108,30 +108,31 @@ async def test_the_newest_prompt_counts() -> None:
     assert json.loads(parts[0].arguments)["name"] == "memory-check"
 
 
-async def test_where_nothing_fits_it_says_what_it_can_do() -> None:
-    parts = await answer(RunbookClient(lambda: SHIPPED), user("write me a poem about the sea"))
-    assert isinstance(parts[0], TextDelta)
-    assert parts[0].text.strip()
-    assert parts[1:] == [Finish(reason="stop", usage=Usage())]
+async def test_where_nothing_fits_it_says_so() -> None:
+    with pytest.raises(NoRunbook, match="No runbook fits this prompt") as caught:
+        await answer(RunbookClient(lambda: SHIPPED), user("write me a poem about the sea"))
+    assert "lactl skills list" in caught.value.suggestion
 
 
 async def test_without_the_function_that_runs_skills_it_calls_nothing() -> None:
     other = Function(name="file_read", description="", parameters={})
     for functions in ((), (other,)):
-        parts = await answer(RunbookClient(lambda: SHIPPED), user("check disk"), functions=functions)
-        assert [type(part) for part in parts] == [TextDelta, Finish]
+        with pytest.raises(NoRunbook, match="is not there for this agent"):
+            await answer(RunbookClient(lambda: SHIPPED), user("check disk"), functions=functions)
 
 
-async def test_without_skills_and_without_a_prompt_it_still_answers() -> None:
+async def test_without_skills_and_without_a_prompt_nothing_fits() -> None:
     client = RunbookClient(SkillCatalog)
-    assert [type(part) for part in await answer(client, user("check disk"))] == [TextDelta, Finish]
-    assert [type(part) for part in await answer(client)] == [TextDelta, Finish]
+    for messages in ([user("check disk")], []):
+        with pytest.raises(NoRunbook):
+            await answer(client, *messages)
 
 
 async def test_a_skill_that_was_added_is_known_at_once(tmp_path: Path) -> None:
     catalogs = [SkillCatalog()]
     client = RunbookClient(lambda: catalogs[-1])
-    await answer(client, user("water the plants"))
+    with pytest.raises(NoRunbook):
+        await answer(client, user("water the plants"))
     front = (
         "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]\nrunbook: scripts/w.py"
     )
@@ -148,5 +149,5 @@ async def test_a_skill_without_a_script_is_not_called(tmp_path: Path) -> None:
     front = "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]"
     write(tmp_path / "plants" / "SKILL.md", f"---\n{front}\n---\nText.\n")
     catalog = load_skills([tmp_path])
-    parts = await answer(RunbookClient(lambda: catalog), user("water the plants"))
-    assert isinstance(parts[0], TextDelta)
+    with pytest.raises(NoRunbook):
+        await answer(RunbookClient(lambda: catalog), user("water the plants"))

@@ -193,7 +193,7 @@ class TurnFailed(Reported, topic="agent.error", types=[row.code for row in error
 
     @classmethod
     def priority_of(cls, event: Event) -> str:
-        return NOTICE if event.type == errors.Cancelled.code else cls.priority
+        return NOTICE if event.type in (errors.Cancelled.code, errors.NoRunbook.code) else cls.priority
 
     @classmethod
     def catalog_of(cls, event_type: str) -> str:
@@ -359,6 +359,8 @@ model_garbled: What answers at the model's address is no model. | It is a web pa
   site.
 model_empty: It was asked once more. When it happens often, give it more room to answer (max_output_tokens of
   the provider), or choose another model.
+no_runbook: No runbook fits the prompt, and the agent has no language model to ask. | See what can be asked:
+  lactl skills list. lightagentd.toml(5) says how to have a language model answer.
 model_rejected: The endpoint refused the request: a wrong or missing key, a model that it does not have, or a
   conversation that is too long for it. The message has its words.
 model_key_refused: The model's endpoint refused the API key. | The key is wrong, missing, or may not use this
@@ -374,6 +376,7 @@ model_filtered: The rules of the model's endpoint about content refused the prom
 tool_failed: What failed, and what the tool suggests: lactl trace show @TRACE_ID@
 outcome_unknown: Look at the machine whether the call took effect; it is not run again. Which call: lactl
   trace show @TRACE_ID@
+command_failed: A command ended with a status other than 0. | Its output: lactl trace show @TRACE_ID@
 storage_failed: The step that could not be stored was not taken. Look at the disk that holds
   /var/lib/lightagentd: df -h /var; df -i /var
 history_damaged: The file is left as it is. Where it is damaged: lactl audit verify. Restore it from a backup,

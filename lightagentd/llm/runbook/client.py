@@ -21,8 +21,7 @@ from lightagentd.skills import SkillCatalog
 RUN = "skill_run"
 """The function that runs a skill's script."""
 _ASK_OTHERWISE = (
-    "Ask for what 'lactl skills list' shows, as in \"check disk\", or give the agent a language model: "
-    "'man lightagentd.toml' has the settings."
+    "See what can be asked: lactl skills list. lightagentd.toml(5) says how to have a language model answer."
 )
 NO_REPORT = "The runbook ended without a report."
 _NOTHING = Usage()

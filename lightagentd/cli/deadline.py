@@ -16,7 +16,7 @@ from lightagentd.errors import TimedOut
 class _Seconds(click.FloatRange):
     """A number of seconds; `nan`, which every range contains, is invalid."""
 
-    name = "number of seconds"
+    name = noun = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)

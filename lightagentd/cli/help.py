@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from lightagentd import errors
+from lightagentd.cli.mistakes import NoCommand
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import print_json, say, table
 
+EXIT_CODES = "exit-codes"
 OWN_STATUSES = (
     (0, "ok", "All went well."),
     (2, "usage", "The command line is wrong; nothing was done."),
@@ -16,14 +18,14 @@ OWN_STATUSES = (
 
 
 @click.command("help", cls=Command)
-@click.argument("words", metavar="[COMMAND...|exit-codes]", nargs=-1)
+@click.argument("words", metavar=f"[COMMAND...|{EXIT_CODES}]", nargs=-1)
 @click.pass_context
 def command(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command.
 
     'lactl help exit-codes' lists what each exit status means.
     """
-    if words == ("exit-codes",):
+    if words == (EXIT_CODES,):
         _exit_codes(context.ensure_object(Settings))
         return
     found, name = context.find_root(), ""
@@ -31,7 +33,8 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
         group, name = found.command, word
         inner = group.get_command(found, word) if isinstance(group, click.Group) else None
         if inner is None:
-            raise click.UsageError(f"There is no command {' '.join(words)!r}.", found)
+            known = group.list_commands(found) if isinstance(group, click.Group) else []
+            raise NoCommand(found, word, [*known, EXIT_CODES], verb="help")
         found = click.Context(inner, info_name=name, parent=found)
     say(found.get_help())
 

@@ -18,47 +18,22 @@ from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentErr
 
 INTERRUPTED_STATUS = 130
 
+GROUPS = {
+    "Ask": "prompt chat wait cancel sessions plan",
+    "Decide": "approvals approve deny inputs answer policy undo panic",
+    "Look back": "events history trace audit usage",
+    "Agents and models": "agents models tools skills memory",
+    "Machine": "status doctor config reload help",
+}
+"""The commands, as the help lists them."""
 _IN_ANOTHER = {
     "cancel": "sessions:cancel_session",
     "approve": "approvals:approve",
     "deny": "approvals:deny",
     "answer": "inputs:answer",
 }
-COMMANDS = {
-    name: _IN_ANOTHER.get(name, f"{name}:command")
-    for name in (
-        "prompt",
-        "chat",
-        "wait",
-        "cancel",
-        "status",
-        "agents",
-        "sessions",
-        "plan",
-        "approvals",
-        "approve",
-        "deny",
-        "inputs",
-        "answer",
-        "events",
-        "history",
-        "trace",
-        "audit",
-        "memory",
-        "usage",
-        "models",
-        "tools",
-        "skills",
-        "policy",
-        "undo",
-        "panic",
-        "doctor",
-        "config",
-        "reload",
-        "help",
-    )
-}
-"""Every command, and its module and name there, in the order in which the help lists them."""
+COMMANDS = {name: _IN_ANOTHER.get(name, f"{name}:command") for name in " ".join(GROUPS.values()).split()}
+"""Every command, and its module and name there."""
 
 
 class Lactl(Group):
@@ -75,6 +50,18 @@ class Lactl(Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """In their groups, one below the other."""
+        width = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                rows = []
+                for name in names.split():
+                    command = self.get_command(ctx, name)
+                    assert command is not None
+                    rows.append((name.ljust(width), command.get_short_help_str(formatter.width - width - 6)))
+                formatter.write_dl(rows)
+
 
 @click.group(cls=Lactl, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lactl", message="%(prog)s %(version)s")
@@ -84,13 +71,15 @@ def lactl() -> None:
     \b
       lactl prompt ops "check disk"               ask the agent ops
       lactl chat ops                              talk with it
-      journalctl -b -n 99 | lactl prompt ops "what is wrong here?"
+      dmesg | lactl prompt ops "explain"          (needs a language model)
       lactl status                                is the daemon well?
       lactl agents list                           which agents are there?
       lactl events --follow                       what do they do just now?
 
     Every command takes --json and --socket. In a pipe the output is one line for each thing, with tabs
     between the columns. 'lactl help exit-codes' lists the exit statuses.
+
+    Without a language model agents answer what 'lactl skills list' shows; 'lactl models' is about models.
     """
 
 
@@ -105,8 +94,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except click.ClickException as err:
         settings.json = settings.json or "--json" in arguments  # it may stand behind what was not understood
-        wrong = InvalidArgument(_sentence(err.format_message()), suggestion=_help_hint(err))
-        _report(wrong, settings)
+        mistakes = importlib.import_module("lightagentd.cli.mistakes")
+        _report(InvalidArgument(mistakes.sentence(err), suggestion=mistakes.hint(err)), settings)
         return USAGE_STATUS
     except click.exceptions.Abort:
         return INTERRUPTED_STATUS
@@ -127,15 +116,6 @@ def _report(err: LightagentError, settings: Settings) -> None:
         sys.stderr.write(dump({"error": err.to_dict()}) + "\n")
     else:
         warn(err.message, err.suggestion)
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def _help_hint(err: click.ClickException) -> str:
-    context = err.ctx if isinstance(err, click.UsageError) else None
-    return f"Try: {context.command_path if context else 'lactl'} --help"
 
 
 def main() -> Any:

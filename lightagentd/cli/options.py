@@ -96,6 +96,16 @@ class Group(click.Group):
             ctx.exit(USAGE_STATUS)
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises NoCommand."""
+        if not ctx.resilient_parsing and args[0][:1] != "-" and self.get_command(ctx, args[0]) is None:
+            from lightagentd.cli.mistakes import NoCommand
+
+            raise NoCommand(ctx, args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order of the source, which begins with what is used most."""
         return list(self.commands)

@@ -127,7 +127,7 @@ def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[st
             "The prompt has attachments and no text." if needed else "The prompt is empty.",
             suggestion='Write it after the name of the agent, as in: lactl prompt ops "check disk"'
             if not needed
-            else 'Say what to do with them, as in: lactl prompt ops "what is wrong here?" -a FILE',
+            else 'Say what to do with them, as in: lactl prompt AGENT "what is wrong here?" -a FILE',
             field="text",
         )
     return prompt, bool(piped)

@@ -142,12 +142,15 @@ def call_parameters(
 
 
 def _object(text: str) -> dict[str, Any]:
+    wrong = """--args takes a JSON object, such as '{"command": "df -h"}'"""
     try:
         found = json.loads(text)
-    except ValueError as err:
-        raise click.BadParameter(f"not JSON: {err}.", param_hint="--args") from err
+    except json.JSONDecodeError as err:
+        raise click.UsageError(f"{wrong}; in this it is wrong at character {err.pos + 1}.") from err
+    except RecursionError as err:
+        raise click.UsageError(f"{wrong}; this is nested too deep.") from err
     if not isinstance(found, dict):
-        raise click.BadParameter("not a JSON object.", param_hint="--args")
+        raise click.UsageError(f"{wrong}; this is JSON, but no object.")
     return found
 
 

@@ -42,12 +42,12 @@ _FILES = (
 _EXAMPLES = (
     (
         "Ask, and go on asking in the same session:",
-        ('lactl prompt ops "check disk"', 'lactl prompt ops "and why?"'),
+        ('lactl prompt ops "check disk"', 'lactl prompt ops "what is large below /var"'),
     ),
     ("Talk with it; /help lists what a chat can do:", ("lactl chat ops",)),
     (
         "Give it something to read; the session counts as tainted from then on:",
-        ('journalctl -p err -b | lactl prompt ops "explain"',),
+        ('journalctl -p err -b | lactl prompt ops "explain"    # needs a language model',),
     ),
     (
         "In a script: the answer alone, and nobody is asked:",

@@ -135,6 +135,54 @@ def test_a_file_that_is_not_there_has_one_status(lactl: Lactl, line: str) -> Non
     assert done.err.startswith("lactl: There is no f")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "meant"),
+    [
+        (["promt"], "There is no command 'promt'.", "lactl prompt"),
+        (["agent", "list"], "There is no command 'agent'.", "lactl agents"),
+        (["agents", "lst"], "There is no command 'agents lst'.", "lactl agents list"),
+        (["help", "exitcodes"], "There is no command 'exitcodes'.", "lactl help exit-codes"),
+        (["help", "tools", "cal"], "There is no command 'tools cal'.", "lactl help tools call"),
+        (["check disk"], "There is no command 'check disk'.", 'lactl prompt ops "check disk"'),
+        (["zzz"], "There is no command 'zzz'.", ""),
+    ],
+)
+def test_a_mistyped_command_is_told_the_near_one(
+    lactl: Lactl, arguments: list[str], message: str, meant: str
+) -> None:
+    said = lactl(*arguments).err.splitlines()
+    assert said[:-1] == [f"lactl: {message}", *([f"Did you mean: {meant}"] if meant else [])]
+    assert said[-1].startswith("Try: lactl")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tools select x --limit abc", "--limit takes a whole number from 1 to 1000, not 'abc'."),
+        ("history --limit 0", "--limit takes a whole number, 1 or more, not 0."),
+        ("wait ops --timeout soon", "--timeout takes a number of seconds from 0 to 86400, not 'soon'."),
+        ("wait ops --timeout nan", "--timeout takes a number of seconds from 0 to 86400, not 'nan'."),
+        ("history --effect all", "--effect takes one of observe, reach, change, not 'all'."),
+        ("history --limt 3", "There is no option --limt. Did you mean --limit?"),
+        ("history --limit", "--limit needs a value."),
+        ("status --json=yes", "--json takes no value."),
+        ("agents show ops web", "That is more than it takes: web."),
+    ],
+)
+def test_a_wrong_value_is_told_what_was_expected(lactl: Lactl, line: str, message: str) -> None:
+    assert lactl(*line.split()).err.splitlines()[0] == f"lactl: {message}"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("{", "wrong at character 2"), ("[]", "no object"), ("[" * 100_000, "nested too deep")],
+)
+def test_arguments_that_are_no_object_are_told_what_one_is(lactl: Lactl, value: str, why: str) -> None:
+    said = lactl("tools", "call", "ops", "bash.exec", "--args", value).err
+    assert """--args takes a JSON object, such as '{"command": "df -h"}'""" in said
+    assert why in said
+
+
 def test_without_arguments_it_shows_the_help(lactl: Lactl) -> None:
     done = lactl()
     assert done.status == 2

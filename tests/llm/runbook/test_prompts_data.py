@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import yaml
 from lightagentd.llm.runbook.matching import SkillIndex
 from lightagentd.skills import load_skills
 
-SKILLS = Path(__file__).parents[3] / "skills"
+ROOT = Path(__file__).parents[3]
+SKILLS = ROOT / "skills"
 PROMPTS = Path(__file__).parents[2] / "data" / "prompts.yaml"
 LEAST_SHARE = 0.95
 
@@ -25,6 +27,19 @@ def entries() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def index() -> SkillIndex:
     return SkillIndex(load_skills([SKILLS]).skills.values())
+
+
+@pytest.mark.parametrize("place", ["README.md", "docs", "packaging/man", "packaging/manual", "lightagentd"])
+def test_each_example_finds_a_skill_or_says_that_it_needs_a_model(index: SkillIndex, place: str) -> None:
+    found = ROOT / place
+    files = (
+        [found] if found.is_file() else [*found.rglob("*.py"), *found.rglob("*.md"), *found.rglob("*.[1-8]")]
+    )
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    asked = [(re.search(r"""lactl prompt (?:-\S+ )*ops ["']([^"'{}…]+)["']""", line), line) for line in lines]
+    examples = [(match[1], line) for match, line in asked if match and "language model" not in line]
+    assert examples or place == "packaging/man"
+    assert not [line for prompt, line in examples if index.match(prompt) is None]
 
 
 def test_nearly_every_prompt_finds_its_skill_and_its_arguments(

@@ -1,0 +1,63 @@
+"""Says what is wrong with a command line. click's own words name its types, and change with its version."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+import click
+
+NEAR = 0.7
+"""How like a command a mistyped one must be (difflib)."""
+
+
+class NoCommand(click.UsageError):
+    """There is no such command. `known` could stand in its place; `verb` is help for the help of one."""
+
+    def __init__(self, context: click.Context, word: str, known: Iterable[str], *, verb: str = "") -> None:
+        program, *path = context.command_path.split()
+        super().__init__(f"There is no command {' '.join([*path, word])!r}.", context)
+        near = difflib.get_close_matches(word, sorted(known), 1, NEAR)
+        self.meant = " ".join([program, *([verb] if verb else []), *path, *near]) if near else ""
+        if not path and " " in word.strip():
+            self.meant = f'{program} prompt ops "{word}"'
+
+
+def hint(err: click.ClickException) -> str:
+    """What to do next."""
+    context = err.ctx if isinstance(err, click.UsageError) else None
+    see = f"Try: {context.command_path if context else 'lactl'} --help"
+    if isinstance(err, NoCommand) and err.meant:
+        return f"Did you mean: {err.meant}\n{see}"
+    return see
+
+
+def sentence(err: click.ClickException) -> str:
+    """What is wrong."""
+    text = err.format_message()
+    if isinstance(err, click.NoSuchOption):
+        near = f" Did you mean {err.possibilities[0]}?" if err.possibilities else ""
+        text = f"There is no option {err.option_name}.{near}"
+    elif isinstance(err, click.BadOptionUsage):
+        text = f"{err.option_name} {'takes no value' if 'does not take' in text else 'needs a value'}."
+    elif (
+        isinstance(err, click.BadParameter) and err.param is not None and (what := _expected(err.param.type))
+    ):
+        value = re.split(r" is not |: ", err.message)[0]
+        text = f"{err.param.opts[0]} takes {what}, not {value}."
+    elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)\.?", text, re.DOTALL):
+        text = f"That is more than it takes: {extra[1]}"
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _expected(kind: click.ParamType) -> str:
+    """What a parameter of a type takes; empty for a type that says so itself."""
+    if isinstance(kind, click.Choice):
+        return f"one of {', '.join(map(str, kind.choices))}"
+    if not isinstance(kind, click.IntRange | click.FloatRange):
+        return ""
+    noun = f"a {getattr(kind, 'noun', 'whole number' if isinstance(kind, click.IntRange) else 'number')}"
+    assert kind.min is not None
+    low = f"more than {kind.min:g}" if kind.min_open else f"{kind.min:g} or more"
+    return f"{noun} from {kind.min:g} to {kind.max:g}" if kind.max is not None else f"{noun}, {low}"

@@ -35,7 +35,7 @@ def command() -> None:
 
     \b
       lactl plan begin ops       from now on prompts draft a plan
-      lactl prompt ops "move the logs of nginx to /srv/log"   (needs a language model)
+      lactl prompt ops "move the logs of nginx"   (needs a language model)
       lactl plan show ops        look at it; prompt again to revise it
       lactl plan apply ops       task by task
 

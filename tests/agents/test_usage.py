@@ -125,7 +125,7 @@ async def test_a_step_without_a_price_or_without_figures_is_counted_as_such(path
 async def test_the_runbook_counts_steps_that_cost_nothing(paths: Paths) -> None:
     write(paths.config / "agent" / "test" / "AGENT.md", "---\nmodel: runbook\n---\nBe brief.\n")
     async with scripted_runbook(paths) as (test, session):
-        await test.prompt(session, "how are you")
+        await test.prompt(session, "check memory")
         row = counters(test, f"session/{session.id}")
         assert row.steps >= 1
         assert (row.steps_without_usage, row.steps_without_price, row.total_tokens) == (0, 0, 0)

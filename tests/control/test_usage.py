@@ -157,7 +157,7 @@ async def test_the_budgets_that_apply_and_how_much_is_used(used: tuple[Scripted,
 
 async def test_it_is_there_on_the_socket(paths: Paths, daemon_process: DaemonProcess) -> None:
     await asyncio.to_thread(daemon_process.start)
-    done = await asyncio.to_thread(daemon_process.lactl, "prompt", "ops", "how are you")
+    done = await asyncio.to_thread(daemon_process.lactl, "prompt", "ops", "check memory")
     assert done.returncode == 0, done.stderr
     async with AsyncClient(paths.socket) as client:
         [row] = (await client.call("Usage.Get", scope="owner"))["usage"]

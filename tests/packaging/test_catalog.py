@@ -20,7 +20,7 @@ from lightagentd.unattended import journal
 from tests.conftest import REPOSITORY
 
 CATALOG = REPOSITORY / "packaging/journal/lightagentd.catalog"
-HEADERS = ["Subject", "Defined-By", "Support", "Documentation"]
+HEADERS = ["Subject", "Defined-By", "Documentation"]
 
 
 @functools.cache

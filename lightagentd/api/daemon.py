@@ -117,8 +117,12 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Reloaded:
-    """What a reload did: what is in force now, what waits for a restart, and what could not be read."""
+    """What a reload did: what is in force now, what waits for a restart, and what could not be read.
+
+    `refused`: of that, what is broken as a whole, so that the old state stays in force.
+    """
 
     applied: list[str]
     needs_restart: list[str]
     problems: list[str]
+    refused: list[str]

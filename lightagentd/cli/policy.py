@@ -30,7 +30,9 @@ from lightagentd.cli.output import (
 from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
 from lightagentd.cli.tools import call_parameters
 from lightagentd.cli.when import FORMS, local, since_time
+from lightagentd.errors import LightagentError
 
+_LOOK_S = 5.0
 _COLOURS = {"allow": GREEN, "ask": YELLOW, "deny": RED}
 
 
@@ -46,19 +48,23 @@ def check(settings: Settings, places: tuple[str, ...]) -> None:
     """Check files of rules, those of the daemon if none are named.
 
     The examples of each rule are tried. The exit status is 78 when the daemon would refuse the files. The
-    daemon need not run.
+    daemon need not run; where it does, "in force" says whether it has read them as they are.
     """
     from lightagentd.policy.rulefiles import load_texts
 
     texts = _read(places)
-    rules = load_texts(texts).rules
-    examples = sum(len(one.rule.match) + len(one.rule.not_match) for one in rules)
-    found: dict[str, Any] = {"files": list(texts), "rules": len(rules), "examples": examples}
+    loaded = load_texts(texts)
+    examples = sum(len(one.rule.match) + len(one.rule.not_match) for one in loaded.rules)
+    found: dict[str, Any] = {"files": list(texts), "rules": len(loaded.rules), "examples": examples}
+    if not places and (in_force := _in_force(settings)):
+        found["in_force"] = in_force == loaded.sha256
     if settings.json:
         print_json({"ok": True, **found})
     else:
         found["files"] = found["files"] or "none: the defaults apply"
-        fields([*found.items(), ("result", "ok")])
+        fields([*((name.replace("_", " "), value) for name, value in found.items()), ("result", "ok")])
+        if found.get("in_force") is False:
+            warn("The daemon has other rules in force.", "Have it read these: lactl reload")
 
 
 @command.command("list")
@@ -170,6 +176,22 @@ def _print_change(change: dict[str, Any]) -> None:
         f"  {call}",
     )
     say(f"        {rules}")
+
+
+def _in_force(settings: Settings) -> str:
+    """The digest of the rules that the daemon took from the usual folder; empty when that cannot be told."""
+    from lightagentd.host.paths import default_paths
+    from lightagentd.policy.rulefiles import POLICY_FOLDER
+
+    settings.ask_password = False
+    try:
+        taken = settings.call(
+            "History.Query", topic="policy.rules", type="loaded", limit=1, timeout_s=_LOOK_S
+        )
+    except LightagentError:
+        return ""
+    folder = str(default_paths().config / POLICY_FOLDER)
+    return next((str(one["data"]["sha256"]) for one in taken if one["data"]["folder"] == folder), "")
 
 
 def _read(places: Iterable[str]) -> dict[str, str]:

@@ -303,8 +303,9 @@ class Daemon:
         self.registry.shared.watches.renew()
         await self.registry.read_content()
         applied = ["agents, skills, tools, models and budgets were read again", *await self.registry.sync()]
-        await self._tell(kinds.DaemonReloaded(message="; ".join(applied)))
-        return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems())
+        refused = [problem] if (problem := self.registry.shared.policy.problem) else []
+        await self._tell(kinds.DaemonReloaded(message="; ".join([*applied, *refused])))
+        return api.Reloaded(applied=applied, needs_restart=waits, problems=self.problems(), refused=refused)
 
     def problems(self) -> list[str]:
         """The present problems, as sentences."""

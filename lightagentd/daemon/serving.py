@@ -15,12 +15,14 @@ import time
 from pathlib import Path
 
 from lightagentd import __version__
+from lightagentd.config.configuration import load
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import LightagentError
+from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.events.journal import log as journal_log
 from lightagentd.host.libc import return_large_buffers
 from lightagentd.host.paths import Paths, default_paths
 from lightagentd.host.systemd import feeding_watchdog, keep_status, notify, notify_stopping, status_line
+from lightagentd.policy.rulefiles import POLICY_FOLDER, load_texts, read_files, rule_files
 
 _log = logging.getLogger("lightagentd.daemon")
 
@@ -36,7 +38,7 @@ async def serve(paths: Paths) -> None:
     async with feeding_watchdog(), Daemon(paths) as daemon:
 
         def line() -> str:
-            return status_line(len(daemon.registry.agents), daemon.problems())
+            return status_line(len(daemon.registry.agents), daemon.problems(), stopped=daemon.panic.on)
 
         notify("READY=1", f"STATUS={line()}")
         _log.info("ready: %s", paths.socket)
@@ -68,6 +70,8 @@ async def _reload_on(hangup: asyncio.Event, daemon: Daemon) -> None:
         try:
             done = await daemon.service.manager.reload_content()
             _log.info("reloaded: %s", "; ".join([*done.applied, *done.needs_restart]))
+            for refused in done.refused:
+                _log.error("refused: %s", refused)
         except LightagentError as err:
             _log.error("the reload changed nothing: %s", err.message)
         notify("READY=1")
@@ -84,6 +88,7 @@ def main() -> None:
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="instead of /var/lib/lightagentd")
     parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="instead of /run/lightagentd")
+    parser.add_argument("--check", action="store_true", help="read configuration and rules, and end")
     options = parser.parse_args()
     defaults = default_paths()
     paths = Paths(
@@ -91,6 +96,8 @@ def main() -> None:
         state=(options.state_dir or defaults.state).absolute(),
         runtime=(options.runtime_dir or defaults.runtime).absolute(),
     )
+    if options.check:
+        sys.exit(_check(paths))
     return_large_buffers()
     logging.basicConfig(level=logging.INFO, handlers=[journal_log.handler()])
     # Where the loop hung, when the watchdog of the service manager sends SIGABRT. The loop's thread alone: to
@@ -99,8 +106,24 @@ def main() -> None:
     try:
         asyncio.run(serve(paths))
     except (LightagentError, OSError) as err:
-        suggestion = getattr(err, "suggestion", "")
-        said = f"{err}{' ' + suggestion if suggestion else ''}"
+        said = _told(err)
         notify(f"STATUS=ended: {' '.join(said.split())}")
-        sys.stderr.write(f"lightagentd: {said}\n")
         sys.exit(getattr(err, "exit_status", 1))
+
+
+def _check(paths: Paths) -> int:
+    """Read what a start and a reload refuse when it is broken; returns the exit status."""
+    try:
+        load(paths.config)
+        load_texts(read_files(rule_files(paths.config / POLICY_FOLDER)))
+    except ConfigError as err:
+        _told(err)
+        return err.exit_status
+    return 0
+
+
+def _told(err: LightagentError | OSError) -> str:
+    suggestion = getattr(err, "suggestion", "")
+    said = f"{err}{' ' + suggestion if suggestion else ''}"
+    sys.stderr.write(f"lightagentd: {said}\n")
+    return said

@@ -109,9 +109,11 @@ def notify_stopping(drain_timeout_s: float) -> None:
     notify("STOPPING=1", "STATUS=waiting for running turns", f"EXTEND_TIMEOUT_USEC={wait_us}")
 
 
-def status_line(agents: int, problems: list[str]) -> str:
-    """The line that `systemctl status` shows: the work, and the first problem."""
+def status_line(agents: int, problems: list[str], *, stopped: bool = False) -> str:
+    """The line that `systemctl status` shows: the work, and the first problem. `stopped`: by a panic."""
     line = f"serving {agents} agent{'' if agents == 1 else 's'}"
+    if stopped:
+        line = "stopped by an administrator: nothing runs until 'lactl panic --off'"
     if problems:
         more = f" (and {len(problems) - 1} more: lactl status)" if len(problems) > 1 else ""
         first = " ".join(problems[0].split())

@@ -16,7 +16,7 @@ from lightagentd.errors import ConfigError
 from lightagentd.events.history import History
 from lightagentd.events.types.policy import RulesBroken, RulesLoaded
 from lightagentd.policy.decide import Policy
-from lightagentd.policy.rulefiles import RuleSet, load_texts, read_files, rule_files
+from lightagentd.policy.rulefiles import RuleSet, hashed, load_texts, read_files, rule_files
 from lightagentd.policy.rules import LoadedRule
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ async def take_rules(policy: Policy, folder: Path, history: History, actions: Ac
 async def retake_rules(policy: Policy, folder: Path, history: History, actions: Actions) -> list[str]:
     """As `take_rules`, but a broken file keeps the old rules and sets the policy's `problem`.
 
-    Returns a description for the administrator; empty when the files are unchanged.
+    Returns a description for the administrator; empty when nothing new is in force.
     """
     before = policy.rules
     try:
@@ -56,11 +56,24 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
         policy.problem = f"The rules of policy.d are still the old ones: {err.message}"
         _log.error("%s", policy.problem)
         await history.append(RulesBroken(message=err.message, sha256=policy.rules.sha256).event())
-        return ["kept the old rules of policy.d, because the new ones are broken"]
+        return []
     rules = policy.rules
     if rules.sha256 == before.sha256:
         return []
     return [f"took {len(rules.rules)} rules from {len(rules.files)} files of policy.d"]
+
+
+async def not_in_force(policy: Policy, folder: Path) -> str:
+    """Says that the files of the folder are not the active rules; empty when they are."""
+    if policy.problem:
+        return policy.problem
+    try:
+        texts = await asyncio.to_thread(lambda: read_files(rule_files(folder)))
+    except ConfigError as err:
+        return f"The rules of policy.d could not be read again: {err.message}"
+    if RuleSet(files=hashed(texts)).sha256 == policy.rules.sha256:
+        return ""
+    return "The files of policy.d were changed since they were read, and are not in force: lactl reload"
 
 
 def lint(rules: RuleSet, actions: Actions) -> tuple[str, ...]:

@@ -89,6 +89,14 @@ def read_files(files: Sequence[Path]) -> dict[str, str]:
     return {str(path): read_text(path) for path in files}
 
 
+def hashed(texts: Mapping[str, str]) -> tuple[RuleFile, ...]:
+    """The files, by name and text."""
+    return tuple(
+        RuleFile(name=name, sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+        for name, text in texts.items()
+    )
+
+
 def load_texts(texts: Mapping[str, str]) -> RuleSet:
     """The rules in some files, given by name and text. Raises ConfigError."""
     rules: list[LoadedRule] = []
@@ -106,10 +114,7 @@ def load_texts(texts: Mapping[str, str]) -> RuleSet:
                     field="name",
                 )
             rules.append(rule)
-    files = tuple(
-        RuleFile(name=name, sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
-        for name, text in texts.items()
-    )
+    files = hashed(texts)
     return RuleSet(rules=tuple(rules), files=files)
 
 

@@ -47,7 +47,7 @@ _EXAMPLES = (
     ("Talk with it; /help lists what a chat can do:", ("lactl chat ops",)),
     (
         "Give it something to read; the session counts as tainted from then on:",
-        ('journalctl -p err -b | lactl prompt ops "explain"  # needs a language model',),
+        ('dmesg | lactl prompt ops "explain"   # needs a language model',),
     ),
     (
         "In a script: the answer alone, and nobody is asked:",

@@ -75,7 +75,7 @@ def needs_person(answer: Callable[[Connection], None], *, refusals: int = 1) -> 
 
 
 def reloaded(connection: Connection) -> None:
-    connection.reply({"reloaded": {"applied": ["all"], "needs_restart": [], "problems": []}})
+    connection.reply({"reloaded": {"applied": ["all"], "needs_restart": [], "problems": [], "refused": []}})
 
 
 def flags(scripted: ScriptedDaemon) -> list[bool]:

@@ -234,13 +234,21 @@ class TestReload:
         found = {
             "applied": ["limits"],
             "needs_restart": ["daemon.socket_group"],
-            "problems": ["x is broken."],
+            "problems": ["x is broken.", "The rules are the old ones."],
+            "refused": [],
         }
-        scripted.answer("Manager.Reload", {"reloaded": found})
+        scripted.answer("Manager.Reload", {"reloaded": found | {"problems": found["problems"][:1]}})
         done = lactl("reload")
         assert done.out == "applied\tlimits\nneeds restart\tdaemon.socket_group\n"
         assert done.err == "lactl: x is broken.\n"
-        assert json.loads(lactl("reload", "--json").out) == found
+        scripted.answer("Manager.Reload", {"reloaded": found | {"refused": found["problems"][1:]}})
+        done = lactl("reload")
+        assert (done.status, done.err.splitlines()[:2]) == (
+            78,
+            ["lactl: x is broken.", "lactl: The rules are the old ones."],
+        )
+        done = lactl("reload", "--json")
+        assert (done.status, json.loads(done.out)["applied"]) == (78, ["limits"])
 
 
 class TestConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd.host.paths import Paths
-from tests.cli.conftest import Lactl, on_terminal
+from tests.cli.conftest import Lactl, finish, on_terminal
 from tests.conftest import DaemonProcess, write
 
 RULES = """[[rule]]
@@ -102,6 +102,21 @@ def test_list_has_each_rule_on_a_line(daemon: DaemonProcess) -> None:
         f"reads\tallow\ttool=file effect=observe\t{file}:9\t-",
     ]
     assert [rule["name"] for rule in json.loads(run(daemon, "list", "--json"))] == ["no-shadow", "reads"]
+
+
+def test_check_says_whether_the_daemon_has_read_the_files(daemon: DaemonProcess) -> None:
+    file = daemon.paths.config / "policy.d" / "10-a.toml"
+    text = file.read_text()
+    env = daemon.env | {"LIGHTAGENT_CONFIG_DIR": str(daemon.paths.config)}
+    assert "\nin_force\tyes\n" in finish(["policy", "check"], env=env).out
+    file.write_text(text + "# changed\n")
+    try:
+        done = finish(["policy", "check"], env=env)
+        assert (done.status, "\nin_force\tno\n" in done.out) == (0, True)
+        assert "lactl reload" in done.err
+        assert "are not in force" in run(daemon, "explain", "ops", "net.routes")
+    finally:
+        file.write_text(text)
 
 
 def explained(daemon: DaemonProcess, *arguments: str) -> dict[str, Any]:

@@ -88,11 +88,17 @@ def _restarted(times: int, got: dict[str, Any]) -> bool:
 
 
 async def test_a_second_daemon_on_the_same_folders_is_refused_and_says_why(daemon: Daemon) -> None:
-    def second(paths: Paths) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "lightagentd.daemon", f"--config-dir={paths.config}"]
+    def second(paths: Paths, *more: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "lightagentd.daemon", f"--config-dir={paths.config}", *more]
         argv += [f"--state-dir={paths.state}", f"--runtime-dir={paths.runtime}"]
         return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
 
+    checked = await asyncio.to_thread(second, daemon.paths, "--check")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    broken = write(daemon.paths.config / "policy.d" / "10-a.toml", "[[rule]\n")
+    checked = await asyncio.to_thread(second, daemon.paths, "--check")
+    assert (checked.returncode, str(broken) in checked.stderr) == (78, True)
+    broken.unlink()
     refused = await asyncio.to_thread(second, daemon.paths)
     assert refused.returncode == Conflict.exit_status
     assert str(daemon.paths.state) in refused.stderr

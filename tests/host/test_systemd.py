@@ -248,6 +248,7 @@ def test_a_stop_asks_for_as_long_as_turns_may_drain(manager: socket.socket) -> N
 def test_status_line_tells_the_first_problem_and_how_many_there_are() -> None:
     assert status_line(1, []) == "serving 1 agent"
     assert status_line(2, ["The bus\nis gone."]) == "serving 2 agents; The bus is gone."
+    assert status_line(2, [], stopped=True).startswith("stopped by an administrator")
     assert status_line(0, ["A.", "B.", "C."]) == "serving 0 agents; A. (and 2 more: lactl status)"
     long = status_line(2, ["x" * 1000, "y"])
     assert len(long) <= STATUS_MAX

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd import api
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import ConfigError
 from lightagentd.events.queries import Filter
@@ -14,6 +15,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from tests.conftest import write
 from tests.policy.calls import a_call
+from tests.policy.test_operations import ME
 
 DENY = '[[rule]]\nname = "no-hosts"\ndecision = "deny"\ntool = "file"\nargs = { path = "/etc/hosts" }\n'
 READ = a_call("file.read", effect=Effect.OBSERVE, args={"path": "/etc/hosts"})
@@ -66,6 +68,10 @@ async def test_a_reload_takes_new_rules(daemon: Daemon, paths: Paths) -> None:
     assert [data["rules"] for _, data in events(daemon)] == [0, 1, 0]
 
 
+async def explain(daemon: Daemon) -> api.PolicyExplanation:
+    return await daemon.service.policy.explain(ME, agent="ops", tool="proc", action="list", args={})
+
+
 async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths: Paths) -> None:
     file = write(paths.config / "policy.d" / "10-a.toml", DENY)
     async with Daemon(paths) as daemon:
@@ -75,8 +81,10 @@ async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths
         done = await daemon.service.manager.reload_content()
         assert daemon.registry.shared.policy.rules is old
         assert daemon.registry.shared.policy.decide(READ).rule == "no-hosts (10-a.toml)"
-        assert any("kept the old rules" in text for text in done.applied)
         (problem,) = [text for text in done.problems if "policy.d" in text]
+        assert done.refused == [problem]
+        assert not any("policy.d" in text for text in done.applied)
+        assert problem in (await explain(daemon)).notes
         assert "still the old ones" in problem
         assert f"{file}:2: the rule without a name: the key 'nam' is not known." in problem
         kind, data = events(daemon)[-1]
@@ -84,6 +92,10 @@ async def test_a_reload_with_a_broken_file_keeps_the_old_rules_and_says_so(paths
         assert data["sha256"] == old.sha256
         file.write_text(DENY)
         done = await daemon.service.manager.reload_content()
+        assert (done.refused, (await explain(daemon)).notes) == ([], [])
+        file.write_text(DENY + "# changed")
+        [note] = (await explain(daemon)).notes
+        assert "are not in force: lactl reload" in note
         assert not [text for text in done.problems if "policy.d" in text]
         assert len(daemon.registry.shared.policy.rules.rules) == 2
 

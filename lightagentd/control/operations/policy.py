@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from lightagentd import api
@@ -27,9 +28,10 @@ from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import PolicyCall, plan_gate
 from lightagentd.policy.decide import Explanation
+from lightagentd.policy.in_force import not_in_force
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.replay import Judged, Replay
-from lightagentd.policy.rulefiles import load_texts
+from lightagentd.policy.rulefiles import POLICY_FOLDER, load_texts
 from lightagentd.policy.rules import LoadedRule
 
 MAX_RULES_CHARS = 256 << 10
@@ -112,7 +114,9 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
                 plan=gate,
             )
         )
-        return _explanation(explained)
+        stale = await not_in_force(self._shared.policy, self._shared.paths.config / POLICY_FOLDER)
+        found = _explanation(explained)
+        return replace(found, notes=[*found.notes, *([stale] if stale else [])])
 
     @stream("Replay", returns="replay", is_last=lambda replay: replay.change is None)
     async def replay(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.terminal import is_terminal
+from lightagentd.cli.terminal import is_dumb, is_terminal
 
 
 @click.command("chat", cls=Command)
@@ -46,9 +45,7 @@ def command(settings: Settings, agent: str, session: str | None, new: bool) -> i
     settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
     whole = whole_session(settings, session) if session else ""
     can_draw = is_terminal() and sys.stdin is not None and sys.stdin.isatty()
-    return _chat(
-        settings, agent, whole, new=new, draws=can_draw and os.environ.get("TERM") not in (None, "", "dumb")
-    )
+    return _chat(settings, agent, whole, new=new, draws=can_draw and not is_dumb())
 
 
 def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: bool) -> int:

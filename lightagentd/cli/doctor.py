@@ -14,7 +14,7 @@ import click
 from lightagentd import __version__
 from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.output import print_json, say, warn
-from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, style
+from lightagentd.cli.terminal import BOLD, DIM, GREEN, MAGENTA, RED, style
 from lightagentd.client.blocking import SYSTEM_SOCKET, socket_path
 from lightagentd.errors import AgentNotFound, LightagentError, PermissionDenied
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 600.0
 BAD = ("not_held", "wrong")
 _WORDS = {"ok": "ok", "not_held": "NOT HELD", "wrong": "WRONG", "not_tried": "not tried", "note": "note"}
-_COLOURS = {"ok": GREEN, "not_held": RED, "wrong": RED, "not_tried": YELLOW, "note": DIM}
+_COLOURS = {"ok": GREEN, "not_held": RED, "wrong": RED, "not_tried": MAGENTA, "note": DIM}
 _WIDTH = 28
 _STATUS_WIDTH = max(len(word) for word in _WORDS.values())
 _FIELDS = ("group", "name", "status", "detail", "remedy")
@@ -175,7 +175,7 @@ def _sum_up(findings: list[dict[str, Any]]) -> None:
         names = ", ".join(finding["name"] for finding in bad[:5]) + (", …" if len(bad) > 5 else "")
         warn(f"{len(bad)} {plural} not as promised: {names}.", "Look for NOT HELD and WRONG above.")
     elif untried:
-        say(style("Nothing is wrong, but not everything could be tried.", YELLOW))
+        say(style("Nothing is wrong, but not everything could be tried.", MAGENTA))
     else:
         say(style("All that is promised holds.", GREEN))
 

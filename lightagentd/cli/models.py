@@ -10,12 +10,12 @@ import click
 from lightagentd.cli.options import Group, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, table, warn
 from lightagentd.cli.table_source import DEFAULT_URL
-from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
+from lightagentd.cli.terminal import GREEN, MAGENTA, RED, is_terminal, style
 from lightagentd.errors import LimitExceeded
 
 _TEST_TIMEOUT_S = 1000.0
 """Longer than a model may take for an answer, unless the configuration says otherwise."""
-_COLOURS = {"ready": GREEN, "unusable": RED, "paused": YELLOW}
+_COLOURS = {"ready": GREEN, "unusable": RED, "paused": MAGENTA}
 _SHOWN_PROBLEMS = 5
 
 

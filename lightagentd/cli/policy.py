@@ -27,13 +27,13 @@ from lightagentd.cli.output import (
     table,
     warn,
 )
-from lightagentd.cli.terminal import GREEN, RED, YELLOW, is_terminal, style
+from lightagentd.cli.terminal import GREEN, MAGENTA, RED, is_terminal, style
 from lightagentd.cli.tools import call_parameters
 from lightagentd.cli.when import FORMS, local, since_time
 from lightagentd.errors import LightagentError
 
 _LOOK_S = 5.0
-_COLOURS = {"allow": GREEN, "ask": YELLOW, "deny": RED}
+_COLOURS = {"allow": GREEN, "ask": MAGENTA, "deny": RED}
 
 
 @click.group("policy", cls=Group)

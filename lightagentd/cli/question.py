@@ -16,7 +16,18 @@ from typing import Any
 
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import dump, say, warn
-from lightagentd.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Styled, clean, escaped, is_terminal, style
+from lightagentd.cli.terminal import (
+    BOLD,
+    DIM,
+    GREEN,
+    MAGENTA,
+    RED,
+    Styled,
+    clean,
+    escaped,
+    is_terminal,
+    style,
+)
 from lightagentd.cli.when import local
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError
@@ -94,9 +105,9 @@ def _call_lines(found: dict[str, Any]) -> list[Styled]:
     rule, reason = visible(found["rule"]), visible(found["reason"])
     lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
     lines.append(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
-    lines += [style(warning, YELLOW) for warning in warnings(arguments)]
+    lines += [style(warning, MAGENTA) for warning in warnings(arguments)]
     if found["volatile"]:
-        lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", YELLOW))
+        lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", MAGENTA))
     return lines
 
 

@@ -72,7 +72,12 @@ def is_terminal() -> bool:
 
 def has_colours() -> bool:
     """Standard output is a terminal that may be coloured (https://no-color.org)."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_terminal() and not os.environ.get("NO_COLOR") and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Whether the terminal only prints lines: it has no colours and cannot move its cursor."""
+    return os.environ.get("TERM") in (None, "", "dumb")
 
 
 def columns() -> int:
@@ -89,7 +94,8 @@ class Styled(str):
     __slots__ = ()
 
 
-BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+BOLD, DIM, RED, GREEN, MAGENTA = "1", "2", "31", "32", "35"
+"""Yellow and cyan cannot be read on white, and blue not on black."""
 
 
 def style(text: str, code: str) -> Styled:

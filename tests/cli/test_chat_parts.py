@@ -14,10 +14,10 @@ import pytest
 from lightagentd.cli.chatting.commands import COMMANDS, find, parse
 from lightagentd.cli.chatting.completion import Completions, files
 from lightagentd.cli.chatting.daemon import Daemon
-from lightagentd.cli.chatting.markdown import LONG_CHARS, render
 from lightagentd.cli.chatting.passages import Passage
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.shown import Shown
+from lightagentd.cli.markdown import LONG_CHARS, render
 from lightagentd.cli.options import Settings
 from lightagentd.errors import InvalidArgument
 from tests.cli.chatty_model import EVIL, MARKDOWN
@@ -33,7 +33,8 @@ def test_markdown_has_no_line_wider_than_the_terminal() -> None:
             assert len(line) <= columns
 
 
-def test_a_table_is_a_list_where_it_is_narrow() -> None:
+def test_a_table_is_a_list_where_it_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     table = "| disk | used |\n|---|---|\n| sda1 | 93% |\n"
     assert render(table, 40, colours=False) == ["- disk: sda1", "  used: 93%"]
     assert "sda1" in render(table, 80, colours=False)[2]
@@ -100,6 +101,43 @@ def test_no_cell_of_a_table_is_cut_or_left_out(count: int) -> None:
     shown = "".join(render(table, 79, colours=False))
     assert "…" not in shown
     assert all(shown.count(cell[-1]) >= 50 for cell in cells)
+
+
+LONG_CODE = ("```\n{}\n```", "```sh\n{}\n```", "    {}", "- a\n\n  ```\n  {}\n  ```", "> ```\n> {}\n> ```")
+
+
+@pytest.mark.parametrize("source", LONG_CODE)
+@pytest.mark.parametrize("columns", [80, 79, 60, 20])
+def test_no_character_of_code_is_lost_where_it_is_wrapped(source: str, columns: int) -> None:
+    for char, count in (("x", 500), ("日", 120)):
+        lines = render(source.format(char * count), columns, colours=False)
+        assert sum(line.count(char) for line in lines) == count
+
+
+def test_code_is_at_the_left_to_be_copied() -> None:
+    source = "text\n\n```python\ndef f():\n    return 1\n```\n\nmore"
+    assert render(source, 80, colours=False) == ["text", "", "def f():", "    return 1", "", "more"]
+
+
+def test_colours_can_be_read_on_black_and_on_white() -> None:
+    source = "# H\n`code` [a](http://b) <http://c>\n- a\n1. b\n> c\n---\n|a|b|\n|-|-|\n|c|d|\n"
+    source += '```python\n@x\nclass A(int):  # c\n    """d"""\n    a = len(1)\n```\n```diff\n+a\n-b\n```\n'
+    seen = set(
+        re.findall(
+            r"[0-9]+", "".join(re.findall(r"\x1b\[[0-9;]*m", "\n".join(render(source, 80, colours=True))))
+        )
+    )
+    styles, red_green_magenta = {"0", "1", "2", "3", "4", "9"}, {"31", "32", "35"}
+    assert {"1", "35"} < seen <= styles | red_green_magenta
+
+
+def test_a_dumb_terminal_has_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert render("| disk | used |\n|---|---|\n| sda1 | 93% |\n", 80, colours=False) == [
+        "disk used",
+        "sda1 93%",
+    ]
+    assert render("> said", 80, colours=False) == ["> said"]
 
 
 def test_html_is_text() -> None:

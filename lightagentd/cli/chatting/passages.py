@@ -6,7 +6,7 @@ Finished blocks are printed once; only the rest changes on the screen.
 
 from __future__ import annotations
 
-from lightagentd.cli.chatting.markdown import LONG_CHARS, parser
+from lightagentd.cli.markdown import LONG_CHARS, parser
 from lightagentd.cli.terminal import Cleaner
 
 

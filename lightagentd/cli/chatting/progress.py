@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightagentd.cli.chatting.markdown import render
+from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell, cut
 from lightagentd.cli.terminal import DIM, Cleaner, style
 from lightagentd.cli.turn_lines import call_name

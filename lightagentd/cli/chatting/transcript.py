@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lightagentd.cli.chatting.markdown import render
 from lightagentd.cli.chatting.passages import Passage
 from lightagentd.cli.chatting.progress import UNKNOWN, Progress
 from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import Screen
 from lightagentd.cli.chatting.shown import Shown
+from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import how_to_answer, question_id, question_lines
-from lightagentd.cli.terminal import BOLD, DIM, RED, YELLOW, clean, style
+from lightagentd.cli.terminal import BOLD, DIM, MAGENTA, RED, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
@@ -89,7 +89,7 @@ class Transcript:
     def interrupted(self, what: str) -> None:
         """Show, once, the known facts about a turn that the daemon interrupted."""
         if self.shown.first(what, self.shown.notes):
-            self.note(cell(what), YELLOW)
+            self.note(cell(what), MAGENTA)
 
     def lost(self) -> None:
         """The watch is broken: the text streamed so far stays on the screen."""
@@ -336,7 +336,7 @@ class _Events:
             self._on.note(plan_event_line(event))
         if stopped_at := plan.get("stopped_at"):
             self._on.note(
-                f"It stopped at the task {cell(stopped_at)}: /plan retry, /plan skip or /plan abort.", YELLOW
+                f"It stopped at the task {cell(stopped_at)}: /plan retry, /plan skip or /plan abort.", MAGENTA
             )
 
     def _on_session(self, event: dict[str, Any]) -> None:

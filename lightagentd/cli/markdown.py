@@ -2,7 +2,8 @@
 
 Only text and colours reach the terminal: control characters are removed from the source and, since Markdown
 can encode them (`&#x202e;`, `%1b` in a link), from each rendered piece again. Links are written out, never
-hidden behind words (no OSC 8). On a narrow terminal a table becomes a list.
+hidden behind words (no OSC 8). On a narrow terminal a table becomes a list. The colours can be read on
+a dark and on a light background.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from rich import markdown as rich_markdown
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import ANSISyntaxTheme, Syntax
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
-from lightagentd.cli.terminal import clean
+from lightagentd.cli.terminal import clean, is_dumb
 
 LONG_CHARS = 20_000
 """A longer block is shown as plain text: laying it out would keep the program from everything else."""
@@ -34,6 +38,30 @@ _MAX_LEVEL = 18
 """What is nested deeper than two levels below it the parser leaves out (its `maxNesting` is 20)."""
 _INDENTS = {"list_item_open": 3, "list_item_close": -3, "blockquote_open": 2, "blockquote_close": -2}
 """How many columns rich takes from what is inside of it."""
+_THEME = Theme(
+    {
+        "markdown.code": "magenta",
+        "markdown.block_quote": "none",
+        "markdown.item.bullet": "bold",
+        "markdown.item.number": "bold",
+        "markdown.hr": "dim",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+        **{f"markdown.h{level}": "bold" for level in range(1, 8)},
+    }
+)
+_CODE_THEME = ANSISyntaxTheme(
+    {
+        ("Comment",): Style(dim=True),
+        ("Keyword",): Style(bold=True),
+        ("Name", "Function"): Style(bold=True),
+        ("Name", "Class"): Style(bold=True),
+        ("Literal", "String"): Style(color="magenta"),
+        ("Literal", "Number"): Style(color="magenta"),
+        ("Generic", "Deleted"): Style(color="red"),
+        ("Generic", "Inserted"): Style(color="green"),
+    }
+)
 
 
 def parser() -> MarkdownIt:
@@ -51,6 +79,24 @@ class _Heading(rich_markdown.Heading):
         yield text
 
 
+class _Code(rich_markdown.CodeBlock):
+    """Code at the left, so that it can be copied. rich 13 loses characters where padded code is wrapped."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=_CODE_THEME, word_wrap=True)
+
+
+class _Quote(rich_markdown.BlockQuote):
+    """A quote as it is written, with `>` before each line."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self.elements, options.update(width=options.max_width - 2)):
+            yield Segment("> ", Style(dim=True))
+            yield from line
+            yield Segment("\n")
+
+
 class _Table(rich_markdown.TableElement):
     """A table; a list of its rows where it would not fit."""
 
@@ -58,7 +104,8 @@ class _Table(rich_markdown.TableElement):
         header = self.header.row.cells if self.header is not None and self.header.row is not None else []
         rows = self.body.rows if self.body is not None else []
         if options.max_width >= max(_NARROW, _CELL_COLUMNS * len(header)):
-            table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, collapse_padding=True)
+            frame = None if is_dumb() else box.SIMPLE
+            table = Table(box=frame, pad_edge=False, show_edge=False, collapse_padding=True)
             for column in header:
                 table.add_column(column.content, justify=column.justify, overflow="fold")
             for row in rows:
@@ -76,11 +123,14 @@ class _Markdown(rich_markdown.Markdown):
     elements: ClassVar[dict[str, type[rich_markdown.MarkdownElement]]] = {
         **rich_markdown.Markdown.elements,
         "heading_open": _Heading,
+        "fence": _Code,
+        "code_block": _Code,
+        "blockquote_open": _Quote,
         "table_open": _Table,
     }
 
     def __init__(self, source: str) -> None:
-        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
+        super().__init__("", hyperlinks=False)
         self.parsed = [_plain(token) for token in parser().parse(source)]
 
     def fits(self, columns: int) -> bool:
@@ -129,6 +179,7 @@ def render(source: str, columns: int, *, colours: bool) -> list[str]:
         markup=False,
         emoji=False,
         highlight=False,
+        theme=_THEME,
         _environ={},
     )
     try:

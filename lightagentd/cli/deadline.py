@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -29,20 +29,30 @@ SECONDS = _Seconds(0, 86_400, min_open=True)
 """What an option in seconds takes; the daemon waits for a day at most."""
 
 
+TICK_S = 0.2
+
+
 def within(
-    client: Client, replies: Iterator[dict[str, Any]], timeout_s: float | None
+    client: Client,
+    replies: Iterator[dict[str, Any]],
+    timeout_s: float | None,
+    tick: Callable[[], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The replies of a stream of turn events, for so long after the first one, when the prompt is stored.
-    Raises TimedOut.
+    While none comes `tick` is called now and then. Raises TimedOut.
     """
-    end_s = None
+    end_s = math.inf
     for reply in replies:
         yield reply
-        if timeout_s is None:
+        if timeout_s is not None and end_s == math.inf:
+            end_s = time.monotonic() + timeout_s
+        if timeout_s is None and tick is None:
             continue
-        end_s = end_s or time.monotonic() + timeout_s
-        if not client.has_reply(end_s - time.monotonic()):
-            raise goes_on(reply["event"]["session"], timeout_s)
+        while not client.has_reply(min(TICK_S, end_s - time.monotonic())):
+            if timeout_s is not None and time.monotonic() >= end_s:
+                raise goes_on(reply["event"]["session"], timeout_s)
+            if tick is not None:
+                tick()
 
 
 def goes_on(session: str, timeout_s: float) -> TimedOut:

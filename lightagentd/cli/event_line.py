@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from lightagentd.cli.output import cell, dump, print_json_line, say
+from lightagentd.cli.output import cell, cut, dump, print_json_line, say
 from lightagentd.cli.terminal import DIM, RED, columns, has_colours, is_terminal, style
 from lightagentd.cli.when import duration, local
 
@@ -39,7 +39,7 @@ def summary(event: dict[str, Any]) -> str:
     if data is None:
         return "(deleted)"
     if not isinstance(data, dict):
-        return cell(data)[:_SUMMARY_MAX]
+        return cut(cell(data), _SUMMARY_MAX)
     words, nested = [], []
     for name, value in data.items():
         if name.endswith("_id"):
@@ -51,4 +51,4 @@ def summary(event: dict[str, Any]) -> str:
         elif name not in _TEXTS and value not in (None, ""):
             words.append(f"{name}={cell(value)}")
     words += [cell(data[name]) for name in _TEXTS if data.get(name)]
-    return cell(" ".join([*words, *nested]))[:_SUMMARY_MAX]
+    return cut(cell(" ".join([*words, *nested])), _SUMMARY_MAX)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.cli.terminal import BOLD, Styled, clean, columns, is_terminal, style
+from lightagentd.cli.terminal import BOLD, Styled, clean, columns, has_colours, is_terminal, style
 
 if TYPE_CHECKING:
     from lightagentd.cli.options import Settings
@@ -32,6 +32,17 @@ def say(*parts: str, end: str = "\n") -> None:
     sys.stdout.write(
         "".join(part if isinstance(part, Styled) or not terminal else clean(part) for part in parts) + end
     )
+
+
+def say_markdown(text: str) -> None:
+    """Print Markdown: laid out on a terminal, as it is in a pipe."""
+    if not is_terminal():
+        say(text.rstrip("\n"))
+        return
+    from lightagentd.cli.markdown import render  # only here: it imports what draws
+
+    for line in render(text, columns(), colours=has_colours()):
+        say(Styled(line))
 
 
 def warn(text: str, suggestion: str = "") -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, told
+from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, say_markdown, told
 from lightagentd.cli.question import may_type
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
@@ -148,7 +148,7 @@ def _print_message(message: dict[str, Any]) -> None:
     say()
     say(style(who, BOLD), "  ", style(f"{local(message['time_us'])}  seq {message['seq']}", DIM))
     if message["content"]:
-        say(message["content"].rstrip("\n"))
+        (say_markdown if message["role"] == "assistant" else say)(message["content"].rstrip("\n"))
     for call in message["tool_calls"]:
         arguments = call.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

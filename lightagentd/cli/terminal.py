@@ -88,6 +88,14 @@ def columns() -> int:
         return 80
 
 
+def rows() -> int:
+    """The height of the terminal on standard output in lines."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines or 24
+    except OSError:
+        return 24
+
+
 class Styled(str):
     """Text that is clean already and may hold our own escape sequences."""
 

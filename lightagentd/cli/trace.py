@@ -190,19 +190,19 @@ def _detail(node: Node) -> Iterator[str]:
         case "call":
             yield " ".join(str(detail[name]) for name in ("effect", "decision") if detail.get(name))
             yield f"({detail['rule']})" if detail.get("rule") else ""
-            yield cell(dump(detail["args"]))[:_TEXT_MAX] if detail.get("args") else ""
-            yield cell(detail["message"])[:_TEXT_MAX] if detail.get("message") else ""
+            yield cut(cell(dump(detail["args"])), _TEXT_MAX) if detail.get("args") else ""
+            yield cut(cell(detail["message"]), _TEXT_MAX) if detail.get("message") else ""
         case "approval" | "question":
             if detail.get("answered_by") is not None:
                 yield f"by uid {detail['answered_by']}"
             for name in ("question", "answer", "reason", "note"):
-                yield cell(detail[name])[:_TEXT_MAX] if detail.get(name) else ""
+                yield cut(cell(detail[name]), _TEXT_MAX) if detail.get(name) else ""
         case "turn":
             yield " ".join(str(detail[name]) for name in ("agent", "session") if detail[name])
         case "step":
             yield detail["request_id"]
         case "message":
-            yield cell((detail["data"] or {}).get("content", ""))[:_TEXT_MAX]
+            yield cut(cell((detail["data"] or {}).get("content", "")), _TEXT_MAX)
         case "task":
             yield node.result
         case _:

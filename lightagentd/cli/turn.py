@@ -1,31 +1,22 @@
 """Watches a turn: shows its events as they come, and lets Ctrl-C cancel it.
 
-The events are those of `api.TurnEvent`. On a terminal text is streamed and each tool call is a dim line; in a
+The events are those of `api.TurnEvent`. On a terminal `chatting.one_turn` shows them as a chat does; in a
 pipe, and with --quiet, only the final answer is printed; with --json every event is a line.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
 from types import FrameType
 from typing import Any, Protocol, Self
 
 from lightagentd import errors
 from lightagentd.cli.deadline import within
 from lightagentd.cli.options import Settings
-from lightagentd.cli.output import cell, print_json_line, say, warn
-from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, question_lines, visible
-from lightagentd.cli.terminal import DIM, RED, Cleaner, Styled, is_terminal, style
-from lightagentd.cli.turn_lines import (
-    answer_line,
-    call_line,
-    compacted_line,
-    is_granted,
-    plan_event_line,
-    result_line,
-)
-from lightagentd.errors import DaemonUnreachable, LightagentError, TimedOut
+from lightagentd.cli.output import cell, print_json_line, say, say_markdown, warn
+from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, visible
+from lightagentd.cli.terminal import is_terminal
+from lightagentd.errors import DaemonUnreachable, LightagentError
 
 _CANCEL_TIMEOUT_S = 5.0
 
@@ -35,23 +26,37 @@ class View(Protocol):
 
     def show(self, event: dict[str, Any]) -> None: ...
 
+    def tick(self) -> None:
+        """Time went by without an event."""
 
-class JsonView:
+    def leave(self) -> None:
+        """Nothing more comes."""
+
+
+class _Lines:
+    """What a view does that has nothing to draw."""
+
+    def tick(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class JsonView(_Lines):
     """Every event as one line of JSON."""
 
     def show(self, event: dict[str, Any]) -> None:
         print_json_line({key: value for key, value in event.items() if value is not None})
 
 
-class AnswerView:
+class AnswerView(_Lines):
     """The final answer alone; other necessary information goes to standard error."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, *, quiet: bool, is_markdown: bool) -> None:
+        self._quiet, self._is_markdown = quiet, is_markdown
 
     def show(self, event: dict[str, Any]) -> None:
         if event["type"] == "done":
-            say((event.get("text") or "").rstrip("\n"))
+            (say_markdown if self._is_markdown else say)((event.get("text") or "").rstrip("\n"))
         elif event["type"] == "notice" and not self._quiet:
             warn(str(event.get("message") or ""))
         elif event["type"] == "approval_requested":  # with --quiet, too: else it would hang without a word
@@ -63,74 +68,6 @@ class AnswerView:
         elif event["type"] == "input_requested":
             question = cell(visible(event["question"]))
             warn(f"The turn waits for an answer: {question}", how_to_answer(event))
-
-
-class TerminalView:
-    """Text as it comes, and a dim line for the beginning and the end of each tool call."""
-
-    def __init__(self) -> None:
-        self._cleaner = Cleaner()
-        self._passage = ""
-        """The text since the last tool call, which is the answer when the turn ends now."""
-        self._in_line = False
-
-    def show(self, event: dict[str, Any]) -> None:
-        match event["type"]:
-            case "text_delta":
-                text = event.get("text") or ""
-                self._passage += text
-                self._write(self._cleaner.feed(text))
-            case "queued" if event.get("position"):
-                self._note(f"waiting for {event['position']} earlier prompts")
-            case "tool_call":
-                self._passage = ""
-                self._note(call_line(event))
-            case "tool_result":
-                self._passage = ""
-                self._note(result_line(event), DIM if event.get("result") in ("ok", None) else RED)
-            case "notice":
-                self._note(cell(event.get("message") or ""))
-            case "approval_requested" | "input_requested":
-                self._passage = ""
-                self._end_line()
-                for line in question_lines(event):
-                    say(line)
-                if not may_answer(event):
-                    say(how_to_answer(event))
-            case "approval_answered" | "input_answered":
-                self._note(answer_line(event), DIM if is_granted(event) else RED)
-            case "compacted":
-                self._note(compacted_line(event))
-            case "plan":
-                self._note(plan_event_line(event))
-            case "done":
-                answer = event.get("text") or ""
-                if answer.strip() != self._passage.strip():
-                    self._end_line()
-                    self._write(self._cleaner.feed(answer))
-                self._end_line()
-            case "error":
-                self._end_line()
-
-    def _write(self, text: str) -> None:
-        if text:
-            say(Styled(text), end="")
-            self._in_line = not text.endswith("\n")
-            sys.stdout.flush()
-
-    def leave(self) -> None:
-        """Stop showing, in the middle of a turn."""
-        self._end_line()
-
-    def _end_line(self) -> None:
-        self._write(self._cleaner.flush())
-        if self._in_line:
-            self._write("\n")
-
-    def _note(self, text: str, code: str = DIM) -> None:
-        self._end_line()
-        say(style(text, code))
-        sys.stdout.flush()
 
 
 class Interrupt:
@@ -194,20 +131,23 @@ def watch(
     With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
     raises TimedOut, and the turn goes on.
     """
+    asks = is_terminal() and not settings.json and not quiet
     view: View
     if settings.json:
         view = JsonView()
-    elif quiet or not is_terminal():
-        view = AnswerView(quiet=quiet)
+    elif asks:
+        from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
+
+        view = TurnView(is_call=hang_up)
     else:
-        view = TerminalView()
-    asks = isinstance(view, TerminalView)
+        view = AnswerView(quiet=quiet, is_markdown=not hang_up)
     session = ""
     failure: LightagentError | None = None
     metadata: dict[str, Any] = {}
     try:
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
-            for reply in within(client, client.stream(method, **parameters), timeout_s):
+            stream = client.stream(method, **parameters)
+            for reply in within(client, stream, timeout_s, view.tick if asks else None):
                 event = reply["event"]
                 session = event.get("session") or session
                 interrupt.saw(event)
@@ -220,14 +160,12 @@ def watch(
                     failure = errors.from_dict(event)
             if interrupt.asked and failure is None:
                 raise KeyboardInterrupt
-    except TimedOut:
-        if isinstance(view, TerminalView):
-            view.leave()
-        raise
     except DaemonUnreachable as err:
         if session:
             err.suggestion = f"What became of the turn says: lactl sessions show {session}"
         raise
+    finally:
+        view.leave()
     if failure is not None:
         raise failure
     return metadata

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightagentd.cli.output import cell
+from lightagentd.cli.output import cell, cut
 from lightagentd.cli.question import visible
 from lightagentd.cli.when import duration
 
 ARGUMENTS_MAX = 160
+_WHY_MAX = 1000
+"""Why a call failed is shown with what to do about it, which comes last."""
 _TASK_MARKS = {"pending": " ", "running": ">", "done": "x", "failed": "!", "skipped": "-"}
 
 
@@ -24,8 +26,7 @@ def call_line(event: dict[str, Any]) -> str:
         for name, value in pairs
         if value is not None and not (name == "effect" and value == event.get("effect"))
     )
-    if len(shown) > ARGUMENTS_MAX:
-        shown = shown[:ARGUMENTS_MAX] + "…"
+    shown = cut(shown, ARGUMENTS_MAX)
     decision = event.get("decision")
     words = (
         f"→ {call_name(event)}",
@@ -39,7 +40,7 @@ def call_line(event: dict[str, Any]) -> str:
 def result_line(event: dict[str, Any]) -> str:
     """The end of a call: how it went, how long it took, and why it failed."""
     result = cell(event.get("result") or "ok")
-    text = "" if result == "ok" else cell(event.get("text") or "")[:ARGUMENTS_MAX]
+    text = "" if result == "ok" else cut(cell(event.get("text") or ""), _WHY_MAX)
     line = f"← {call_name(event)} {result} {duration(event.get('duration_ms') or 0)}"
     return f"{line} {text}" if text else line
 

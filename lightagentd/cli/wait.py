@@ -9,7 +9,7 @@ import click
 from lightagentd import errors
 from lightagentd.cli.deadline import SECONDS, goes_on
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import print_json, say_markdown, warn
 from lightagentd.cli.session_name import session_argument, whole_session
 from lightagentd.errors import LightagentError, TimedOut
 
@@ -50,7 +50,7 @@ def command(settings: Settings, session: str, timeout_s: float | None, quiet: bo
         ended = "" if not found["turns"] else failure.code if failure else "done"
         print_json({"session": whole, "state": found["state"], "ended": ended, "answer": answer})
     elif answer:
-        say(answer.rstrip("\n"))
+        say_markdown(answer)
     if failure is not None:
         raise failure
 

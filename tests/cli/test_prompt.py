@@ -13,6 +13,7 @@ import pytest
 from lightagentd import errors
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from tests.cli.conftest import Finished, Lactl, environment, finish, on_terminal, start
+from tests.cli.terminal import Screen, Terminal
 from tests.scripted_daemon import Connection, ScriptedDaemon, turn_event
 
 SESSION = "ses_0123456789abcdef"
@@ -36,6 +37,13 @@ TURN: list[dict[str, Any]] = [
     {"type": "notice", "code": "model_unreachable", "message": "The turn goes on with runbook."},
     {"type": "done", "text": "It \x1b[31mruns.\x1b[0m", "steps": 2, "duration_ms": 900},
 ]
+
+
+def seen(out: str) -> str:
+    """What stands on a terminal at the end."""
+    screen = Screen(100, 24)
+    screen.feed(out.replace("\n", "\r\n"))
+    return screen.text
 
 
 def sent(scripted: ScriptedDaemon) -> Any:
@@ -138,44 +146,68 @@ class TestOutput:
     ) -> None:
         scripted.turn(*TURN)
         done = on_terminal(["prompt", "ops", "x"], env=environment(NO_COLOR="1"))
-        assert done.out == (
-            "waiting for 2 earlier prompts\n"
+        assert seen(done.out) == (
+            "Waiting for 2 earlier prompts.\n"
             "Let me look.\n"
             "→ systemd.status unit=a.service [observe]\n"
-            "← systemd.status ok 310ms\n"
+            "← systemd.status ok 310ms  1 line\n"
             "It runs.\n"
             "The turn goes on with runbook.\n"
+            "· 2 steps, 900ms"
         )
         coloured = on_terminal(["prompt", "ops", "x"]).out
         assert "\x1b[2m→ systemd.status unit=a.service [observe]\x1b[0m" in coloured
         assert "\x1b[31mruns" not in coloured
 
-    def test_a_terminal_streams_while_the_turn_runs(self, scripted: ScriptedDaemon) -> None:
-        seen = threading.Event()
+    def test_a_terminal_shows_markdown_as_it_streams_and_what_runs(self, scripted: ScriptedDaemon) -> None:
+        """Each event comes when the one before it is on the screen."""
+        steps: list[tuple[str, dict[str, Any]]] = [
+            ("s, Ctrl-C cancels", {"type": "text_delta", "text": "# Head\n\nfirst **bo"}),
+            ("first **bo", {"type": "text_delta", "text": "ld** words"}),
+            ("first bold words", {"type": "tool_call", **CALL, "effect": "observe", "decision": "allow"}),
+            (
+                "· systemd.status ",
+                {"type": "tool_output", "call_id": "call_1", "text": "line\n" * 9 + "end"},
+            ),
+            ("  end", {"type": "tool_result", **CALL, "result": "ok", "text": "active", "duration_ms": 310}),
+            ("310ms  1 line", {"type": "done", "text": "- one\n- two", "steps": 2, "duration_ms": 900}),
+        ]
+        shown = threading.Semaphore(0)
 
         def handler(connection: Connection, call: dict[str, Any]) -> None:
-            connection.reply({"event": turn_event("text_delta", text="first ")}, continues=True)
-            assert seen.wait(60)
-            connection.reply({"event": turn_event("done", text="first last")})
+            connection.reply({"event": turn_event("started", model="m")}, continues=True)
+            for _, event in steps:
+                assert shown.acquire(timeout=60)
+                connection.reply({"event": turn_event(**event)}, continues=event["type"] != "done")
 
         scripted.handle("Sessions.Prompt", handler)
-        ours, theirs = os.openpty()
-        with start(["prompt", "ops", "x"], stdin=subprocess.DEVNULL, stdout=theirs) as process:
-            os.close(theirs)
-            assert os.read(ours, 100) == b"first "
-            seen.set()
-            assert process.wait(60) == 0
-        os.close(ours)
+        with Terminal(["prompt", "ops", "x"], env=environment()) as terminal:
+            for words, _ in steps:
+                terminal.until(words)
+                shown.release()
+            assert terminal.finished() == 0
+        assert terminal.screen.text == (
+            "Head\n\nfirst bold words\n→ systemd.status [observe]\n← systemd.status ok 310ms  1 line\n"
+            " • one\n • two\n· 2 steps, 900ms"
+        )
 
     def test_an_answer_that_was_not_streamed_is_shown(self, scripted: ScriptedDaemon) -> None:
         scripted.turn({"type": "text_delta", "text": "Thinking"}, {"type": "done", "text": "Answer"})
-        assert on_terminal(["prompt", "ops", "x"]).out == "Thinking\nAnswer\n"
+        assert seen(on_terminal(["prompt", "ops", "x"]).out) == "Thinking\n\nAnswer"
+
+    def test_a_dumb_terminal_gets_lines(self, scripted: ScriptedDaemon) -> None:
+        scripted.turn(*TURN)
+        out = on_terminal(["prompt", "ops", "x"], env=environment(TERM="dumb")).out
+        assert "It runs.\n" in out
+        assert not [char for char in out if char < " " and char != "\n"]
 
     def test_a_call_that_failed_says_why(self, scripted: ScriptedDaemon) -> None:
         result = {"result": "tool_failed", "text": "Error (tool_failed): no\nsuch unit", "duration_ms": 5}
         scripted.turn({"type": "tool_result", **CALL, **result}, {"type": "done", "text": "Sorry."})
         done = on_terminal(["prompt", "ops", "x"], env=environment(NO_COLOR="1"))
-        assert done.out.startswith("← systemd.status tool_failed 5ms Error (tool_failed): no such unit\n")
+        assert seen(done.out).startswith(
+            "← systemd.status tool_failed 5ms Error (tool_failed): no such unit\n"
+        )
 
 
 class TestErrors:

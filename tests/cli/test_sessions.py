@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Finished, Lactl, environment, on_terminal, start
-from tests.scripted_daemon import Connection, ScriptedDaemon, session
+from tests.scripted_daemon import Connection, ScriptedDaemon, message, session
 
 SESSION = "ses_0123456789abcdef"
 
@@ -91,6 +91,24 @@ def test_show_tells_what_was_used_and_leaves_out_what_is_empty(
     assert "forked_from" not in on_terminal(["sessions", "show", SESSION], env=plain()).out
     scripted.fail("Usage.Get", "org.lightagent1.Internal", message="No.")
     assert "tokens\t-\n" in lactl("sessions", "show", SESSION).out
+
+
+@pytest.mark.parametrize("command", ["wait", "sessions show"])
+def test_an_answer_is_markdown_on_a_terminal_and_its_source_in_a_pipe(
+    scripted: ScriptedDaemon, lactl: Lactl, command: str
+) -> None:
+    source = "**full**\n\n```\n" + "x" * 200 + "\n```"
+    found = session(SESSION)
+    scripted.answer("Sessions.Get", {"session": found})
+    scripted.answer("Sessions.Wait", {"session_info": found})
+    scripted.answer("History.Query", {"events": []})
+    scripted.answer("Usage.Get", {"usage": []})
+    messages = [message("user", "**why**?"), message("assistant", source)]
+    scripted.answer("Sessions.Messages", {"messages": messages})
+    assert f"{source}\n" in lactl(*command.split(), SESSION).out
+    out = on_terminal([*command.split(), SESSION], width=80, env=plain()).out
+    assert f"full\n\n{'x' * 80}\n{'x' * 80}\n{'x' * 40}\n" in out
+    assert ("**why**?\n" in out) == (command != "wait"), "what a person wrote stays as it is"
 
 
 class TestDelete:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from lightagentd.cli.chatting.catching_up import short_lines
+from lightagentd.cli.chatting.progress import Progress
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
@@ -55,6 +59,39 @@ def test_a_call_that_was_refused_may_have_no_action() -> None:
     assert result_line(event) == "← no_such tool_not_found 0ms no"
 
 
+@pytest.mark.parametrize(("length", "end"), [(900, "enable nginx"), (1100, "…")])
+def test_why_a_call_failed_is_shown_to_its_end_or_marked_as_cut(length: int, end: str) -> None:
+    text = "x" * length + " Root can enable it: systemctl enable nginx"
+    line = result_line({"tool": "systemd", "action": "start", "result": "tool_failed", "text": text})
+    assert line.endswith(end)
+
+
+def test_what_runs_is_said_now_and_then_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    progress, told = Progress(), []
+    progress.begin("trace_1")
+    for second in range(60):
+        now_s = 100.0 + second
+        if second == 20:
+            progress.call({"call_id": "call_1", "trace_id": "trace_1", "tool": "bash", "action": "exec"})
+        told.append(progress.sign())
+    assert [line for line in told if line] == [
+        "· working 5s, Ctrl-C cancels",
+        "· working 10s, Ctrl-C cancels",
+        "· bash.exec 0s",
+        "· bash.exec 20s",
+    ]
+    progress.waiting, now_s = True, 1000.0
+    assert progress.sign() == "", "a person is asked"
+
+
+def test_an_answer_that_is_shown_again_is_laid_out() -> None:
+    answer = {"role": "assistant", "content": "**yes**:\n\n- one\n- two\n- three"}
+    assert short_lines(answer, 4, 80) == ["  yes:", "  ", "   • one", "   • two", "  … more lines: 1"]
+    assert short_lines({**answer, "role": "user"}, 9, 80)[0] == "> **yes**:"
+
+
 def test_a_plan() -> None:
     assert plan_event_line({"plan": PLAN, "task": "two"}) == "plan, task 2 of 2 failed: no /x  move"
     assert plan_event_line({"plan": PLAN, "task": ""}) == "plan applying: Move the logs, 2 tasks. It waits."
@@ -98,11 +135,12 @@ def test_a_prompt_on_a_terminal_shows_what_else_happens(scripted: ScriptedDaemon
         {"type": "input_answered", "input": "inp_1", "state": "answered", "answer": "a", "answered_by": 7},
         {"type": "done", "text": "ok", "steps": 1, "duration_ms": 1},
     )
-    out = on_terminal(["prompt", "ops", "x"], env=environment(NO_COLOR="1")).out
+    done = on_terminal(["prompt", "ops", "x"], env=environment(NO_COLOR="1", TERM="dumb"))
+    out = done.out
     assert "40 messages summarized, 3 kept, 9000 → 800 tokens (by model)." in out
     assert "plan, task 2 of 2 failed" in out
     assert "? Which?\\x1b[2J\n  1) a\n  2) b\n" in out
-    assert "lactl answer inp_1 TEXT" in out, "standard input is no terminal"
+    assert "lactl answer inp_1 TEXT" in done.err, "standard input is no terminal"
     assert "inp_1 answered by uid 7: a\n" in out
 
 

@@ -69,7 +69,7 @@ class TestTimeout:
             over.wait(60)
 
         scripted.handle("Sessions.Prompt", prompt)
-        done = on_terminal(["prompt", "ops", "x", "--timeout", "0.05"], env=environment(NO_COLOR="1"))
+        done = on_terminal(["prompt", "ops", "x", "--timeout", "0.05"], env=environment(TERM="dumb"))
         over.set()
         assert (done.status, done.out) == (124, "half a\n")
 

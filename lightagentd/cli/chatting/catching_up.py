@@ -10,6 +10,7 @@ from typing import Any
 
 from lightagentd.cli.chatting.daemon import Daemon
 from lightagentd.cli.chatting.transcript import Transcript
+from lightagentd.cli.markdown import render
 from lightagentd.cli.terminal import DIM, clean, style
 
 _LOOKED_AT = 40
@@ -40,7 +41,7 @@ class CatchingUp:
     def show_last(self, transcript: Transcript) -> None:
         """Show the last few messages, dimmed."""
         for message in self._last:
-            transcript.lines(short_lines(message, _LINES))
+            transcript.lines(short_lines(message, _LINES, transcript.screen.columns))
         self._last = []
 
     async def go_on(self, transcript: Transcript) -> None:
@@ -57,13 +58,15 @@ class CatchingUp:
         transcript.caught_up()
 
 
-def short_lines(message: dict[str, Any], limit: int) -> list[str]:
-    """A stored message as dimmed lines, at most so many."""
+def short_lines(message: dict[str, Any], limit: int, columns: int) -> list[str]:
+    """A stored message as dimmed lines, at most so many. An answer is laid out for so many columns."""
     lines = clean(message["content"]).strip("\n").split("\n")
+    if message["role"] == "assistant":
+        lines = render(message["content"], columns - 3, colours=False)
     begin = "> " if message["role"] == "user" else "  "
     shown: list[str] = [
         style(f"{begin if number == 0 else '  '}{line}", DIM) for number, line in enumerate(lines[:limit])
     ]
     if len(lines) > limit:
-        shown.append(style(f"  … {len(lines) - limit} more lines", DIM))
+        shown.append(style(f"  … more lines: {len(lines) - limit}", DIM))
     return shown

@@ -210,4 +210,4 @@ class Conversation:
         while True:
             await asyncio.sleep(_TICK_S)
             if self._transcript.progress.trace:
-                self.screen.refresh()
+                self._transcript.tick()

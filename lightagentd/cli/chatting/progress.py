@@ -19,6 +19,8 @@ _LINE_CHARS = 1000
 _REST_CHARS = 8000
 """Of a longer unfinished text only the end is laid out."""
 _QUEUED_SHOWN = 3
+_SIGN_S = 5.0
+"""After so long a line says what runs, where there is no live region; each next one comes twice as late."""
 UNKNOWN = "?"
 """In place of the trace id of a turn that runs, until an event of it names it."""
 
@@ -28,7 +30,7 @@ class Running:
     """A running call, with the last lines of its output."""
 
     name: str
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float
     lines: deque[str] = field(default_factory=lambda: deque([""], maxlen=_OUTPUT_LINES + 1))
     cleaner: Cleaner = field(default_factory=Cleaner)
 
@@ -53,12 +55,13 @@ class Progress:
         """The prompts that wait for their turn, by its trace id."""
         self.waiting = False
         self._started_s = 0.0
+        self._sign_s = _SIGN_S
         self._calls: dict[str, Running] = {}
         self._laid_out: tuple[tuple[str, int], list[str]] = (("", 0), [])
 
     def begin(self, trace_id: str) -> None:
         if self.trace != trace_id:
-            self.trace, self._started_s = trace_id, time.monotonic()
+            self.trace, self._started_s, self._sign_s = trace_id, time.monotonic(), _SIGN_S
 
     def end(self, trace_id: str) -> None:
         self.queued.pop(trace_id, None)
@@ -73,7 +76,7 @@ class Progress:
     def call(self, event: dict[str, Any]) -> None:
         if self.trace in ("", UNKNOWN):
             self.begin(event["trace_id"])
-        self._calls[event["call_id"]] = Running(call_name(event))
+        self._calls[event["call_id"]] = Running(call_name(event), time.monotonic())
 
     def output(self, call_id: str, text: str) -> None:
         if (call := self._calls.get(call_id)) is not None:
@@ -91,13 +94,24 @@ class Progress:
             found.append(style(cut(f"· {call.name} {took}", columns), DIM))
             found += [style(cut(f"  {line.expandtabs()}", columns), DIM) for line in call.shown()]
         if self.trace and not found and not self.waiting:
-            took = _whole(now_s - self._started_s)
-            found.append(style(cut(f"· working {took}, Ctrl-C cancels", columns), DIM))
+            found.append(style(cut(self._working(now_s), columns), DIM))
         for text in list(self.queued.values())[:_QUEUED_SHOWN]:
             found.append(style(cut(f"· queued: {cell(text)}", columns), DIM))
         if len(self.queued) > _QUEUED_SHOWN:
             found.append(style(f"· and {len(self.queued) - _QUEUED_SHOWN} more", DIM))
         return found[-rows:] if rows > 0 else []
+
+    def sign(self) -> str:
+        """What runs, when it is time for a line about it."""
+        now_s = time.monotonic()
+        if not self.trace or self.waiting or now_s - self._started_s < self._sign_s:
+            return ""
+        self._sign_s = 2 * (now_s - self._started_s)
+        calls = [f"· {call.name} {_whole(now_s - call.started_s)}" for call in self._calls.values()]
+        return calls[-1] if calls else self._working(now_s)
+
+    def _working(self, now_s: float) -> str:
+        return f"· working {_whole(now_s - self._started_s)}, Ctrl-C cancels"
 
     def _text(self, rest: str, columns: int, *, colours: bool) -> list[str]:
         if not rest.strip():

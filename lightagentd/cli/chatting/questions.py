@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.cli.chatting.screen import Screen
+from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import ALLOW, visible
 
@@ -72,7 +72,7 @@ class Question:
 class Questions:
     """The open questions, oldest first; the conversation owns them."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: TurnScreen) -> None:
         self._screen = screen
         self._open: dict[str, Question] = {}
         self._confirmed: asyncio.Future[bool] | None = None

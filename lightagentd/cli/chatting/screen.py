@@ -1,7 +1,7 @@
 """The interface between a conversation and its screen.
 
 A screen prints finished text once (`print`), and, if it can, shows a region below that changes (`live`).
-`cli.chat` makes and owns it; the conversation runs inside of it.
+`cli.chat` makes and owns it; the conversation runs inside of it. A single turn needs a `TurnScreen` alone.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class View(Protocol):
         """Ctrl-C, also while no typed text is accepted."""
 
 
-class Screen(Protocol):
-    """Where a conversation is shown and typed. It shows `view` from `typed` on."""
+class TurnScreen(Protocol):
+    """Where turns are shown."""
 
     is_terminal: bool
     """Whether a person reads it; else only the answers are printed."""
@@ -53,9 +53,6 @@ class Screen(Protocol):
     @property
     def columns(self) -> int: ...
 
-    def typed(self, view: View) -> AsyncGenerator[Line, None]:
-        """The typed lines, until the end of input."""
-
     def print(self, text: str = "") -> None:
         """Show text that is safe already, and end its line."""
 
@@ -65,13 +62,20 @@ class Screen(Protocol):
     def refresh(self) -> None:
         """The live region or the prompt may have changed."""
 
-    def ready(self) -> None:
-        """Nothing is running: the person may type."""
-
     def ask(self, question: str, words: str) -> None:
         """From now on a typed line answers the question with this id, with these words as the prompt; an
         empty id ends that.
         """
+
+
+class Screen(TurnScreen, Protocol):
+    """Where a conversation is shown and typed. It shows `view` from `typed` on."""
+
+    def typed(self, view: View) -> AsyncGenerator[Line, None]:
+        """The typed lines, until the end of input."""
+
+    def ready(self) -> None:
+        """Nothing is running: the person may type."""
 
     def put_back(self, text: str) -> None:
         """Return unusable typed text to the input line for editing."""

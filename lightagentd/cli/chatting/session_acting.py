@@ -17,7 +17,9 @@ from lightagentd.cli.chatting.startup import (
     own_sessions,
     session_line,
 )
-from lightagentd.cli.output import cell
+from lightagentd.cli.output import cell, cut
+from lightagentd.cli.terminal import DIM, style
+from lightagentd.cli.turn_lines import ARGUMENTS_MAX
 from lightagentd.errors import (
     ConfirmationRequired,
     Conflict,
@@ -119,20 +121,19 @@ async def history(chat: Conversation, argument: str) -> None:
         "Sessions.Messages", session=chat.session, limit=int(argument or _MESSAGES)
     )
     for message in found:
-        chat.show(_message_lines(message))
+        chat.show(_message_lines(message, chat.screen.columns))
     if not found:
         chat.say("Nothing was said yet.")
 
 
-def _message_lines(message: dict[str, Any]) -> list[str]:
+def _message_lines(message: dict[str, Any], columns: int) -> list[str]:
     if message["role"] == "tool":
         first = message["content"].strip().partition("\n")[0]
-        return short_lines({"role": "tool", "content": f"← {message['name']}: {first[:160]}"}, 1)
-    lines = short_lines(message, _MESSAGE_LINES) if message["content"].strip() else []
+        return [style(cut(f"  ← {cell(message['name'])}: {cell(first)}", ARGUMENTS_MAX), DIM)]
+    lines = short_lines(message, _MESSAGE_LINES, columns) if message["content"].strip() else []
     for call in message["tool_calls"]:
-        lines += short_lines(
-            {"role": "tool", "content": f"→ {call['name']} {str(call['arguments'])[:160]}"}, 1
-        )
+        said = f"  → {cell(call['name'])} {cell(call['arguments'])}"
+        lines.append(style(cut(said, ARGUMENTS_MAX), DIM))
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from lightagentd.cli.chatting.passages import Passage
 from lightagentd.cli.chatting.progress import UNKNOWN, Progress
 from lightagentd.cli.chatting.questions import Question, Questions
-from lightagentd.cli.chatting.screen import Screen
+from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell
@@ -32,6 +32,7 @@ from lightagentd.cli.when import duration
 from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_dict
 
 _PROMPT_LINES = 20
+_IN_CHAT, _IN_SHELL = "/plan retry, /plan skip or /plan abort", "lactl plan apply --retry, --skip or --abort"
 _AT_BOUNDARY = (
     "tool_call", "tool_result", "approval_requested", "input_requested", "done", "error",
 )  # fmt: skip
@@ -46,11 +47,19 @@ class Transcript:
     """One session on the screen. `ended` is called at each turn's end, with its trace id and the error."""
 
     def __init__(
-        self, screen: Screen, questions: Questions, ended: Callable[[str, LightagentError | None], None]
+        self,
+        screen: TurnScreen,
+        questions: Questions,
+        ended: Callable[[str, LightagentError | None], None],
+        *,
+        in_chat: bool = True,
+        is_markdown: bool = True,
     ) -> None:
         self.screen = screen
         self.questions = questions
         self._ended = ended
+        self._is_markdown = is_markdown
+        self.plan_choices = _IN_CHAT if in_chat else _IN_SHELL
         self._events = _Events(self)
         self.shown = Shown()
         self.progress = Progress()
@@ -135,6 +144,13 @@ class Transcript:
         elif topic == "agent.error" and event["type"] != "fallback":
             self.failed(trace_id, data)
 
+    def tick(self) -> None:
+        """Time went by: show what runs."""
+        if self.screen.can_redraw:
+            self.screen.refresh()
+        elif line := self.progress.sign():
+            self.note(line)
+
     def note(self, text: str, code: str = DIM) -> None:
         """A line of our own, where a person reads along."""
         if self.screen.is_terminal:
@@ -167,7 +183,7 @@ class Transcript:
         for number, line in enumerate(lines[:_PROMPT_LINES]):
             self.screen.print(style(f"{'  ' if number else '> '}{line}", BOLD))
         if len(lines) > _PROMPT_LINES:
-            self.screen.print(style(f"  … {len(lines) - _PROMPT_LINES} more lines", DIM))
+            self.screen.print(style(f"  … more lines: {len(lines) - _PROMPT_LINES}", DIM))
         self._before = "prompt"
 
     def end_passage(self) -> None:
@@ -181,9 +197,14 @@ class Transcript:
             return
         if self._before in ("block", "prompt"):
             self.screen.print()
-        for line in render(source, self.screen.columns - 1, colours=self.screen.colours):
+        for line in self._laid_out(source):
             self.screen.print(line)
         self._before = "block"
+
+    def _laid_out(self, source: str) -> list[str]:
+        if self._is_markdown:
+            return render(source, self.screen.columns - 1, colours=self.screen.colours)
+        return clean(source).strip("\n").split("\n")
 
     def call(self, event: dict[str, Any]) -> None:
         if self.shown.first(event["call_id"], self.shown.calls):
@@ -225,7 +246,7 @@ class Transcript:
             self.end_passage()
             self.screen.warn(error.message, error.suggestion)
             self._before = "line"
-        else:
+        elif steps:
             self.note(f"· {steps} {'step' if steps == 1 else 'steps'}, {took}")
         self.questions.close_turn(trace_id)
         self.progress.end(trace_id)
@@ -254,7 +275,8 @@ class _Events:
 
     def _on_queued(self, event: dict[str, Any]) -> None:
         ahead = event.get("position") or 0
-        if ahead and not self._on.screen.can_redraw:
+        shown = self._on.screen.can_redraw and event["trace_id"] in self._on.progress.queued
+        if ahead and not shown:
             self._on.note(f"Waiting for {ahead} earlier {'prompt' if ahead == 1 else 'prompts'}.")
 
     def _on_started(self, event: dict[str, Any]) -> None:
@@ -335,9 +357,7 @@ class _Events:
         else:
             self._on.note(plan_event_line(event))
         if stopped_at := plan.get("stopped_at"):
-            self._on.note(
-                f"It stopped at the task {cell(stopped_at)}: /plan retry, /plan skip or /plan abort.", MAGENTA
-            )
+            self._on.note(f"It stopped at the task {cell(stopped_at)}: {self._on.plan_choices}.", MAGENTA)
 
     def _on_session(self, event: dict[str, Any]) -> None:
         self._on.session = event.get("session_info") or self._on.session

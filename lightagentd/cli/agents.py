@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument, files
+from lightagentd.cli.options import Group, Settings, agent_argument, files, model_names
 from lightagentd.cli.output import Columns, fields, listing, print_json, told
 
 _COLUMNS: Columns = {
@@ -33,7 +33,9 @@ def list_agents(settings: Settings) -> None:
     The columns: name, state, model, sessions, origin, and the description or what is wrong.
     """
     none = 'There are no agents. Make one with: lactl agents create NAME --description "…"'
-    listing(settings, settings.call("Agents.List"), _COLUMNS, empty=none)
+    listing(
+        settings, settings.call("Agents.List"), _COLUMNS, spare=("ORIGIN", "SESSIONS", "MODEL"), empty=none
+    )
 
 
 @command.command("show")
@@ -49,7 +51,10 @@ def show(settings: Settings, agent: str) -> None:
 @click.option("--description", metavar="TEXT", help="What the agent is for, in one line.")
 @click.option("--role", metavar="ROLE", help="default, sysadmin, or another file below agent/roles.")
 @click.option(
-    "--model", metavar="MODEL", help="'runbook', PROVIDER/MODEL, or with --base-url a model's name alone."
+    "--model",
+    metavar="MODEL",
+    shell_complete=model_names,
+    help="'runbook', PROVIDER/MODEL, or with --base-url a model's name alone.",
 )
 @click.option("--base-url", metavar="URL", help="An endpoint of its own that speaks chat completions.")
 @click.option(

@@ -11,7 +11,7 @@ from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
 from lightagentd.cli.question import how_to_answer, is_allowed, may_type, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import local
+from lightagentd.cli.when import local, moment
 from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
 
 _IDS = Ids(
@@ -45,7 +45,9 @@ def list_approvals(settings: Settings, every: bool) -> None:
     The columns: id, state, agent, call, effect, the time until which it can be answered, arguments.
     """
     found = settings.call("Approvals.List", all=every or None)
-    listing(settings, found, _COLUMNS, empty="Nothing waits for an answer.")
+    listing(
+        settings, found, _COLUMNS, spare=("UNTIL", "EFFECT", "AGENT"), empty="Nothing waits for an answer."
+    )
 
 
 def _short_state(found: dict[str, Any]) -> str:
@@ -59,7 +61,7 @@ _COLUMNS: Columns = {
     "AGENT": "agent",
     "CALL": lambda each: f"{each['tool']}.{each['action']}",
     "EFFECT": "effect",
-    "UNTIL": lambda each: local(each["expires_us"]),
+    "UNTIL": lambda each: moment(each["expires_us"]),
     "ARGUMENTS": lambda each: visible(dump(each["args"])),
 }
 

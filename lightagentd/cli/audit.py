@@ -14,7 +14,7 @@ from lightagentd.cli.options import Group, Settings
 from lightagentd.cli.output import as_json, fields, say, table
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import is_terminal
-from lightagentd.cli.when import local
+from lightagentd.cli.when import moment
 from lightagentd.errors import NotFound
 
 _TOPIC = "daemon.checkpoint"
@@ -70,9 +70,14 @@ def checkpoints(settings: Settings, limit: int) -> None:
         settings, [{**event["data"], "event": event["seq"], "time": event["time"]} for event in found]
     ):
         return
-    table(["EVENT", "TIME", "COVERS", "HASH", "KEY"], rows, empty="There is no checkpoint yet.")
+    table(
+        ["EVENT", "TIME", "COVERS", "HASH", "KEY"],
+        rows,
+        spare=("KEY", "TIME"),
+        empty="There is no checkpoint yet.",
+    )
 
 
 def _row(event: dict[str, Any]) -> list[object]:
     data = event["data"]
-    return [event["seq"], local(event["time"]), data["seq"], data["hash"], data["fingerprint"][:16]]
+    return [event["seq"], moment(event["time"]), data["seq"], data["hash"], data["fingerprint"][:16]]

@@ -14,11 +14,12 @@ import click
 
 from lightagentd.cli import event_source
 from lightagentd.cli.filters import filter_options, time_options, wanted
+from lightagentd.cli.layout import Layout
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import cell, cut, dump, print_json_line, say
+from lightagentd.cli.output import cell, dump, print_json_line, say
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, RED, columns, has_colours, is_terminal, style
-from lightagentd.cli.when import duration, local
+from lightagentd.cli.when import duration, moment
 
 Event = dict[str, Any]
 
@@ -41,7 +42,7 @@ _SILENT = {("approval.used", "used"), ("daemon.state", "commands_missing")}
 """Events of these topics that are no acts: what an approval is used for is the call itself."""
 _COLUMNS = {
     "SEQ": 6,
-    "TIME": 19,
+    "TIME": 8,
     "CALLER": 6,
     "AGENT": 8,
     "ACT": 18,
@@ -50,9 +51,10 @@ _COLUMNS = {
     "RULE": 15,
     "RESULT": 9,
     "TOOK": 6,
-    "DETAIL": 0,
+    "DETAIL": 80,
 }
-"""Their widths on a terminal, where rows come one by one; what is longer moves the rest of its line."""
+"""How wide they are on a terminal where rows are still to come."""
+_SPARE = ("RULE", "TOOK", "SEQ", "EFFECT")
 _GOOD = ("", "ok", "running")
 
 
@@ -74,12 +76,14 @@ def list_acts(settings: Settings, /, limit: int, follow: bool, **options: Any) -
     which = wanted(settings, options)
     position = event_source.head(settings) + 1 if follow else 0
     found = _newest(settings, which, limit)
+    to_come = [["x" * width for width in _COLUMNS.values()]] if follow else []
+    layout = Layout(list(_COLUMNS), [*map(_cells, found), *to_come], columns(), _SPARE)
     if is_terminal() and not settings.json:
-        say(style(cut(_aligned(list(_COLUMNS)), columns()), BOLD))
+        say(style(layout.line(list(_COLUMNS)), BOLD))
     for row in found:
-        _print(row, json=settings.json)
+        _print(row, layout, json=settings.json)
     if follow:
-        _follow(settings, which, max(position, found[-1].seq + 1 if found else 0))
+        _follow(settings, which, max(position, found[-1].seq + 1 if found else 0), layout)
 
 
 def _newest(settings: Settings, which: dict[str, Any], limit: int) -> list[Row]:
@@ -122,7 +126,7 @@ def _take(events: list[Event], waiting: dict[str, Row]) -> None:
             settle(row, event)
 
 
-def _follow(settings: Settings, which: dict[str, Any], position: int) -> None:
+def _follow(settings: Settings, which: dict[str, Any], position: int, layout: Layout) -> None:
     calls: dict[str, Row] = {}
     topics = ",".join((*TOPICS, "tool"))
     for event in event_source.follow(settings, {**which, "topic": topics}, position):
@@ -136,18 +140,28 @@ def _follow(settings: Settings, which: dict[str, Any], position: int) -> None:
             row.decision, row.rule, row.detail = begun.decision, begun.rule, begun.detail
         elif row.result == "running":
             calls[row.call_id] = row
-        _print(row, json=settings.json)
+        _print(row, layout, json=settings.json)
 
 
-def _print(row: Row, *, json: bool) -> None:
+def _print(row: Row, layout: Layout, *, json: bool) -> None:
     if json:
         print_json_line(row.to_dict())
         return
-    cells = [
+    cells = _cells(row)
+    if not is_terminal():
+        say("\t".join(cells))
+    else:
+        line = layout.line(cells)
+        say(style(line, RED) if row.result not in _GOOD and has_colours() else line)
+    sys.stdout.flush()
+
+
+def _cells(row: Row) -> list[str]:
+    return [
         cell(value)
         for value in (
             row.seq,
-            local(row.time)[:19] if is_terminal() else local(row.time),
+            moment(row.time),
             "" if row.caller is None else row.caller,
             row.agent,
             row.act,
@@ -159,19 +173,6 @@ def _print(row: Row, *, json: bool) -> None:
             row.detail if isinstance(row.detail, str) else dump(row.detail),
         )
     ]
-    if not is_terminal():
-        say("\t".join(cells))
-        sys.stdout.flush()
-        return
-    line = cut(_aligned(cells), columns())
-    say(style(line, RED) if row.result not in _GOOD and has_colours() else line)
-    sys.stdout.flush()
-
-
-def _aligned(cells: list[str]) -> str:
-    return "  ".join(
-        f"{text:<{width}}" for text, width in zip(cells, _COLUMNS.values(), strict=True)
-    ).rstrip()
 
 
 # Events as rows

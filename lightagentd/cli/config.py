@@ -86,7 +86,8 @@ def show(settings: Settings, folder: str | None) -> None:
     if settings.json:
         print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
     else:
-        table(("KEY", "VALUE", "ORIGIN"), ((key, dump(value), origin) for key, value, origin in rows))
+        shown = ((key, dump(value), origin) for key, value, origin in rows)
+        table(("KEY", "VALUE", "ORIGIN"), shown, spare=("ORIGIN",))
         for problem in found.problems:
             warn(problem)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from lightagentd.cli.output import cell, cut, dump, print_json_line, say
+from lightagentd.cli.layout import cut
+from lightagentd.cli.output import cell, dump, print_json_line, say
 from lightagentd.cli.terminal import DIM, RED, columns, has_colours, is_terminal, style
-from lightagentd.cli.when import duration, local
+from lightagentd.cli.when import duration, local, moment
 
 _SUMMARY_MAX = 300
+_SUMMARY_MIN = 30
+"""A terminal on which there is less room for it gets fewer columns."""
 _TEXTS = ("content", "text", "message", "reason")
 """The fields of an event's data that are shown without their names, and last."""
 
@@ -19,17 +22,20 @@ def print_event(event: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json_line(event)
         return
-    time = local(event["time"], "milliseconds")
     rest = summary(event)
     if not is_terminal():
+        time = local(event["time"], "milliseconds")
         say("\t".join((str(event["seq"]), time, cell(event["agent"]), event["topic"], event["type"], rest)))
         sys.stdout.flush()
         return
-    left = f"{event['seq']:>6}  {time[:23]}  {cell(event['agent']):<10}  "
+    lefts = [f"{event['seq']:>6}  ", f"{moment(event['time']):<11}  ", f"{cell(event['agent']):<10}  "]
     middle = f"{event['topic']}:{event['type']}  "
-    room = max(20, columns() - len(left) - len(middle))
+    for spare in (-1, 0):  # the agent, then the number
+        if columns() - sum(map(len, lefts)) - len(middle) < _SUMMARY_MIN:
+            del lefts[spare]
     bad = event["topic"] == "agent.error" and has_colours()
-    say(style(left, DIM), style(middle, RED) if bad else middle, rest[: room - 1])
+    rest = cut(rest, columns() - sum(map(len, lefts)) - len(middle))
+    say(style("".join(lefts), DIM), style(middle, RED) if bad else middle, rest)
     sys.stdout.flush()
 
 

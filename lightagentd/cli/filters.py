@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Settings, agent_names
+from lightagentd.cli.options import Settings, agent_names, tool_names
 from lightagentd.cli.session_name import session_ids, whole_session
+from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.when import FORMS, since_time
 
 _EFFECTS = ("observe", "reach", "change")
@@ -41,7 +42,12 @@ _OPTIONS = {
         help="Only this topic and those below it, such as 'tool'; several with commas.",
     ),
     "type": click.option("--type", metavar="TYPE", help="Only events of this type, such as 'invocation'."),
-    "tool": click.option("--tool", metavar="TOOL", help="Only what is about this tool, such as 'bash'."),
+    "tool": click.option(
+        "--tool",
+        metavar="TOOL",
+        shell_complete=tool_names,
+        help="Only what is about this tool, such as 'bash'.",
+    ),
     "effect": click.option("--effect", type=click.Choice(_EFFECTS), help="Only calls with this effect."),
     "decision": click.option(
         "--decision", type=click.Choice(_DECISIONS), help="Only calls that were decided so."
@@ -49,7 +55,9 @@ _OPTIONS = {
     "caller": click.option(
         "--caller", metavar="USER", callback=uid, help="Only what this user (a name or a uid) caused."
     ),
-    "trace": click.option("--trace", metavar="TRACE", help="Only events of this turn."),
+    "trace": click.option(
+        "--trace", metavar="TRACE", shell_complete=trace_ids, help="Only events of this turn."
+    ),
     "request": click.option(
         "--request", metavar="REQUEST", help="Only events of this model call and its tool calls."
     ),
@@ -85,8 +93,10 @@ def until_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wanted(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of the daemon's methods from these options. Raises SessionNotFound."""
+    """The parameters of the daemon's methods from these options. Raises SessionNotFound, InvalidArgument."""
     found = {_NAMES.get(name, name): value for name, value in options.items()}
     if found.get("session"):
         found["session"] = whole_session(settings, found["session"])
+    if found.get("trace"):
+        found["trace"] = whole_trace(settings, found["trace"])
     return found

@@ -12,7 +12,7 @@ from lightagentd.cli.output import Columns, as_json, listing, say, told
 from lightagentd.cli.question import how_to_answer, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import local
+from lightagentd.cli.when import local, moment
 from lightagentd.errors import InputNotFound, InvalidArgument
 
 _MAX_BYTES = 16 << 10
@@ -29,7 +29,7 @@ _COLUMNS: Columns = {
     "ID": "id",
     "STATE": "state",
     "AGENT": "agent",
-    "UNTIL": lambda each: local(each["expires_us"]),
+    "UNTIL": lambda each: moment(each["expires_us"]),
     "QUESTION": lambda each: visible(each["question"]),
     "CHOICES": lambda each: " | ".join(visible(choice) for choice in each["choices"]),
     "ANSWER": lambda each: visible(each["answer"]),
@@ -58,7 +58,13 @@ def list_inputs(settings: Settings, every: bool) -> None:
     The columns: id, state, agent, the time until which it can be answered, question, choices, answer.
     """
     found = settings.call("Inputs.List", all=every or None)
-    listing(settings, found, _COLUMNS, empty="No agent asks anything.")
+    listing(
+        settings,
+        found,
+        _COLUMNS,
+        spare=("UNTIL", "CHOICES", "AGENT", "ANSWER"),
+        empty="No agent asks anything.",
+    )
 
 
 @command.command("show")

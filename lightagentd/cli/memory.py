@@ -14,7 +14,7 @@ from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, 
 from lightagentd.cli.question import visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
-from lightagentd.cli.when import local
+from lightagentd.cli.when import local, moment
 from lightagentd.errors import InvalidArgument, MemoryNotFound
 
 _IDS = Ids(
@@ -33,7 +33,7 @@ _COLUMNS: Columns = {
     "AGENT": "agent",
     "SOURCE": "source",
     "SURE": lambda each: f"{each['confidence']:g}",
-    "UPDATED": lambda each: local(each["updated_us"]),
+    "UPDATED": lambda each: moment(each["updated_us"]),
     "TAGS": "tags",
     "TEXT": "text",
 }
@@ -225,7 +225,9 @@ def _whole_ids(settings: Settings, memories: Sequence[str]) -> list[str]:
 
 
 def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Nothing is remembered.") -> None:
-    listing(settings, found, _COLUMNS, empty=empty)
+    listing(
+        settings, found, _COLUMNS, spare=("SOURCE", "SURE", "TAGS", "UPDATED", "STATE", "AGENT"), empty=empty
+    )
 
 
 def _show_whole(found: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_names, names_of
+from lightagentd.cli.options import Group, Settings, agent_names, model_names, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, table, warn
 from lightagentd.cli.table_source import DEFAULT_URL
 from lightagentd.cli.terminal import GREEN, MAGENTA, RED, is_terminal, style
@@ -25,7 +25,6 @@ def command() -> None:
 
 
 provider_names = names_of("Models.Providers", "name")
-model_names = names_of("Models.List", "model", all=True)
 
 
 @command.command("list")
@@ -48,7 +47,13 @@ def list_models(settings: Settings, every: bool, provider: str | None) -> None:
     programs, 'lactl models providers' lists them.
     """
     found = settings.call("Models.List", provider=provider, all=every or None)
-    listing(settings, found, _COLUMNS, empty="No models are known.")
+    listing(
+        settings,
+        found,
+        _COLUMNS,
+        spare=("FROM", "REASONS", "TOOLS", "ANSWER", "PROMPT", "WINDOW"),
+        empty="No models are known.",
+    )
     if settings.json:
         return
     for each in _unique_problems(found):
@@ -67,7 +72,7 @@ def list_providers(settings: Settings) -> None:
     """
     found = settings.call("Models.Providers")
     none = "No provider is configured, and no server was found on this machine."
-    listing(settings, found, _PROVIDERS, empty=none)
+    listing(settings, found, _PROVIDERS, spare=("KNOWN", "KIND"), empty=none)
     if settings.json:
         return
     for each in _unique_problems(found):

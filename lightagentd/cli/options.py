@@ -151,18 +151,31 @@ def names_of(method: str, field: str, **parameters: Any) -> Completion:
     """Completions from a field of a method's list; nothing when the daemon does not answer."""
 
     def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-        settings = context.ensure_object(Settings)
-        settings.ask_password = False
-        try:
-            found = settings.call(method, timeout_s=1.0, **parameters)
-        except LightagentError:
-            return []
+        found = _listed(context, method, **parameters)
         return [each[field] for each in found if each[field].startswith(incomplete)]
 
     return names
 
 
+def _listed(context: click.Context, method: str, **parameters: Any) -> list[dict[str, Any]]:
+    settings = context.ensure_object(Settings)
+    settings.ask_password = False
+    try:
+        return list(settings.call(method, timeout_s=1.0, **parameters))
+    except LightagentError:
+        return []
+
+
 agent_names = names_of("Agents.List", "name")
+tool_names = names_of("Tools.List", "name")
+model_names = names_of("Models.List", "model", all=True)
+
+
+def action_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Completions of TOOL.ACTION."""
+    found = _listed(context, "Tools.List")
+    names = (f"{tool['name']}.{action['name']}" for tool in found for action in tool["actions"])
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def agent_argument(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.cli.layout import Layout
 from lightagentd.cli.terminal import BOLD, Styled, clean, columns, has_colours, is_terminal, style
 
 if TYPE_CHECKING:
@@ -93,13 +94,18 @@ def as_json(settings: Settings, found: Any) -> bool:
 
 
 def listing(
-    settings: Settings, found: Sequence[dict[str, Any]], columns: Columns, *, empty: str = ""
+    settings: Settings,
+    found: Sequence[dict[str, Any]],
+    columns: Columns,
+    *,
+    spare: Sequence[str] = (),
+    empty: str = "",
 ) -> None:
     """Print objects, as JSON or as a `table`."""
     if as_json(settings, found):
         return
     rows = ([each[of] if isinstance(of, str) else of(each) for of in columns.values()] for each in found)
-    table(tuple(columns), rows, empty=empty)
+    table(tuple(columns), rows, spare=spare, empty=empty)
 
 
 def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
@@ -112,16 +118,22 @@ def told(settings: Settings, found: Any, sentence: str, *cells: object) -> None:
         say("\t".join(str(each) for each in cells))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
-    """Print rows; on a terminal aligned, with headings, and each line cut to the width of the terminal.
-    `empty` is the sentence for a person when there are no rows.
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    spare: Sequence[str] = (),
+    empty: str = "",
+) -> None:
+    """Print rows; on a terminal aligned, with headings, and within the width of the terminal: a narrow one
+    does not get the `spare` columns. `empty` is the sentence for a person when there are no rows.
     """
-    for line in table_lines(headings, rows, empty=empty):
+    for line in table_lines(headings, rows, spare=spare, empty=empty):
         say(line)
 
 
 def table_lines(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = ""
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = (), empty: str = ""
 ) -> Iterator[str]:
     """The lines that `table` prints."""
     cells = [[cell(value) for value in row] for row in rows]
@@ -130,9 +142,9 @@ def table_lines(
     elif not cells:
         yield empty or "There is nothing to list."
     else:
-        widths = [max(_width(row[i]) for row in [headings, *cells]) for i in range(len(headings))]
-        yield style(_aligned(headings, widths), BOLD)
-        yield from (_aligned(row, widths) for row in cells)
+        layout = Layout(headings, cells, columns(), spare)
+        yield style(layout.line(headings), BOLD)
+        yield from (layout.line(row) for row in cells)
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
@@ -145,29 +157,3 @@ def fields(pairs: Iterable[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
         say(style(name.rjust(width), BOLD), "  ", value)
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    line = "  ".join(text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True))
-    return cut(line.rstrip(), columns())
-
-
-def cut(line: str, room: int) -> str:
-    """The line within so many columns, at least one; a cut ends in `…`."""
-    if _width(line) <= room:
-        return line
-    while _width(line) >= max(room, 1):
-        line = line[: -max(1, (_width(line) - room) // 2)]
-    return line + "…"
-
-
-def _width(text: str) -> int:
-    """How many columns a text takes: East Asian characters take two, combining ones none (UAX #11)."""
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )

@@ -14,7 +14,7 @@ import click
 
 from lightagentd.cli.filters import uid
 from lightagentd.cli.named_file import check_readable
-from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files
+from lightagentd.cli.options import Group, Settings, action_names, agent_argument, agent_names, files
 from lightagentd.cli.output import (
     Columns,
     as_json,
@@ -83,12 +83,12 @@ def list_rules(settings: Settings) -> None:
         "REASON": "reason",
     }
     none = "There are no rules: observe and reach are allowed, change is asked for."
-    listing(settings, settings.call("Policy.List"), columns, empty=none)
+    listing(settings, settings.call("Policy.List"), columns, spare=("ORIGIN", "REASON"), empty=none)
 
 
 @command.command("explain")
 @agent_argument
-@click.argument("action", metavar="TOOL.ACTION")
+@click.argument("action", metavar="TOOL.ACTION", shell_complete=action_names)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
 @click.option("--trigger", metavar="WORD", help="What began the turn, such as timer; person if not given.")

@@ -69,7 +69,11 @@ def list_sessions(settings: Settings, agent: str | None) -> None:
         "TITLE": "title",
     }
     listing(
-        settings, sessions, columns, empty='There are no sessions. Begin one with: lactl prompt AGENT "…"'
+        settings,
+        sessions,
+        columns,
+        spare=("TURNS", "AGE"),
+        empty='There are no sessions. Begin one with: lactl prompt AGENT "…"',
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lightagentd.cli.options import Group, Settings
+from lightagentd.cli.options import Group, Settings, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say
 
 
@@ -27,11 +27,17 @@ def list_skills(settings: Settings) -> None:
         "ORIGIN": "origin",
         "DESCRIPTION": lambda skill: skill["problem"] or skill["description"],
     }
-    listing(settings, settings.call("Skills.List"), columns, empty="There are no skills.")
+    listing(
+        settings,
+        settings.call("Skills.List"),
+        columns,
+        spare=("ORIGIN", "RUNBOOK", "EFFECT"),
+        empty="There are no skills.",
+    )
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=names_of("Skills.List", "name"))
 @click.pass_obj
 def show(settings: Settings, name: str) -> None:
     """Show one skill with its body."""

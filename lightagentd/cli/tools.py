@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument, agent_names
+from lightagentd.cli.options import Group, Settings, action_names, agent_argument, agent_names, tool_names
 from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import watch
@@ -35,11 +35,11 @@ def list_tools(settings: Settings) -> None:
         "DESCRIPTION": lambda tool: tool["problem"] or tool["description"],
     }
     none = "There are no tools; lactl status says what is wrong."
-    listing(settings, settings.call("Tools.List"), columns, empty=none)
+    listing(settings, settings.call("Tools.List"), columns, spare=("ORIGIN", "ACTIONS"), empty=none)
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=tool_names)
 @click.pass_obj
 def show(settings: Settings, name: str) -> None:
     """Show one tool with its actions and their arguments."""
@@ -100,7 +100,7 @@ def _summary(found: dict[str, Any]) -> str:
 
 @command.command("call")
 @agent_argument
-@click.argument("action", metavar="TOOL.ACTION")
+@click.argument("action", metavar="TOOL.ACTION", shell_complete=action_names)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
 @click.pass_obj

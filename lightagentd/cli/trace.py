@@ -10,12 +10,14 @@ import click
 from lightagentd.cli import event_source
 from lightagentd.cli.event_line import summary
 from lightagentd.cli.filters import filter_options, time_options, wanted
+from lightagentd.cli.layout import cut
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import Columns, as_json, cell, cut, dump, listing, say
+from lightagentd.cli.output import Columns, as_json, cell, dump, listing, say
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, RED, columns, has_colours, is_terminal, style
+from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.trace_tree import Event, Node, is_end, turn_of
-from lightagentd.cli.when import duration, local
+from lightagentd.cli.when import duration, moment
 from lightagentd.errors import EventNotFound
 
 _TEXT_MAX = 300
@@ -25,7 +27,7 @@ _GOOD = ("", "ok", "done", "granted", "answered", "used", "running", "waiting", 
 
 _COLUMNS: Columns = {
     "TRACE": "trace_id",
-    "TIME": lambda turn: local(turn["time"]),
+    "TIME": lambda turn: moment(turn["time"]),
     "AGENT": "agent",
     "SESSION": "session",
     "CALLER": lambda turn: "" if turn["caller"] is None else turn["caller"],
@@ -58,7 +60,7 @@ def list_turns(settings: Settings, /, limit: int, **options: Any) -> None:
     with settings.client() as client:
         ends = {prompt["trace_id"]: _end(client, prompt) for prompt in prompts}
     turns = [_turn(prompt, ends[prompt["trace_id"]]) for prompt in prompts]
-    listing(settings, turns, _COLUMNS)
+    listing(settings, turns, _COLUMNS, spare=("SESSION", "CALLER", "STEPS", "AGENT", "DURATION"))
 
 
 def _end(client: Any, prompt: Event) -> Event | None:
@@ -87,16 +89,17 @@ def _turn(prompt: Event, end: Event | None) -> dict[str, Any]:
 
 
 @command.command("show")
-@click.argument("trace")
+@click.argument("trace", shell_complete=trace_ids)
 @stored_option
 @click.pass_obj
 def show(settings: Settings, trace: str) -> None:
-    """Show the turn TRACE (trace_…) as a tree.
+    """Show the turn TRACE (trace_…, or the beginning of its id) as a tree.
 
     Its branches are the steps, with the model call and the tool calls of each, and the questions about them.
     Every line begins with the time since the turn began; then come what it is, how long it took, and what
     came of it. Turns that name this one as their correlation id are branches, too.
     """
+    trace = whole_trace(settings, trace)
     turn = _load(settings, trace, _DEPTH)
     if turn is None:
         raise EventNotFound(
@@ -132,7 +135,7 @@ def _children(settings: Settings, turn: Node, events: list[Event]) -> list[str]:
 
 def _title(turn: Node) -> list[str]:
     detail = turn.detail
-    words = [detail["agent"], detail["session"], local(turn.begin_us)]
+    words = [detail["agent"], detail["session"], moment(turn.begin_us)]
     if turn.duration_ms is not None:
         words.append(duration(turn.duration_ms))
     elif "last_us" in detail:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightagentd.cli.output import cell, cut
+from lightagentd.cli.layout import cut
+from lightagentd.cli.output import cell
 from lightagentd.cli.question import visible
 from lightagentd.cli.when import duration
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from lightagentd.cli.options import Command, Settings, agent_names
+from lightagentd.cli.options import Command, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, listing
+from lightagentd.cli.short_id import only_one
 from lightagentd.cli.turn import watch
-from lightagentd.cli.when import local
+from lightagentd.cli.when import moment
 
 _COLUMNS: Columns = {
     "CALL": "call_id",
-    "TIME": lambda change: local(change["time_us"]),
+    "TIME": lambda change: moment(change["time_us"]),
     "AGENT": "agent",
     "DID": "action",
     "STATE": lambda change: f"undone by {change['undone_by']}" if change["undone_by"] else "stands",
@@ -20,7 +21,7 @@ _COLUMNS: Columns = {
 
 
 @click.command("undo", cls=Command)
-@click.argument("call", required=False)
+@click.argument("call", required=False, shell_complete=names_of("Undo.List", "call_id"))
 @click.option("-a", "--agent", metavar="AGENT", shell_complete=agent_names, help="Of this agent alone.")
 @click.option("-l", "--list", "lists", is_flag=True, help="Show what can be taken back.")
 @click.pass_obj
@@ -32,6 +33,8 @@ def command(settings: Settings, call: str | None, agent: str | None, lists: bool
     again, take back the undo: its id is in the list. What else a call did (a shell command, a restarted unit)
     cannot be taken back; then it says what the call was, and what does the opposite.
 
+    CALL may be cut short as long as it is the only one that begins so.
+
     \b
       lactl undo --list
       lactl undo call_0123456789abcdef
@@ -39,7 +42,10 @@ def command(settings: Settings, call: str | None, agent: str | None, lists: bool
     if lists:
         if call is not None:
             raise click.UsageError("CALL and --list cannot be used together.")
-        empty = "No change of a file is kept."
-        listing(settings, settings.call("Undo.List", agent=agent), _COLUMNS, empty=empty)
+        found = settings.call("Undo.List", agent=agent)
+        spare, empty = ("TIME", "AGENT", "DID"), "No change of a file is kept."
+        listing(settings, found, _COLUMNS, spare=spare, empty=empty)
         return
+    if call is not None:
+        call = only_one(call, lambda: [each["call_id"] for each in settings.call("Undo.List")], "calls")
     watch(settings, "Undo.Run", {"call_id": call, "agent": agent}, hang_up=True)

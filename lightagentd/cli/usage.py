@@ -50,7 +50,13 @@ def command(settings: Settings, scope: str | None, session: str | None, budgets:
     if session and scope not in (None, "session", "turn"):
         raise InvalidArgument("--session goes with --by session and --by turn.", field="session")
     found = settings.call("Usage.Get", scope=scope or "session", name=session)
-    listing(settings, found, _COLUMNS, empty="Nothing was used yet.")
+    listing(
+        settings,
+        found,
+        _COLUMNS,
+        spare=("CACHED", "ANSWER", "PROMPT", "SECONDS", "CALLS"),
+        empty="Nothing was used yet.",
+    )
 
 
 def _amount(what: str, value: float) -> str:

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 
 import click
 
+from lightagentd.cli.terminal import is_terminal
+
 _AGO = re.compile(r"-(\d+)\s*(s|min|m|h|d|w)")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 _UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -17,6 +19,16 @@ FORMS = "a time such as 2026-11-21T14:30, 14:30, today, yesterday, now, -90s, -3
 def local(time_us: int, timespec: str = "seconds") -> str:
     """A time in the zone of this machine, in ISO 8601 with the offset."""
     return datetime.fromtimestamp(time_us / 1_000_000).astimezone().isoformat(timespec=timespec)
+
+
+def moment(time_us: int) -> str:
+    """A time for a list: on a terminal as short as it can be understood, in a pipe as `local`."""
+    if not is_terminal():
+        return local(time_us)
+    when, now = datetime.fromtimestamp(time_us / 1_000_000).astimezone(), datetime.now().astimezone()
+    if when.date() == now.date():
+        return f"{when:%H:%M:%S}"
+    return f"{when:%m-%d %H:%M}" if when.year == now.year else f"{when:%Y-%m-%d}"
 
 
 def duration(duration_ms: float) -> str:

@@ -115,7 +115,7 @@ def test_json_is_an_object_for_each_row(scripted: ScriptedDaemon, lactl: Lactl) 
 def test_rows_fit_the_terminal(scripted: ScriptedDaemon) -> None:
     serve_acts(scripted, *TURN, *OTHERS)
     out = on_terminal(["audit", "list"], env=environment(NO_COLOR="1"), width=100).out
-    assert out.startswith("SEQ     TIME")
+    assert "CALLER  AGENT  ACT" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -15,7 +15,7 @@ import pytest
 from lightagentd import __version__, errors
 from lightagentd.cli.main import COMMANDS
 from tests.cli.conftest import Lactl, environment, finish, start
-from tests.scripted_daemon import ScriptedDaemon, agent, event, status
+from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, skill, status, tool
 
 
 @pytest.mark.parametrize("row", errors.table(), ids=lambda row: row.code)
@@ -323,3 +323,32 @@ def test_completion_knows_commands_and_agents(scripted: ScriptedDaemon) -> None:
     assert finish([], env=environment(**words)).out == "plain,status\n"
     words |= {"COMP_CWORD": "2", "COMP_WORDS": "lactl prompt op"}
     assert finish([], env=environment(**words)).out == "plain,ops\n"
+
+
+COMPLETED = {
+    "tools show s": "systemd",
+    "tools call ops sys": "systemd.status",
+    "policy explain ops systemd.": "systemd.status",
+    "history --tool s": "systemd",
+    "skills show d": "disk",
+    "approve apr": "apr_0123456789abcdef",
+    "deny apr": "apr_0123456789abcdef",
+    "undo call": "call_1",
+    "trace show tr": "trace_1",
+    "history --trace tr": "trace_1",
+    "models show work/": "work/mine",
+    "agents create x --model work/": "work/mine",
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_completion_knows_what_is_there(scripted: ScriptedDaemon, line: str) -> None:
+    scripted.answer("Tools.List", {"tools": [tool()]})
+    scripted.answer("Skills.List", {"skills": [skill()]})
+    scripted.answer("Approvals.List", {"approvals": [approval()]})
+    scripted.answer("Undo.List", {"changes": [{"call_id": "call_1"}]})
+    scripted.answer("History.Query", {"events": [event(1, "agent.prompt")]})
+    scripted.answer("Models.List", {"models": [{"model": "work/mine"}]})
+    words = {"COMP_WORDS": f"lactl {line}", "COMP_CWORD": str(len(line.split()))}
+    done = finish([], env=environment(_LACTL_COMPLETE="bash_complete", **words))
+    assert done.out == f"plain,{COMPLETED[line]}\n"

@@ -15,6 +15,7 @@ import pytest
 
 from lightagentd.cli import models as command
 from lightagentd.cli import table_source
+from lightagentd.cli.options import model_names
 from lightagentd.llm.metadata.table import read_table
 from tests.cli.conftest import Lactl, on_terminal
 from tests.scripted_daemon import ScriptedDaemon
@@ -203,7 +204,7 @@ def test_the_models_that_a_shell_completes(scripted: ScriptedDaemon, lactl: Lact
     import click
 
     context = click.Context(command.command)
-    assert command.model_names(context, command.command.params[0], "op") == ["openai/gpt-5"]
+    assert model_names(context, command.command.params[0], "op") == ["openai/gpt-5"]
     assert command.provider_names(context, command.command.params[0], "") == ["openai", "ollama"]
 
 

@@ -13,6 +13,7 @@ from tests.conftest import write
 from tests.scripted_daemon import Connection, ScriptedDaemon, agent, event, message, session, skill, tool
 
 SESSION = "ses_0123456789abcdef"
+TRACE = "trace_0123456789abcdef"
 
 
 class TestAgents:
@@ -102,7 +103,18 @@ class TestSessions:
 class TestHistory:
     def test_passes_each_filter_on(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("History.Page", page())
-        filters = ["--agent", "ops", "--session", SESSION, "--topic", "tool", "--trace", "t", "--limit", "3"]
+        filters = [
+            "--agent",
+            "ops",
+            "--session",
+            SESSION,
+            "--topic",
+            "tool",
+            "--trace",
+            TRACE,
+            "--limit",
+            "3",
+        ]
         filters += ["--type", "invocation", "--tool", "bash", "--effect", "change", "--decision", "ask"]
         filters += ["--caller", "root", "--request", "r", "--text", "nginx"]
         lactl("history", *filters, "--since", "2026-11-21T10:00:00Z", "--until", "2026-11-21T10:00:01Z")
@@ -115,7 +127,7 @@ class TestHistory:
             "effect": "change",
             "decision": "ask",
             "caller": 0,
-            "trace": "t",
+            "trace": TRACE,
             "request": "r",
             "text": "nginx",
             "limit": 3,

@@ -31,9 +31,9 @@ class TestList:
         scripted.answer("Sessions.List", {"sessions": found})
         done = on_terminal(["sessions", "list"], width=80, env=plain())
         heading, first, second = done.out.splitlines()
-        assert heading.split() == ["ID", "AGENT", "CUR", "STATE", "TURNS", "AGE", "TITLE"]
+        assert heading.split() == ["ID", "AGENT", "CUR", "STATE", "AGE", "TITLE"]
         assert all(len(line) <= 80 for line in done.out.splitlines())
-        assert first.split()[:4] == [SESSION, "ops", "*", "idle"]
+        assert first.split()[:4] == [SESSION[:12], "ops", "*", "idle"]
         assert second.split()[2:4] == ["-", "waiting,paused,drafting"]
 
     def test_those_of_others_are_told_apart_on_a_terminal(self, scripted: ScriptedDaemon) -> None:

@@ -224,6 +224,14 @@ def test_list_has_the_newest_turns_with_how_they_ended(scripted: ScriptedDaemon,
     assert [(turn["trace_id"], turn["duration_ms"]) for turn in found] == [("trace_3", None)]
 
 
+def test_a_turn_may_be_named_by_the_beginning_of_its_id(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    other = {**TURN[0], "seq": 1, "trace_id": "trace_2"}
+    serve(scripted, other, *TURN)
+    whole = lactl("trace", "show", "trace_1").out
+    assert lactl("trace", "show", "1").out == whole
+    assert lactl("trace", "show", "trace_").status == 65
+
+
 def test_an_unknown_turn_is_not_found(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     serve(scripted)
     assert lactl("trace", "show", "trace_x").status == 66

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Lactl
 from tests.scripted_daemon import ScriptedDaemon
 
@@ -27,14 +29,27 @@ def test_without_a_call_the_daemon_chooses(scripted: ScriptedDaemon, lactl: Lact
 
 def test_a_call_is_named(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     scripted.turn({"type": "done", "text": "x"}, method="Undo.Run")
-    assert lactl("undo", "call_1").status == 0
-    assert scripted.parameters("Undo.Run") == {"call_id": "call_1"}
+    assert lactl("undo", "call_0123456789abcdef").status == 0
+    assert scripted.parameters("Undo.Run") == {"call_id": "call_0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("cut", "sent"), [("call_01", "call_01aa"), ("01a", "call_01aa"), ("7", "7"), ("call_0", None)]
+)
+def test_a_call_may_be_cut_short(scripted: ScriptedDaemon, lactl: Lactl, cut: str, sent: str | None) -> None:
+    scripted.answer("Undo.List", {"changes": [{"call_id": "call_01aa"}, {"call_id": "call_02"}]})
+    scripted.turn({"type": "done", "text": "x"}, method="Undo.Run")
+    done = lactl("undo", cut)
+    assert done.status == (0 if sent else 65)
+    assert [call["parameters"] for call in scripted.calls if call["method"] == "Undo.Run"] == (
+        [{"call_id": sent}] if sent else []
+    )
 
 
 def test_a_refusal_is_told_with_its_status(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     failed = {"type": "error", "code": "conflict", "message": "It changed since.", "suggestion": "Read it."}
     scripted.turn(failed, method="Undo.Run")
-    done = lactl("undo", "call_1")
+    done = lactl("undo", "call_0123456789abcdef")
     assert (done.status, done.err) == (73, "lactl: It changed since.\nRead it.\n")
 
 

@@ -7,8 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightagentd.cli.layout import cut
 from lightagentd.cli.markdown import render
-from lightagentd.cli.output import cell, cut
+from lightagentd.cli.output import cell
 from lightagentd.cli.terminal import DIM, Cleaner, style
 from lightagentd.cli.turn_lines import call_name
 from lightagentd.cli.when import duration

@@ -17,7 +17,8 @@ from lightagentd.cli.chatting.startup import (
     own_sessions,
     session_line,
 )
-from lightagentd.cli.output import cell, cut
+from lightagentd.cli.layout import cut
+from lightagentd.cli.output import cell
 from lightagentd.cli.terminal import DIM, style
 from lightagentd.cli.turn_lines import ARGUMENTS_MAX
 from lightagentd.errors import (

@@ -1,0 +1,175 @@
+"""Every list on a terminal of 80 and of 60 columns: what one came for is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from lightagentd.cli.main import lactl as root
+from tests.cli.conftest import environment, on_terminal
+from tests.cli.test_audit_list import serve_acts
+from tests.cli.test_inputs import question
+from tests.cli.test_models import FOUND, UNKNOWN, model, provider
+from tests.cli.test_trace import serve
+from tests.cli.test_usage import row
+from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, session, skill, tool
+
+BUDGET = {"scope": "owner_day", "name": "uid 1000", "what": "total_tokens", "used": 12e6, "limit": 20e6}
+TEXT = "Restarts what has failed, and says why it did, in some more words than a line has."
+CALL = {
+    "call_id": "call_1",
+    "tool": "systemd",
+    "action": "restart",
+    "effect": "change",
+    "rule": "ask-for-units",
+}
+ACTS = (
+    event(
+        104_711, "agent.tool_dispatch", "intent", data={**CALL, "decision": "ask", "args": {"unit": "nginx"}}
+    ),
+    event(104_712, "tool.systemd", "invocation", data={**CALL, "result": "tool_failed", "duration_ms": 2100}),
+)
+PROMPT = event(
+    7,
+    "agent.prompt",
+    "prompt",
+    data={"text": TEXT},
+    trace_id="trace_0123456789abcdef",
+    session="ses_0123456789abcdef",
+)
+END = event(8, "session.turn", "done", data={"steps": 12}, trace_id=PROMPT["trace_id"])
+CHECKPOINT = event(
+    9, "daemon.checkpoint", "signed", data={"seq": 8, "hash": "ab" * 32, "fingerprint": "cd" * 32}
+)
+CHANGE = {
+    "call_id": "call_0123456789abcdef",
+    "agent": "ops",
+    "owner": 0,
+    "action": "file.write",
+    "path": "/etc/nginx/nginx.conf",
+    "time_us": 1_763_768_400_000_000,
+    "undone_by": "call_fedcba9876543210",
+}
+MEMORY = {
+    "id": "mem_0123456789abcdef",
+    "state": "candidate",
+    "agent": "ops",
+    "source": "agent",
+    "session": "ses_0123456789abcdef",
+    "confidence": 0.8,
+    "updated_us": 1_763_768_400_000_000,
+    "tags": ["disk", "backup"],
+    "text": TEXT,
+}
+RULE = {
+    "name": "restart-nginx",
+    "decision": "allow",
+    "tool": "systemd",
+    "action": "restart",
+    "args": {"unit": "nginx.service"},
+    "origin": "/etc/lightagentd/policy.d/50-nginx.toml",
+    "reason": "it is safe to restart it whenever that helps",
+}
+ACTIONS = [{**tool()["actions"][0], "name": name} for name in ("status", "list", "restart", "show", "failed")]
+LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "agents list": (
+        "Agents.List",
+        {
+            "agents": [
+                agent("administrator", description=TEXT, model="openrouter/anthropic/claude-sonnet-4.5")
+            ]
+        },
+        "administrator running Restarts",
+    ),
+    "sessions list": (
+        "Sessions.List",
+        {
+            "sessions": [
+                session("ses_0123456789abcdef", title="Why is the disk full", state="waiting", paused=True)
+            ]
+        },
+        "ses_01234567 waiting,paused Why",
+    ),
+    "approvals": ("Approvals.List", {"approvals": [approval()]}, "apr_01234567 file.write /etc/motd"),
+    "approvals list": ("Approvals.List", {"approvals": [approval()]}, "apr_01234567 waiting /etc/motd"),
+    "inputs": ("Inputs.List", {"inputs": [question(question=TEXT)]}, "inp_01234567 Restarts"),
+    "inputs list": ("Inputs.List", {"inputs": [question(question=TEXT)]}, "inp_01234567 waiting Restarts"),
+    "memory list": ("Memory.List", {"memories": [MEMORY]}, "mem_01234567 Restarts failed"),
+    "memory search x": ("Memory.Search", {"memories": [MEMORY]}, "mem_01234567 Restarts failed"),
+    "usage": ("Usage.Get", {"usage": [row(name="ses_0123456789abcdef")]}, "ses_01234567 1,323,567 12.3"),
+    "usage --budgets": ("Usage.Budgets", {"budgets": [BUDGET]}, "uid 12,000,000 20,000,000"),
+    "models list --provider x": (
+        "Models.List",
+        {"models": [model(model="openrouter/anthropic/claude-sonnet-4.5"), UNKNOWN]},
+        "openrouter/ unusable (default)",
+    ),
+    "models providers": (
+        "Models.Providers",
+        {"providers": [provider(), FOUND]},
+        "ollama found 127.0.0.1:11434",
+    ),
+    "tools list": (
+        "Tools.List",
+        {"tools": [tool(description=TEXT, actions=ACTIONS)]},
+        "systemd Restarts failed,",
+    ),
+    "skills list": (
+        "Skills.List",
+        {"skills": [skill("certificate-expiry-check", description=TEXT)]},
+        "certificate-expiry-check Restarts failed,",
+    ),
+    "undo --list": ("Undo.List", {"changes": [CHANGE]}, "call_01234567 call_fedcba98 /etc/nginx/"),
+}
+
+
+def check(scripted: ScriptedDaemon, command: str, words: str, width: int) -> None:
+    done = on_terminal(command.split(), width=width, env=environment(NO_COLOR="1"))
+    assert done.status == 0, done.err
+    assert [word for word in words.split() if word not in done.out] == [], done.out
+    assert max(map(len, done.out.split("\n\n")[0].splitlines())) <= width, done.out
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("command", LISTS)
+def test_what_one_came_for_is_seen(scripted: ScriptedDaemon, command: str, width: int) -> None:
+    method, answer, words = LISTS[command]
+    scripted.answer(method, answer)
+    check(scripted, command, words, width)
+
+
+STORED = {
+    "audit list": "ops system ask tool_f 2025 {",
+    "audit checkpoints": "9 8 ababababababab",
+    "history": "agent.tool_dispatch:intent tool.systemd:invocation tool=",
+    "events": "agent.prompt:prompt Restarts what",
+    "trace list": "trace_01234567 done 2025-11 Restarts what",
+}
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("command", STORED)
+def test_what_one_came_for_is_seen_of_what_is_stored(
+    scripted: ScriptedDaemon, command: str, width: int
+) -> None:
+    stored = (PROMPT, END, CHECKPOINT, *ACTS)
+    (serve_acts if command == "audit list" else serve)(scripted, *stored)
+    scripted.answer("Events.Subscribe", *({"event": each} for each in stored))
+    check(scripted, command, STORED[command], width)
+
+
+def test_every_list_is_looked_at() -> None:
+    looked_at = {
+        " ".join(word for word in name.split() if word != "x" and word[0] != "-")
+        for name in (*LISTS, *STORED)
+    }
+    looked_at |= {"undo", "memory candidates", "policy list", "tools select"}  # see their own tests
+    lists = {
+        f"{noun} {name}"
+        for noun in root.list_commands(click.Context(root))
+        if isinstance(group := root.get_command(click.Context(root), noun), click.Group)
+        for name in group.commands
+        if name == "list"
+    }
+    assert lists <= looked_at

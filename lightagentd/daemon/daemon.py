@@ -387,8 +387,9 @@ class Daemon:
         )
         missing = [name for name in REPORT_COMMANDS if shutil.which(name) is None]
         if missing:
-            names = ", ".join(missing)
-            await self._tell(kinds.CommandsMissing(message=f"not installed: {names}", commands=missing))
+            message = f"not installed: {', '.join(missing)}"
+            _log.warning("%s; reports say less without them", message)
+            await self._tell(kinds.CommandsMissing(message=message, commands=missing))
 
     async def _tell(self, kind: EventType) -> None:
         await self.history.append(kind.event())

@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from lightagentd import __version__
@@ -42,6 +43,7 @@ async def serve(paths: Paths) -> None:
 
         notify("READY=1", f"STATUS={line()}")
         _log.info("ready: %s", paths.socket)
+        _warn(daemon.problems())
         async with asyncio.TaskGroup() as tasks:
             panicker = tasks.create_task(_panic_on(alarm, daemon))
             reloader = tasks.create_task(_reload_on(hangup, daemon))
@@ -52,6 +54,12 @@ async def serve(paths: Paths) -> None:
             notify_stopping(daemon.now.config.daemon.drain_timeout_s)
             await daemon.drain()
             panicker.cancel()
+
+
+def _warn(problems: Iterable[str]) -> None:
+    """Log what `lactl status` shows as problems."""
+    for problem in problems:
+        _log.warning("%s", problem)
 
 
 async def _panic_on(alarm: asyncio.Event, daemon: Daemon) -> None:
@@ -72,6 +80,7 @@ async def _reload_on(hangup: asyncio.Event, daemon: Daemon) -> None:
             _log.info("reloaded: %s", "; ".join([*done.applied, *done.needs_restart]))
             for refused in done.refused:
                 _log.error("refused: %s", refused)
+            _warn(problem for problem in done.problems if problem not in done.refused)
         except LightagentError as err:
             _log.error("the reload changed nothing: %s", err.message)
         notify("READY=1")

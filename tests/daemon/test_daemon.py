@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -63,6 +64,11 @@ async def told(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], Any
         while not condition(answer := await ask()):
             await asyncio.sleep(0.01)
     return answer
+
+
+def warned(process: DaemonProcess) -> list[str]:
+    """The warnings in the log of a daemon without a journal, each with its time."""
+    return re.findall(r"^[-\dT]{11}[:\d]{8}[+-]\d{4} WARNING [\w.]+: (.*)$", process.log.read_text(), re.M)
 
 
 async def ask(client: AsyncClient, text: str = "hello", **more: Any) -> str:
@@ -157,7 +163,11 @@ async def test_sighup_starts_new_agents_and_reports_broken_ones(
     daemon_process: DaemonProcess, model: ScriptedModel
 ) -> None:
     paths = daemon_process.paths
+    write(paths.config / "agent" / "bent" / "AGENT.md", "---\nmodle: x\n---\n")
     async with started(daemon_process) as client:
+        found = (await client.call("Manager.GetStatus"))["status"]["problems"]
+        assert any("bent" in problem for problem in found)
+        await until(lambda: set(found) <= set(warned(daemon_process)))
         talker(paths, model)
         write(paths.config / "agent" / "crooked" / "AGENT.md", "---\nmodle: x\n---\n")
         write(paths.config / "lightagentd.toml", "[limits]\nmax_steps = 7\n")
@@ -170,6 +180,7 @@ async def test_sighup_starts_new_agents_and_reports_broken_ones(
         assert await ask(client) == "the answer"
         problems = (await client.call("Manager.GetStatus"))["status"]["problems"]
         assert any("crooked" in problem and "modle" in problem for problem in problems)
+        await until(lambda: set(problems) <= set(warned(daemon_process)))
         reloaded = (await client.call("Manager.Reload"))["reloaded"]
         assert reloaded["needs_restart"] == ["limits in the configuration"]
         write(paths.config / "lightagentd.toml", "[limits\n")

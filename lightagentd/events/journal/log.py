@@ -73,7 +73,9 @@ def handler() -> logging.Handler:
         found.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     else:
         found = logging.StreamHandler()
-        found.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        found.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+        )
     found.addFilter(RedactingFilter())
     return found
 

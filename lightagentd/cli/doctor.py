@@ -6,6 +6,7 @@ what the other may not. Without a daemon, or without the right to ask it, only t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 
 from lightagentd import __version__
 from lightagentd.cli.options import Command, Settings, agent_names
-from lightagentd.cli.output import print_json, say, warn
+from lightagentd.cli.output import print_json, say
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, MAGENTA, RED, style
 from lightagentd.client.blocking import SYSTEM_SOCKET, socket_path
 from lightagentd.errors import AgentNotFound, LightagentError, PermissionDenied
@@ -34,16 +35,18 @@ _FIELDS = ("group", "name", "status", "detail", "remedy")
 @click.command("doctor", cls=Command)
 @click.argument("agent", required=False, shell_complete=agent_names)
 @click.option("--models", is_flag=True, help="Try whether the models' endpoints can be reached, too.")
-@click.option("--bad", "only_bad", is_flag=True, help="Show only what is not ok.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every check, and notes.")
 @click.pass_context
-def command(context: click.Context, agent: str | None, models: bool, only_bad: bool) -> int:
+def command(context: click.Context, agent: str | None, models: bool, verbose: bool) -> int:
     """Look for what is wrong, and try whether the sandboxes hold.
 
     It looks at the daemon, its socket, the bus, polkit, the units, the agents and their models, the history,
     the journal, the disk, the clock, files and their modes, missing programs and the machine. Then, for each
     agent (or AGENT alone) and each effect that it has, the worker tries what the effect may not do: write
     files, reach the network, read secrets, touch other processes, gain rights. What is shown is what came of
-    it, not what is configured. No model is asked. What is not ok says what to do.
+    it, not what is configured. No model is asked.
+
+    The first line is the verdict; what is wrong follows, with what to do. Notes are what may be on purpose.
 
     Without a running daemon, or where you may not ask it, the rest is looked at. What your user may not see
     is 'not tried'; root sees most.
@@ -55,7 +58,7 @@ def command(context: click.Context, agent: str | None, models: bool, only_bad: b
     if settings.json:
         print_json(found)
     else:
-        _show(found, only_bad=only_bad)
+        _show(found, verbose=verbose)
     return 0 if found["ok"] else 1
 
 
@@ -105,11 +108,11 @@ def _status(settings: Settings) -> tuple[dict[str, Any] | None, LightagentError 
 
 
 def _daemon(status: dict[str, Any] | None, refused: LightagentError | None) -> list[Finding]:
-    from lightagentd.doctor.finding import not_tried, ok, wrong
+    from lightagentd.doctor.finding import not_tried, ok, where_logs_are, wrong
 
     if status is None:
         assert refused is not None
-        remedy = refused.suggestion or "Look at: journalctl -u lightagentd"
+        remedy = refused.suggestion or f"Look at: {where_logs_are()}"
         tell = not_tried if isinstance(refused, PermissionDenied) else wrong
         return [tell("daemon", "daemon", refused.message, remedy)]
     found = [ok("daemon", "daemon", f"process {status['pid']}, {status['state']}")]
@@ -144,49 +147,76 @@ def _of_workers(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [finding for worker in found["workers"] for finding in worker["findings"]]
 
 
-def _show(found: dict[str, Any], *, only_bad: bool) -> None:
-    group = None
-    for finding in found["checks"]:
-        if only_bad and finding["status"] == "ok":
-            continue
-        if finding["group"] != group:
-            group = finding["group"]
-            say(style(group or "the rest", BOLD))
-        _line(finding)
-    for worker in found["workers"]:
-        shown = [each for each in worker["findings"] if not (only_bad and each["status"] == "ok")]
-        if not shown and worker["enforced"]:
-            continue
-        held = "" if worker["enforced"] or worker["effect"] == "change" else ", which enforces nothing"
-        say(style(f"sandbox of {worker['agent']}, {worker['effect']}", BOLD), f": {worker['backend']}{held}")
-        if worker["reason"]:
-            say(f"  {worker['reason']}")
-        for finding in shown:
-            _line(finding)
-    _sum_up([*found["checks"], *_of_workers(found)])
-
-
-def _sum_up(findings: list[dict[str, Any]]) -> None:
-    bad = [finding for finding in findings if finding["status"] in BAD]
-    untried = [finding for finding in findings if finding["status"] == "not_tried"]
-    say()
+def _show(found: dict[str, Any], *, verbose: bool) -> None:
+    """The verdict, then what is wrong and what to do; every check only on request."""
+    bad = [one for one in _named(found) if one["status"] in BAD]
+    bad.sort(key=lambda one: BAD.index(one["status"]))
+    findings = [*found["checks"], *_of_workers(found)]
+    untried = [one for one in findings if one["status"] == "not_tried"]
     if bad:
-        plural = "thing is" if len(bad) == 1 else "things are"
-        names = ", ".join(finding["name"] for finding in bad[:5]) + (", …" if len(bad) > 5 else "")
-        warn(f"{len(bad)} {plural} not as promised: {names}.", "Look for NOT HELD and WRONG above.")
+        word = "problem" if len(bad) == 1 else "problems"
+        say(style(f"{len(bad)} {word}, the worst: {bad[0]['name']}.", RED))
     elif untried:
         say(style("Nothing is wrong, but not everything could be tried.", MAGENTA))
     else:
         say(style("All that is promised holds.", GREEN))
+    if verbose:
+        _show_all(found)
+        return
+    for one in bad:
+        say(
+            style(f"{_WORDS[one['status']]:<{_STATUS_WIDTH}}", RED), f" {one['name']}: {_line(one['detail'])}"
+        )
+        if one["remedy"]:
+            say(style(f"{'':<{_STATUS_WIDTH}} → {_line(one['remedy'])}", DIM))
+    if untried:
+        names = ", ".join(dict.fromkeys(one["name"] for one in untried))
+        say(f"Not tried: {names}.", style(f" → {_line(untried[0]['remedy'])}", DIM))
+    notes = sum(one["status"] == "note" for one in findings)
+    if notes:
+        say(style(f"{notes} {'note' if notes == 1 else 'notes'}: lactl doctor -v", DIM))
 
 
-def _line(finding: dict[str, Any]) -> None:
+def _named(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The findings, those of a sandbox with its name. One that enforces nothing is a single finding."""
+    yield from found["checks"]
+    for worker in found["workers"]:
+        sandbox = f"sandbox of {worker['agent']}, {worker['effect']}"
+        failed = [one["name"] for one in worker["findings"] if one["status"] in BAD]
+        if failed and not worker["enforced"]:
+            detail = f"it enforces nothing: {', '.join(failed)}"
+            yield {"status": "not_held", "name": sandbox, "detail": detail, "remedy": worker["reason"]}
+        else:
+            yield from ({**one, "name": f"{one['name']}, {sandbox}"} for one in worker["findings"])
+
+
+def _show_all(found: dict[str, Any]) -> None:
+    group = None
+    for finding in found["checks"]:
+        if finding["group"] != group:
+            group = finding["group"]
+            say(style(group or "the rest", BOLD))
+        _row(finding)
+    for worker in found["workers"]:
+        held = "" if worker["enforced"] or worker["effect"] == "change" else ", which enforces nothing"
+        say(style(f"sandbox of {worker['agent']}, {worker['effect']}", BOLD), f": {worker['backend']}{held}")
+        if worker["reason"]:
+            say(f"  {worker['reason']}")
+        for finding in worker["findings"]:
+            _row(finding)
+
+
+def _row(finding: dict[str, Any]) -> None:
     status = finding["status"]
     word = _WORDS.get(status, status)
     say(
         f"  {finding['name']:<{_WIDTH}} ",
         style(f"{word:<{_STATUS_WIDTH}}", _COLOURS.get(status, DIM)),
-        f" {' '.join(finding['detail'].split())}",
+        f" {_line(finding['detail'])}",
     )
-    if remedy := " ".join((finding.get("remedy") or "").split()):
+    if remedy := _line(finding.get("remedy") or ""):
         say(f"  {'':<{_WIDTH}} ", style(f"{'':<{_STATUS_WIDTH}} → {remedy}", DIM))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -17,7 +17,7 @@ from lightagentd.bus.address import bus_of
 from lightagentd.bus.connection import Bus, connect
 from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.config import configuration
-from lightagentd.doctor.finding import not_tried, note, ok, wrong
+from lightagentd.doctor.finding import not_tried, note, ok, where_logs_are, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
 from lightagentd.host.systemd import BOOTED
@@ -31,7 +31,6 @@ UNIT_FILE = Path("/usr/lib/systemd/system/lightagentd.service")
 _BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
 _CALL_S = 10.0
 _MODE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP
-_LOOK = "Look at: journalctl -u lightagentd"
 _REINSTALL = "Install the package again: apt install --reinstall lightagentd"
 
 
@@ -97,7 +96,7 @@ async def _name(found: Bus, pid: int | None, socket: Path) -> Finding:
             remedy = "It comes with the daemon: systemctl start lightagentd"
             return not_tried("bus", name, "no daemon runs", remedy)
         detail = f"the daemon runs, and nobody has the name {NAME}"
-        return wrong("bus", name, detail, f"{_LOOK}; then: systemctl restart lightagentd")
+        return wrong("bus", name, detail, f"Look at: {where_logs_are()}; then: systemctl restart lightagentd")
     [owner] = await found.call(*ask, "GetConnectionUnixProcessID", "s", [NAME], _CALL_S)
     if pid is None:
         serves, why = await asyncio.to_thread(_who_serves, socket)

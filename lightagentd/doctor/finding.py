@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lightagentd.api import Finding
+from lightagentd.host.systemd import BOOTED
 
 GROUPS = (
     "daemon",
@@ -42,6 +43,13 @@ def note(group: str, name: str, detail: str, remedy: str) -> Finding:
 
 def not_tried(group: str, name: str, why: str, remedy: str = AS_ROOT) -> Finding:
     return Finding(group=group, name=name, status="not_tried", detail=why, remedy=remedy)
+
+
+def where_logs_are(*units: str) -> str:
+    """What shows the log of the daemon and of these units."""
+    if not BOOTED.is_dir():
+        return "the standard error of lightagentd"
+    return f"journalctl {' '.join(f'-u {unit}' for unit in ('lightagentd', *units))}"
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ import time
 
 from lightagentd.api import Finding
 from lightagentd.config.configuration import History as Limits
-from lightagentd.doctor.finding import not_tried, note, ok, wrong
+from lightagentd.doctor.finding import not_tried, note, ok, where_logs_are, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.events.audit.checkpoints import TOPIC as CHECKPOINT
 from lightagentd.events.audit.verification import verify_tail
@@ -91,7 +91,7 @@ def _signed(history: History, limits: Limits) -> Finding:
     if newest is not None:
         detail = f"event {newest.seq}, {max(0, now_us - newest.time_us) // 1_000_000} seconds ago"
     if after and (now_us - after[0].time_us) / 1e6 > _LATE * limits.checkpoint_s + 60:
-        remedy = "The daemon's log says why it signs no more: journalctl -u lightagentd"
+        remedy = f"The daemon's log says why it signs no more: {where_logs_are()}"
         return wrong(
             GROUP, "checkpoint", f"{detail}; {history.head_seq - after[0].seq + 1} events are not", remedy
         )

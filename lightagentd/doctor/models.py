@@ -38,7 +38,7 @@ async def check(paths: Paths, *, in_daemon: bool, reach: bool) -> list[Finding]:
         told.append(_key(name, provider, in_daemon=in_daemon))
         told += _certificates(name, provider, in_daemon=in_daemon)
         if reach and provider.over_http:
-            told.append(await _reached(name, provider))
+            told.append(await reached(name, provider))
     told += [_offered(server, models) for server in await found_locally()]
     return told
 
@@ -118,7 +118,8 @@ def _certificates(name: str, provider: Provider, *, in_daemon: bool) -> list[Fin
     return found
 
 
-async def _reached(name: str, provider: Provider) -> Finding:
+async def reached(name: str, provider: Provider) -> Finding:
+    """Whether something answers at an endpoint, or at the proxy before it."""
     proxy = _proxy_of(provider)
     url = urlsplit(proxy or provider.base_url)
     host, port = url.hostname or "", url.port or _PORTS.get(url.scheme, 443)

@@ -60,8 +60,7 @@ class _Loaded:
 async def check(paths: Paths, pid: int | None) -> list[Finding]:
     """`pid` is the daemon's that answers on the control socket, if one does."""
     if not BOOTED.is_dir():
-        remedy = "Nothing needs to be done: the daemon starts its workers itself, in bwrap."
-        return [note("units", "systemd", "does not run here", remedy)]
+        return [note("units", "systemd", "does not run here; the daemon starts its workers itself", "")]
     try:
         async with connect("system", timeout_s=_CALL_S) as bus:
             return await _check(bus, paths, pid)

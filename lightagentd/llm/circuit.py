@@ -149,7 +149,7 @@ class Circuit:
         raise ModelCircuitOpen(
             f"The endpoint {self.endpoint} of the model {model} is left alone {self._until_when(left_s)}: it"
             f" failed {len(self._failures)} times in a row; the last time {self._why}.",
-            suggestion="Wait, or choose another model; lactl models test tries it now.",
+            suggestion=f"Wait, or choose another model; lactl models test {model} tries it now.",
         )
 
     def open_s(self, model: str) -> float:

@@ -52,7 +52,7 @@ SIGNALS = (
 )
 NO_PING = (
     "ping does not work in reach: its users are not in net.ipv4.ping_group_range, which"
-    " sysctl.d/lightagentd.conf sets."
+    " sysctl.d/50-lightagentd.conf sets. Load it: systemctl restart systemd-sysctl"
 )
 
 

@@ -55,7 +55,7 @@ def lines(text: str) -> list[list[str]]:
 
 def test_what_holds_is_told_in_a_line_each(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     serve(scripted, diagnosis(finding("network", "ok", "refused")))
-    done = lactl("doctor")
+    done = lactl("doctor", "-v")
     assert "sandbox of ops, observe: bwrap\n" in done.out
     assert ["network", "ok", "refused"] in lines(done.out)
     assert ["history", "ok", "intact"] in lines(done.out)
@@ -73,8 +73,8 @@ def test_what_was_not_tried_is_no_praise(
     statuses: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = diagnosis(*(finding(status, status) for status in statuses))
-    doctor._show(found, only_bad=False)
-    assert said in capsys.readouterr().out
+    doctor._show(found, verbose=False)
+    assert said in capsys.readouterr().out.splitlines()[0]
 
 
 def test_what_does_not_hold_is_loud_and_fails(scripted: ScriptedDaemon, lactl: Lactl) -> None:
@@ -82,21 +82,26 @@ def test_what_does_not_hold_is_loud_and_fails(scripted: ScriptedDaemon, lactl: L
     serve(scripted, diagnosis(bad, ok=False, enforced=False))
     done = lactl("doctor", "ops", "--models")
     assert done.status == 1
-    assert "NOT HELD" in done.out
-    assert "→ systemctl revert x" in done.out
-    assert "enforces nothing" in done.out
-    assert "bwrap is not installed." in done.out
-    assert "network" in done.err
-    assert "not as promised" in done.err
+    verdict, problem, remedy, *_ = done.out.splitlines()
+    assert verdict == "1 problem, the worst: sandbox of ops, observe."
+    assert " ".join(problem.split()) == "NOT HELD sandbox of ops, observe: it enforces nothing: network"
+    assert remedy.strip() == "→ bwrap is not installed."
     assert scripted.parameters("Manager.Diagnose") == {"agent": "ops", "models": True}
 
 
-def test_only_what_is_not_ok_is_shown_when_asked(scripted: ScriptedDaemon, lactl: Lactl) -> None:
-    serve(scripted, diagnosis(finding("network", "not_held", "127.0.0.1"), finding("devices", "ok")))
-    done = lactl("doctor", "--bad")
-    assert "NOT HELD" in done.out
-    assert "devices" not in done.out
-    assert " ok " not in done.out
+def test_what_is_wrong_is_shown_with_what_to_do_the_worst_first_and_the_rest_on_request(
+    scripted: ScriptedDaemon, lactl: Lactl
+) -> None:
+    found = [finding("network", "not_held", "127.0.0.1", "revert it"), finding("devices", "ok")]
+    found += [finding("escape", "note", "can", "a hint")]
+    said = diagnosis(*found, ok=False)
+    said["checks"].append(finding("problem 1", "wrong", "The disk is full.", group="daemon"))
+    serve(scripted, said)
+    out = lactl("doctor").out
+    assert out.startswith("2 problems, the worst: network, sandbox of ops, observe.\nNOT HELD")
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["NOT", "→", "WRONG"]
+    assert not {"devices", "escape"} & set(out.split())
+    assert {"devices", "escape"} <= set(lactl("doctor", "--verbose").out.split())
 
 
 def test_a_terminal_gets_colours_and_no_escapes_from_details(scripted: ScriptedDaemon) -> None:

@@ -8,21 +8,25 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightagentd import __version__, api
 from lightagentd.agents.agent import Agent
+from lightagentd.config.models import Provider
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.doctor import Running, look
-from lightagentd.doctor.finding import BAD, in_order, note, ok, wrong
+from lightagentd.doctor.finding import BAD, in_order, note, ok, where_logs_are, wrong
 from lightagentd.doctor.history import of_running
+from lightagentd.doctor.models import reached
 from lightagentd.doctor.sandbox import SandboxDoctor
 from lightagentd.events.model import within
 from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
+from lightagentd.llm.circuit import endpoint_of, endpoint_of_url
 from lightagentd.policy.operation import Operation
 from lightagentd.tool import Effect
 
@@ -77,6 +81,8 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         ]
         running = Running(pid=os.getpid(), seq=runtime.history.head_seq)
         checks += await look(runtime.paths, running, in_daemon=True, reach=models)
+        if models:
+            checks += await self._endpoints(agents)
         findings = [*checks, *(finding for worker in workers for finding in worker.findings)]
         bad = any(finding.status in BAD for finding in findings)
         return api.Diagnosis(ok=not bad, workers=list(workers), checks=in_order(checks))
@@ -105,7 +111,8 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
                     SandboxExamining(effect=effect.value, by=caller.uid).event()
                 )
                 findings = await doctor.examine(agent.name, effect)
-                findings = [_with_remedy(each, agent.name, effect) for each in findings]
+                backend, _ = pool.held_by(agent.name, effect)
+                findings = [_with_remedy(each, agent.name, effect, backend) for each in findings]
                 held = [finding.name for finding in findings if finding.status == "not_held"]
                 examined = SandboxExamined(effect=effect.value, by=caller.uid, not_held=held)
                 await self._runtime.history.append(examined.event())
@@ -129,8 +136,7 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         else:
             found.append(ok("disk", "reserve", "the history's reserve is there"))
         if runtime.now.journal is None:
-            remedy = "Nothing needs to be done: the history has every event."
-            found.append(note("journal", "journald", "does not run here", remedy))
+            found.append(note("journal", "journald", "does not run here; the history has every event", ""))
         elif problem := runtime.now.journal.problem():
             found.append(wrong("journal", "journald", problem, "systemctl restart systemd-journald"))
         else:
@@ -142,9 +148,9 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
             remedy = "Look at: systemctl status polkit"
             found.append(wrong("polkit", "the daemon's questions", problem, remedy))
         found.append(self._descriptors())
-        problems = enumerate(runtime.problems(), 1)
-        remedy = "The sentence says what to do, or a line of this report does."
-        return found + [note("daemon", f"problem {number}", text, remedy) for number, text in problems]
+        told = [one.detail for one in found if one.status in BAD]
+        more = [text for text in runtime.problems() if not any(detail in text for detail in told)]
+        return found + [wrong("daemon", f"problem {number}", text, "") for number, text in enumerate(more, 1)]
 
     def _descriptors(self) -> api.Finding:
         """The limit on the daemon's open descriptors, compared with the number of clients it is to serve."""
@@ -155,6 +161,19 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
             remedy = "Raise it: systemctl edit lightagentd, LimitNOFILE=4096"
             return wrong("daemon", "open files", detail, remedy)
         return ok("daemon", "open files", detail)
+
+    async def _endpoints(self, agents: Iterable[Agent]) -> list[api.Finding]:
+        """Those of agents' models that no provider of the configuration has."""
+        providers = self._runtime.now.config.models.providers.values()
+        known = {"", *(endpoint_of_url(provider.base_url) for provider in providers)}
+        own = {
+            endpoint: agent.name
+            for agent in agents
+            for client in (agent.parts.clients if agent.parts else ())
+            if (endpoint := endpoint_of(client)) not in known
+        }
+        asked = (reached(f"agent {name}", Provider(base_url=url)) for url, name in own.items())
+        return await asyncio.gather(*asked)
 
     def _agent_check(self, agent: Agent) -> api.Finding:
         """The models of an agent. None is called, because that costs money."""
@@ -167,16 +186,15 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
         return ok("agents", name, f"runs; its model: {models} (not asked)")
 
 
-def _with_remedy(finding: api.Finding, agent: str, effect: Effect) -> api.Finding:
+def _with_remedy(finding: api.Finding, agent: str, effect: Effect, backend: str) -> api.Finding:
     """A failure of a sandbox, with a remedy."""
-    unit = f"lightagent-{effect}@{agent}.service"
-    remedy = {
-        "not_held": f"systemctl cat {unit} shows what is in force, and systemctl revert {unit} undoes"
-        " overrides; where there are no such units, lactl status says why no sandbox works.",
-        "wrong": f"Look at: journalctl -u {unit} -u lightagentd",
-        "not_tried": f"Look at: journalctl -u {unit} -u lightagentd",
-        "note": "Nothing is promised about it, so nothing needs to be done.",
-    }.get(finding.status, "")
+    unit = f"lightagent-{effect}@{agent if effect is Effect.CHANGE else ''}.service"
+    look = f"Look at: {where_logs_are(unit.replace('@.', '@*.'))}"
+    if backend == "systemd":
+        not_held = f"See what is in force: systemctl cat {unit}; undo overrides: systemctl revert {unit}"
+    else:
+        not_held = "See what this machine lacks: lactl status"
+    remedy = {"not_held": not_held, "wrong": look, "not_tried": look}.get(finding.status, "")
     return replace(finding, group=_SANDBOX, remedy=finding.remedy or remedy)
 
 

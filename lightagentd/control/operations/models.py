@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 OPENAI = "openai"
 """The protocol of all servers that are found on this machine."""
 READY, UNUSABLE, PAUSED, FOUND, KNOWN = "ready", "unusable", "paused", "found", "known"
-_TRY = "lactl models test"
 _PRESENT, _MISSING, _NOT_NEEDED = "present", "missing", "not needed"
 
 
@@ -92,10 +91,11 @@ class Models(Operations, interface="org.lightagent1.Models"):
     @method("Providers", returns="providers")
     async def providers(self, caller: Caller) -> list[api.ModelProvider]:
         """The endpoints: those of the configuration and of the environment, and servers on this machine."""
-        await self._access.admit(caller, Operation.INSPECT)
-        in_use = {model.partition("/")[0] for model in self._registry.models_in_use()} - {RUNBOOK}
-        names = dict.fromkeys([*self._models.providers, *sorted(in_use)])
-        used = await asyncio.to_thread(lambda: [self._provider(name) for name in names])
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        in_use = await self._in_use(caller)
+        of_models = {model.partition("/")[0] for model in in_use} - {RUNBOOK}
+        names = dict.fromkeys([*self._models.providers, *sorted(of_models)])
+        used = await asyncio.to_thread(lambda: [self._provider(name, in_use) for name in names])
         taken = {endpoint_of_url(each.base_url) for each in used}
         found = [one for one in await found_locally() if endpoint_of_url(one.base_url) not in taken]
         return [*used, *map(self._offered, found)]
@@ -216,8 +216,9 @@ class Models(Operations, interface="org.lightagent1.Models"):
             facts_from=facts.origin,
         )
 
-    def _provider(self, name: str) -> api.ModelProvider:
-        state = self._state(f"{name}/-")
+    def _provider(self, name: str, in_use: dict[str, list[str]]) -> api.ModelProvider:
+        model = next((one for one in in_use if one.partition("/")[0] == name), f"{name}/MODEL")
+        state = self._state(model, in_use.get(model, ()))
         known = len(self._shared.metadata.known_of(name))
         return shown(api.ModelProvider, state, name=name, known_models=known, models=[])
 
@@ -243,7 +244,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
             except ConfigError as err:
                 failure = failure or err
                 continue
-            return self._endpoint_state(recipe)
+            return self._endpoint_state(recipe, agent)
         assert failure is not None
         known = known_provider(model.partition("/")[0])
         return _State(
@@ -253,7 +254,7 @@ class Models(Operations, interface="org.lightagent1.Models"):
             key=_MISSING if known is not None and known.keys else _NOT_NEEDED,
         )
 
-    def _endpoint_state(self, recipe: Recipe) -> _State:
+    def _endpoint_state(self, recipe: Recipe, agent: str = "") -> _State:
         settings = recipe.settings
         assert settings is not None
         found = _State(
@@ -278,7 +279,9 @@ class Models(Operations, interface="org.lightagent1.Models"):
         for circuit in self._shared.circuits.states():
             if circuit.endpoint == endpoint and circuit.turns_away(model):
                 problem = f"It is left alone after {circuit.failures} failures in a row: {circuit.why}."
-                return replace(found, state=PAUSED, problem=problem, suggestion=f"Try it now: {_TRY}")
+                what = f"--agent {agent}" if agent and not at_home else model
+                hint = f"Try it now: lactl models test {what}"
+                return replace(found, state=PAUSED, problem=problem, suggestion=hint)
         return found
 
     def _recipe(self, model: str, agent: str) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import os
 import socket
 import struct
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.conftest import REPOSITORY
 from tests.skills.script import finding, report
 
 
@@ -44,6 +46,22 @@ def test_disk_check_names_every_filesystem_that_df_shows() -> None:
     text = report("disk-check")
     for folder in listed.splitlines()[1:]:
         assert f"| {folder} |" in text
+
+
+def test_disk_check_says_what_it_could_not_measure_and_nothing_of_what_has_no_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "skills/disk-check/scripts"))
+    monkeypatch.setattr(sys, "argv", ["disk_check"])  # the module is a script, and runs
+    disk_check = importlib.import_module("disk_check")
+
+    there = {"/srv": "ext4", "/run/netns/blue": "nsfs", "/net": "autofs"}
+    entries = [disk_check.Entry(str(n), *row, "none", False) for n, row in enumerate(there.items())]
+    monkeypatch.setattr(disk_check, "mount_table", lambda _: entries)
+    monkeypatch.setattr(disk_check, "_ask", lambda _: None)
+    told = disk_check.Report()
+    assert disk_check.mounts(told) == []
+    assert [note.partition(" did not")[0] for note in told._notes] == ["The filesystem at /srv (ext4)"]
 
 
 def test_disk_check_shows_what_is_large_below_a_path(tmp_path: Path) -> None:

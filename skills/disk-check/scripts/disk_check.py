@@ -121,10 +121,11 @@ def mounts(report: Report) -> list[Mount]:
     seen_at = {f"{os.major(root)}:{os.minor(root)}": "/", **{entry.number: entry.folder for entry in own}}
     found = []
     for entry in machine or own:
+        if entry.kind in _WITHOUT_BLOCKS:
+            continue
         folder = seen_at.get(entry.number)
         if folder is None:
-            if entry.kind not in _WITHOUT_BLOCKS:
-                report.note(f"The filesystem at {entry.folder} ({entry.kind}) cannot be measured from here.")
+            report.note(f"The filesystem at {entry.folder} ({entry.kind}) cannot be measured from here.")
             continue
         info = _ask(folder)
         if info is None:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.host.peer import PeerProcess
-from lightagentd.host.seat import Seat, seat_of
 from lightagentd.policy.operation import Operation
 from lightagentd.varlink.interaction import INTERACTION as INTERACTION
 
@@ -44,33 +43,6 @@ class Caller:
     @property
     def is_administrator(self) -> bool:
         return self.uid in (0, os.geteuid())
-
-    def seat(self) -> Seat:
-        """Where the caller's process runs. Raises PermissionDenied when that cannot be told."""
-        try:
-            pidfd = self.process.open_pidfd() if self.process is not None else os.pidfd_open(self.pid)
-            try:
-                return seat_of(pidfd)
-            finally:
-                os.close(pidfd)
-        except OSError as err:
-            raise PermissionDenied(
-                f"It cannot be told where the program that asks for this runs: {err.strerror}.",
-                suggestion="It must stay until the answer comes, and the daemon must see it in /proc.",
-            ) from err
-
-    def person(self) -> Seat:
-        """The seat of a caller that no command of an agent started. Raises PermissionDenied.
-
-        A command of root's can leave its unit first; then the seat says which unit it was in instead.
-        """
-        seat = self.seat()
-        if seat.is_own:
-            raise PermissionDenied(
-                f"This needs a person, and it was asked from within {seat.unit}, where agents' commands run.",
-                suggestion="Tell the user what to do; they do it themselves.",
-            )
-        return seat
 
     @property
     def viewer(self) -> int | None:

@@ -29,6 +29,7 @@ from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.owners import Owners
 from lightagentd.control.polkit import Polkit
+from lightagentd.control.seats import Seats
 from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 from lightagentd.daemon import control_socket
 from lightagentd.daemon.recovery import Recovery
@@ -209,8 +210,9 @@ class Daemon:
         self.registry = Registry(parts)
         self.bus_link = BusLink(bus_of(self.now.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.
-        asks_polkit = is_system_service() and self.bus_link.kind == "system"
-        self.polkit = Polkit(self.bus_link) if asks_polkit else None
+        is_system = is_system_service() and self.bus_link.kind == "system"
+        self.polkit = Polkit(self.bus_link) if is_system else None
+        is_unit = is_system and "STATE_DIRECTORY" in os.environ  # systemd.exec(5)
         group_rule = GroupRule(self.now.config.daemon.socket_group)
         self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
         registry = self.registry
@@ -231,6 +233,7 @@ class Daemon:
             bus_link=self.bus_link,
             polkit=self.polkit,
             authority=self.authority,
+            seats=Seats(self.bus_link if is_unit else None),
             problems=self.problems,
             reload=self.reload,
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightagentd.control.bus_link import BusLink
     from lightagentd.control.owners import Owners
     from lightagentd.control.polkit import Polkit
+    from lightagentd.control.seats import Seats
     from lightagentd.daemon.upkeep import Upkeep
     from lightagentd.events.audit.checkpoints import Checkpoints
     from lightagentd.events.feed import Feed
@@ -63,6 +64,7 @@ class Runtime:
     bus_link: BusLink
     polkit: Polkit | None
     authority: Authority
+    seats: Seats
     problems: Callable[[], list[str]]
     """What is wrong with the daemon, as sentences."""
     reload: Callable[[], Awaitable[api.Reloaded]]

@@ -39,7 +39,10 @@ def main() -> None:
     try:
         calls = CallCgroups.of_this_unit()
     except OSError as err:
-        sys.exit(f"the unit has no cgroup of its own below which calls could run (Delegate=yes): {err}")
+        sys.exit(
+            "the unit has no cgroup of its own below which calls could run (Delegate=yes; with a Slice= of a"
+            f" drop-in also ReadWritePaths=): {err}"
+        )
     arguments = [option for one in content_folders("tools", paths) for option in ("--tools", str(one))]
     if effect is Effect.CHANGE:
         if own := os.environ.get("RUNTIME_DIRECTORY"):

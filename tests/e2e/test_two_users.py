@@ -207,7 +207,7 @@ PLANTED = """trap 'rm -f "$HOME/../left"' EXIT
 echo 'echo hijacked' > "$HOME/../left"; echo private > "$HOME/file"; chmod 0700 "$HOME"
 SECRET=private sleep 1234569
 """
-LOOKED = """pid=$(pgrep -fx 'sleep 1234569') && echo 'sees the process'
+LOOKED = """test -e /proc/$pid && echo 'sees the process'
 cat "$HOME"/../left "$HOME"/../*/file /proc/$pid/environ 2>/dev/null && echo 'read it'
 for one in "$HOME"/../*; do test "$one" = "$HOME/../${HOME##*/}" || echo "found $one"; done
 kill -9 $pid 2>/dev/null && echo 'killed it'
@@ -224,10 +224,11 @@ def test_users_of_one_agent_share_no_worker(service: Machine, effect: str) -> No
     running = ["pgrep", "-fx", "sleep 1234569"]
     eventually(lambda: service.run(running, check=False).stdout, "carol's command runs")
     try:
-        looked = json.dumps({"command": LOOKED, "effect": effect})
+        pid = service.run(running).stdout.split()[0]
+        looked = json.dumps({"command": f"pid={pid}; {LOOKED}", "effect": effect})
         done = as_dave(service, "tools", "call", "ops", "bash.exec", "--args", looked)
         said = "".join(str(json.loads(line).get("text", "")) for line in done.stdout.splitlines())
-        assert "sees the process" in said, done.explain()
+        assert ("sees the process" in said) == (effect == "observe"), done.explain()
         assert "started 300" in said
         assert [
             word for word in ("read it", "found", "killed it", "hijacked", "private") if word in said

@@ -23,7 +23,7 @@ OWN_UNITS = (
     "lightagent-prompt@daily.timer",
 )
 EXPOSURE = {
-    UNIT: 1.5,
+    UNIT: 1.2,
     "lightagent-triage@dbus.service.service": 1.0,
     "lightagent-prompt@daily.service": 2.5,
 }

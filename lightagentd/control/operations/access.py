@@ -16,6 +16,7 @@ from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.api.turn_events import ApprovalRequested
 from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.owners import Owners
+from lightagentd.control.seats import Seats
 from lightagentd.control.sight import Sight
 from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, PermissionDenied, ShuttingDown
 from lightagentd.events.context import act_for
@@ -38,10 +39,16 @@ class Access:
     """Asks the authority, and looks up named objects among those that the caller may see."""
 
     def __init__(
-        self, authority: Authority, registry: Registry, history: History, now: Now, owners: Owners
+        self,
+        authority: Authority,
+        seats: Seats,
+        registry: Registry,
+        history: History,
+        now: Now,
+        owners: Owners,
     ) -> None:
         self._authority, self._registry, self._history, self._now = authority, registry, history, now
-        self._owners = owners
+        self._seats, self._owners = seats, owners
 
     async def admit(
         self, caller: Caller, operation: Operation, *, agent: str = "", viewing: bool = False
@@ -122,7 +129,7 @@ class Access:
     ) -> tuple[Caller, Seat]:
         """As `admit`, for what no command of an agent may do; also where the caller's process runs."""
         caller = await self.admit(caller, operation, agent=agent)
-        return caller, caller.person()
+        return caller, await self._seats.person(caller)
 
     async def approver(self, caller: Caller, agent: str) -> Seat | None:
         """Where a caller's process runs who may answer yes to what this agent asks, without being asked
@@ -131,7 +138,7 @@ class Access:
         if not await self._authority.may(caller, Operation.APPROVE, agent=agent):
             return None
         try:
-            return caller.person()
+            return await self._seats.person(caller)
         except PermissionDenied:
             return None
 

@@ -42,7 +42,7 @@ class Service:
     def __init__(self, runtime: Runtime) -> None:
         registry, history, panic = runtime.registry, runtime.history, runtime.panic
         shared = registry.shared
-        access = Access(runtime.authority, registry, history, runtime.now, runtime.owners)
+        access = Access(runtime.authority, runtime.seats, registry, history, runtime.now, runtime.owners)
         managing = asyncio.Lock()
         self.redactor = history.redactor
         """Takes secrets out of whatever leaves the daemon."""

@@ -86,6 +86,11 @@ def test_all_files_are_roots_and_nobody_elses_to_write(other_machine: Machine, l
     assert [line for line in lines if not re.match(r"root [0-7]?[0-7][0145][0145] ", line)] == []
 
 
+def test_the_bus_knows_the_users_of_its_policy_when_it_reads_it(other_machine: Machine) -> None:
+    said = [str(entry["MESSAGE"]) for entry in other_machine.journal("SYSLOG_IDENTIFIER=dbus-daemon")]
+    assert [line for line in said if line.startswith("Unknown ")] == []
+
+
 def test_nothing_differs_from_the_package(other_machine: Machine) -> None:
     assert other_machine.run(["dpkg", "-V", "lightagentd"]).stdout == ""
 

@@ -7,6 +7,7 @@ the daemon's unit reads, if it exists; else from the environment of lactl and, f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ import click
 from lightagentd.cli.named_file import check_readable
 from lightagentd.cli.options import Group, Settings, files
 from lightagentd.cli.output import dump, fields, print_json, table, warn
+from lightagentd.errors import ConfigError
 
 if TYPE_CHECKING:
     from lightagentd.llm.in_force import InForce
@@ -37,38 +39,64 @@ def command() -> None:
 @command.command("check")
 @_FOLDER
 @click.pass_obj
-def check(settings: Settings, folder: str | None) -> None:
-    """Check the configuration files, agents' definitions, and prompts on a calendar (prompts/*.toml).
+def check(settings: Settings, folder: str | None) -> int:
+    """Check the configuration files, the rules (policy.d/*.toml), agents' definitions and the prompts on a
+    calendar (prompts/*.toml), and report all that is wrong with them.
 
     The exit status is 78 when the daemon, or lightagent-prompt@.service, would refuse one of them. What the
     daemon starts with all the same, and says in its status, is shown and is no failure.
     """
-    place, found = _load(folder)
-    from lightagentd.config.configuration import files
     from lightagentd.llm.in_force import unserved
-    from lightagentd.unattended.prompt_file import check as check_prompt
-    from lightagentd.unattended.prompt_file import prompt_files
 
-    prompts = prompt_files(place)
-    for path in prompts:
-        check_prompt(path)
-    models = [(model, f"{why} {why.suggestion}") for model, why in unserved(found.config.models).items()]
-    agents = _problems_of_agents(place)
-    read = [str(path) for path in [*files(place), *prompts]]
+    place = _place(folder)
+    read, faults = _checked(place)
+    problems: list[tuple[str, str]] = []
+    if not faults:
+        found = _load(place)
+        problems = [("environment", problem) for problem in found.problems]
+        problems += [(name, f"{why} {why.suggestion}") for name, why in unserved(found.config.models).items()]
+    problems += [("agents", problem) for problem in _problems_of_agents(place)]
     if settings.json:
-        problems = [*found.problems, *(problem for _, problem in models), *agents]
-        print_json({"ok": True, "folder": str(place), "files": read, "problems": problems})
+        wrong = [fault.to_dict() for fault in faults]
+        said = [text for _, text in problems]
+        print_json({"ok": not faults, "folder": str(place), "files": read, "problems": said, "errors": wrong})
     else:
-        fields(
-            [
-                ("folder", place),
-                ("files", read or "none: the defaults apply"),
-                *(("environment", problem) for problem in found.problems),
-                *((model, problem) for model, problem in models),
-                *(("agents", problem) for problem in agents),
-                ("result", "ok"),
-            ]
-        )
+        result = "ok" if not faults else f"{len(faults)} {'error' if len(faults) == 1 else 'errors'}"
+        files = read or "none: the defaults apply"
+        fields([("folder", place), ("files", files), *problems, ("result", result)])
+        for fault in faults:
+            warn(fault.message, fault.suggestion)
+    return faults[0].exit_status if faults else 0
+
+
+def _checked(place: Path) -> tuple[list[str], list[ConfigError]]:
+    """The files of a folder that are read, and all that is wrong with them."""
+    from lightagentd.config import configuration
+    from lightagentd.policy import rulefiles
+    from lightagentd.unattended import prompt_file
+
+    faults = configuration.faults(place)
+    rules = rulefiles.rule_files(place / rulefiles.POLICY_FOLDER)
+    prompts = prompt_file.prompt_files(place)
+    good: list[Path] = []
+    for path in rules:
+        with _collected(faults):
+            rulefiles.load_texts(rulefiles.read_files([path]))
+            good.append(path)
+    with _collected(faults):  # two files may have a rule of one name
+        rulefiles.load_texts(rulefiles.read_files(good))
+    for path in prompts:
+        with _collected(faults):
+            prompt_file.check(path)
+    return [str(path) for path in (*configuration.files(place), *rules, *prompts)], faults
+
+
+@contextlib.contextmanager
+def _collected(faults: list[ConfigError]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as err:
+        faults.append(err)
 
 
 @command.command("show")
@@ -80,7 +108,7 @@ def show(settings: Settings, folder: str | None) -> None:
     Variables are those of this shell and, for a user's own daemon, of the file .env in this folder; for root
     those of the file "environment" beside the configuration, if there is one. Keys are never shown.
     """
-    _, found = _load(folder)
+    found = _load(_place(folder))
     values = _flat(found.config.model_dump(mode="json"))
     rows = [(key, value, str(found.origins.get(key, "default"))) for key, value in values]
     if settings.json:
@@ -92,22 +120,28 @@ def show(settings: Settings, folder: str | None) -> None:
             warn(problem)
 
 
-def _load(folder: str | None) -> tuple[Path, InForce]:
-    """The folder, and the configuration with where each key was set. Raises ConfigError, `unreadable`."""
-    from lightagentd.config.configuration import load
-    from lightagentd.host.paths import ENVIRONMENT_FILE, default_paths
-    from lightagentd.llm.environment import own_environment, read_environment
-    from lightagentd.llm.in_force import in_force
+def _place(folder: str | None) -> Path:
+    """Raises what `check_readable` does for a folder that was named."""
+    from lightagentd.host.paths import default_paths
 
     if folder:
         check_readable(folder, "folder")
-    place = Path(folder) if folder else default_paths().config
+    return Path(folder) if folder else default_paths().config
+
+
+def _load(place: Path) -> InForce:
+    """The configuration with where each key was set. Raises ConfigError."""
+    from lightagentd.config.configuration import load
+    from lightagentd.host.paths import ENVIRONMENT_FILE
+    from lightagentd.llm.environment import own_environment, read_environment
+    from lightagentd.llm.in_force import in_force
+
     unit_file = place / ENVIRONMENT_FILE
     if os.geteuid() == 0 and unit_file.exists():
         environment = read_environment({}, unit_file)
     else:
         environment = own_environment()
-    return place, in_force(*load(place), environment)
+    return in_force(*load(place), environment)
 
 
 def _problems_of_agents(place: Path) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -244,14 +245,32 @@ def load(folder: Path) -> tuple[Config, dict[str, Path]]:
 
     Raises ConfigError. A folder or file that does not exist means the defaults.
     """
+    found, origins, faults = _read_all(folder)
+    if found is None:
+        raise faults[0]
+    return found, origins
+
+
+def faults(folder: Path) -> list[ConfigError]:
+    """All that is wrong with the configuration files of a folder."""
+    return _read_all(folder)[2]
+
+
+def _read_all(folder: Path) -> tuple[Config | None, dict[str, Path], list[ConfigError]]:
     merged: dict[str, Any] = {}
     origins: dict[str, Path] = {}
+    found: list[ConfigError] = []
     for path in files(folder):
-        _merge(merged, _read(path), origins, path, "")
+        try:
+            _merge(merged, _read(path), origins, path, "")
+        except ConfigError as err:
+            found.append(err)
     try:
-        return Config.model_validate(merged), origins
+        config = Config.model_validate(merged)
     except ValidationError as err:
-        raise _explain(err, origins, Config) from err
+        found += _explained(err, origins, Config)
+        return None, origins, found
+    return None if found else config, origins, found
 
 
 def load_one(path: Path, model: type[_Model]) -> _Model:
@@ -261,7 +280,7 @@ def load_one(path: Path, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(values)
     except ValidationError as err:
-        raise _explain(err, origins, model, path) from err
+        raise _explained(err, origins, model, path)[0] from err
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -330,20 +349,38 @@ def _known_keys(model: type[BaseModel], where: tuple[int | str, ...]) -> list[st
     return list(model.model_fields)
 
 
-def _explain(
+def _explained(
     err: ValidationError, origins: dict[str, Path], model: type[BaseModel], file: Path | None = None
+) -> list[ConfigError]:
+    return [
+        _explain(one["type"], one["msg"], tuple(str(part) for part in one["loc"]), origins, model, file)
+        for one in err.errors(include_url=False, include_input=False)
+    ]
+
+
+def _explain(
+    kind: str,
+    message: str,
+    loc: tuple[str, ...],
+    origins: dict[str, Path],
+    model: type[BaseModel],
+    file: Path | None,
 ) -> ConfigError:
-    first = err.errors(include_url=False, include_input=False)[0]
-    loc = tuple(str(part) for part in first["loc"])
     key = ".".join(loc)
     where = place_of(loc, origins, file)
-    if first["type"] == "extra_forbidden":
+    if kind == "missing":
+        field = model.model_fields.get(key)
+        example = (
+            f", for example: {key} = {json.dumps(field.examples[0])}" if field and field.examples else ""
+        )
+        return ConfigError(f"{where}: the key {key!r} is missing.", suggestion=f"Add it{example}", field=key)
+    if kind == "extra_forbidden":
         near = difflib.get_close_matches(loc[-1], _known_keys(model, loc[:-1]), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "Remove it; lactl config show lists what there is."
         if loc[:2] == ("models", "providers") and loc[-1].lower() in CREDENTIAL_NAMES:
             hint = "A key stands in a file of its own (chmod 600): name that with api_key_file."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
-    said = first["msg"].removeprefix("Value error, ").rstrip(".")
+    said = message.removeprefix("Value error, ").rstrip(".")
     said = f"{key}: {said}" if key else said
     return ConfigError(f"{where}: {said}.", suggestion="Mend the file at the place named.", field=key)
 

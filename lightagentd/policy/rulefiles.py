@@ -183,8 +183,9 @@ def _explained(
         hint = f"Did you mean {near[0]!r}?" if near else f"The keys are: {', '.join(model.model_fields)}."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
     message = wrong["msg"].removeprefix("Value error, ")
+    said = f"the key {key!r} is missing" if missing else f"{f'{key}: ' if key else ''}{message}"
     return ConfigError(
-        f"{where}: {f'{key}: ' if key else ''}{message}.",
+        f"{where}: {said}.",
         suggestion="Mend the file at the place named; until then none of the files is used.",
         field=key,
     )

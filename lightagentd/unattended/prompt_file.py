@@ -41,9 +41,9 @@ class PromptFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    agent: Line
-    prompt: str = Field(min_length=1, max_length=1 << 20)
-    owner: Line
+    agent: Line = Field(examples=["ops"])
+    prompt: str = Field(min_length=1, max_length=1 << 20, examples=["check disk"])
+    owner: Line = Field(examples=["carol"])
     """The user whose session it is."""
     session: Annotated[str, Field(pattern=r"^(new|same|ses_[0-9a-f]{1,64})$")] = "new"
     """`new` each time, the `same` one each time, or the id of a session of the owner's that goes on."""
@@ -85,7 +85,8 @@ def load(folder: Path, name: str) -> PromptFile:
     path = folder / FOLDER / f"{name}.toml"
     if not path.exists():
         raise NotFound(
-            f"There is no {path}.", suggestion="Write agent, prompt and owner into it, see lightagentd(8)."
+            f"There is no {path}.",
+            suggestion="Copy one of /usr/share/doc/lightagentd/examples/prompts/, see lightagentd(8).",
         )
     return check(path)
 

@@ -125,8 +125,9 @@ def check_args(action: Action, args: Any) -> Args:
         first = err.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "args"
         known = ", ".join(action.args_model.model_fields) or "none"
+        said = " is missing" if first["type"] == "missing" else f": {first['msg']}"
         raise InvalidArgument(
-            f"{action.tool}.{action.name}: {where}: {first['msg']}.",
+            f"{action.tool}.{action.name}: {where}{said}.",
             field=where,
             suggestion=f"The arguments are: {known}.",
         ) from err

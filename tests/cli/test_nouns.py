@@ -291,6 +291,39 @@ class TestConfig:
             "agents\tThe agent one has skills, but not the tool skill that reads and runs them.",
         ]
 
+    def test_check_names_all_that_is_wrong_in_every_file(self, lactl: Lactl, tmp_path: Path) -> None:
+        rule = '[[rule]]\nname = "one"\ndecision = "allow"\ntool = "df"\n'
+        texts = {
+            "lightagentd.toml": "[limits]\nmax_step = 7\nmax_steps = 0\n",
+            "lightagentd.toml.d/a.toml": "[daemon\n",
+            "policy.d/a.toml": rule,
+            "policy.d/b.toml": rule,
+            "policy.d/c.toml": '[[rule]]\ndecision = "allow"\n',
+            "prompts/daily.toml": 'agent = "ops"\nprompt = "check disk"\n',
+            "prompts/weekly.toml": "agent = 7\n",
+        }
+        for name, text in texts.items():
+            write(tmp_path / name, text)
+        done = lactl("config", "check", "--folder", str(tmp_path), "--json")
+        found = json.loads(done.out)
+        assert (done.status, found["ok"], len(found["files"])) == (78, False, len(texts))
+        said = [one["message"].removeprefix(f"{tmp_path}/") for one in found["errors"]]
+        for beginning in (
+            "lightagentd.toml:2: the key 'limits.max_step' is not known.",
+            "lightagentd.toml:3: limits.max_steps: ",
+            "lightagentd.toml.d/a.toml is not TOML",
+            "policy.d/b.toml:1: a rule one is in ",
+            "policy.d/c.toml:1: the rule without a name: the key 'name' is missing.",
+            "prompts/daily.toml: the key 'owner' is missing.",
+            "prompts/weekly.toml:1: agent: ",
+        ):
+            assert sum(one.startswith(beginning) for one in said) == 1, (beginning, said)
+        assert len(said) == 7
+        hints = {one["suggestion"] for one in found["errors"]}
+        assert 'Add it, for example: owner = "carol"' in hints
+        assert "result\t7 errors\n" in lactl("config", "check", "--folder", str(tmp_path)).out
+        assert lactl("config", "check", "--folder", str(tmp_path / "none")).status == 66
+
     def test_show_says_where_each_value_came_from(self, lactl: Lactl, tmp_path: Path) -> None:
         (tmp_path / "lightagentd.toml").write_text("[limits]\nmax_steps = 7\n")
         lines = lactl("config", "show", "--folder", str(tmp_path)).out.splitlines()

@@ -80,8 +80,8 @@ def test_one_broken_file_is_an_error_of_the_whole_folder(tmp_path: Path) -> None
     [
         (GOOD + 'tools = "x"\n', 4, "tools", "Did you mean 'tool'?"),
         (GOOD + "\n\nnonsense = 1\n", 6, "nonsense", "The keys are: name, decision"),
-        (GOOD + '[[rule]]\ndecision = "deny"\n', 4, "name", "required"),
-        (GOOD + '[[rule]]\nname = "x"\n', 4, "decision", "required"),
+        (GOOD + '[[rule]]\ndecision = "deny"\n', 4, "name", "missing"),
+        (GOOD + '[[rule]]\nname = "x"\n', 4, "decision", "missing"),
         (GOOD.replace("deny", "refuse"), 3, "decision", "'allow', 'ask' or 'deny'"),
         (GOOD.replace('"good"', "7"), 2, "name", "string"),
         (GOOD.replace("good", "Not A Name"), 2, "name", "pattern"),

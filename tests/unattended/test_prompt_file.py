@@ -89,7 +89,7 @@ def test_an_unknown_key_names_file_line_and_the_nearest_key(etc: Path) -> None:
     ("text", "said"),
     [
         (GOOD.replace("agent", "agnet"), "agnet|agent"),
-        ('agent = "ops"\nowner = "root"\n', "prompt: Field required"),
+        ('agent = "ops"\nowner = "root"\n', "the key 'prompt' is missing"),
         (GOOD + "timeout_s = 0\n", ":4: timeout_s"),
         (GOOD + 'answer = "fax"\n', ":4: answer"),
         (GOOD + 'answer = "file"\n', "go together"),
@@ -135,7 +135,8 @@ def test_config_check_looks_at_prompts_too(etc: Path) -> None:
     write(etc / "prompts/daily.toml", GOOD + "promt = 1\n")
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 78
-    assert "daily.toml:4: the key 'promt' is not known." in done.stderr
+    [error] = json.loads(done.stdout)["errors"]
+    assert error["message"] == f"{etc}/prompts/daily.toml:4: the key 'promt' is not known."
 
 
 # Asking

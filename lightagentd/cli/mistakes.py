@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from typing import Any
 from collections.abc import Iterable
 
 import click
@@ -51,7 +52,7 @@ def sentence(err: click.ClickException) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _expected(kind: click.ParamType) -> str:
+def _expected(kind: click.ParamType[Any]) -> str:
     """What a parameter of a type takes; empty for a type that says so itself."""
     if isinstance(kind, click.Choice):
         return f"one of {', '.join(map(str, kind.choices))}"

@@ -199,8 +199,8 @@ def _read(places: Iterable[str]) -> dict[str, str]:
     from lightagentd.host.paths import default_paths
     from lightagentd.policy.rulefiles import POLICY_FOLDER, read_files, rule_files
 
-    for place in places:
-        check_readable(place)
+    for name in places:
+        check_readable(name)
     found = [Path(place) for place in places] or [default_paths().config / POLICY_FOLDER]
     files: list[Path] = []
     for place in found:

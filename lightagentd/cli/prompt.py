@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from lightagentd import errors
-from lightagentd.cli.attaching import STANDARD_INPUT, attachments
+from lightagentd.cli.attaching import attachments
 from lightagentd.cli.deadline import SECONDS
+from lightagentd.cli.named_file import STANDARD_INPUT
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told, warn
 from lightagentd.cli.session_name import session_ids, whole_session

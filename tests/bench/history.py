@@ -96,7 +96,9 @@ async def _appends(base: Path, rounds: int) -> None:
             _note(figures, "10 bare", len(events) / bare.timed(puts, COMMIT))
             events = [_event(number + at) for at in range(APPENDERS * EACH)]
             number += len(events)
-            puts = _puts([event for at in range(EACH) for event in events[at::EACH]])  # in the order of arrival
+            puts = _puts(
+                [event for at in range(EACH) for event in events[at::EACH]]
+            )  # in the order of arrival
             seconds, commits = await _group(ours, events)
             a_commit = max(1, round(len(events) / commits))
             _note(figures, "shared", a_commit)

@@ -129,7 +129,11 @@ class Access:
     ) -> tuple[Caller, Seat]:
         """As `admit`, for what no command of an agent may do; also where the caller's process runs."""
         caller = await self.admit(caller, operation, agent=agent)
-        return caller, await self._seats.person(caller)
+        return caller, await self.person(caller)
+
+    async def person(self, caller: Caller) -> Seat:
+        """Where an admitted caller's process runs. Raises PermissionDenied for an agent's command."""
+        return await self._seats.person(caller)
 
     async def approver(self, caller: Caller, agent: str) -> Seat | None:
         """Where a caller's process runs who may answer yes to what this agent asks, without being asked

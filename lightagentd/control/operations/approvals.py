@@ -60,7 +60,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         that of the question that was shown: the answer counts for no other.
         """
         caller, found = await self._admit_to(caller, Operation.APPROVE, approval)
-        seat = caller.person()
+        seat = await self._access.person(caller)
         if digest and not hmac.compare_digest(digest.encode(), found.digest.encode()):
             raise ApprovalMismatch(
                 f"The approval {found.id} asks about something else than what was shown.",

@@ -13,6 +13,7 @@ import pytest
 
 from lightagentd.events.model import (
     GENESIS,
+    HEADER,
     MAX_DEPTH,
     EventContext,
     NewEvent,
@@ -177,3 +178,13 @@ def test_ids_have_their_prefix_and_differ() -> None:
     ids = {new_id("req") for _ in range(100)}
     assert len(ids) == 100
     assert all(len(found) == 20 and found.startswith("req_") for found in ids)
+
+
+def test_a_header_is_written_as_the_encoder_of_json_would() -> None:
+    odd = 'a"b\\c\n\x01\x7f é\u2028'
+    for who in (EventContext(), EventContext(agent=odd, session=odd, owner=0, caller=1, correlation_id=odd)):
+        new = NewEvent(topic="a.b", type=odd, data={}, source=odd, context=replace(who, trace_id=odd))
+        record, stored = encode(new, 7, "f" * 64, Redactor())
+        header = {name: value for name, value in stored.to_dict().items() if name not in ("data", "hash")}
+        assert record.partition(b"\n")[0] == dump_json(header)
+        assert tuple(header) == HEADER

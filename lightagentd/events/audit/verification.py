@@ -26,6 +26,7 @@ from lightagentd.events.audit.erasure_check import TOPIC as DELETED
 from lightagentd.events.audit.erasure_check import ErasureCheck
 from lightagentd.events.audit.index_check import IndexCheck
 from lightagentd.events.audit.kept_check import KeptCheck
+from lightagentd.events.audit.read_ahead import ReadAhead
 from lightagentd.events.audit.record_check import BadRecord, checked, decoded, hash_at, hash_of, record_of
 from lightagentd.events.audit.signing import short
 from lightagentd.events.model import FROM_TOOL, GENESIS, Event
@@ -33,9 +34,9 @@ from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded,
 
 _TAIL = -len('"data_sha256":"","prev":""}') - 2 * len(GENESIS)
 """Where a header's last two fields begin, from its end."""
-_OURS, _DELETED = b'"topic":"daemon.', b'"topic":"session.deleted"'
-_TOPIC_WITHIN = 90
-"""A header's topic begins before this: after `seq` and `time`."""
+_TIME_DIGITS, _TOPIC = 16, b',"topic":"'
+_HEARD = (b"daemon.", b"session.deleted")
+"""The topics of events about the history itself. A topic that is not where it should be is heard, too."""
 _MOST_NOTES = 20
 _TRIES = 3
 _KNOWN = re.compile("([0-9]{1,18}):([0-9a-f]{64})")
@@ -248,7 +249,12 @@ class _Walk:
         self._check_expected_before()
         # Foreign keys that sort before the first one, too, where the walk begins at the beginning.
         key = seq_key(self.seq + 1) if self.seq else b"\0"
+        with ReadAhead(self.environment.data_file, key) as ahead:
+            self._walk(key, last, ahead)
+
+    def _walk(self, key: bytes, last: int | None, ahead: ReadAhead) -> None:
         while last is None or self.seq < last:
+            ahead.reach(key)
             with (
                 self.environment.reading() as txn,
                 txn.cursor(self.environment.db[EVENTS]) as cursor,
@@ -272,18 +278,16 @@ class _Walk:
         expected = self._expected[-1][0] if self._expected else -1
         for key, record in rows:
             line, _, data = record.partition(b"\n")
+            start = b'{"seq":%d,"time":' % (seq + 1)
             tail = b'"data_sha256":"%s","prev":"%s"}' % (sha256(data).hexdigest().encode(), prev)
             # As the daemon writes it; whatever differs is looked at closely.
-            if (
-                key != (seq + 1).to_bytes(8, "big")
-                or not line.startswith(b'{"seq":%d,' % (seq + 1))
-                or line[_TAIL:] != tail
-            ):
+            if key != (seq + 1).to_bytes(8, "big") or not line.startswith(start) or line[_TAIL:] != tail:
                 self.seq, self.prev, self._before = seq, prev, before
                 self._look_closely(key, line, data)
             seq += 1
             before, prev = prev, sha256(line).hexdigest().encode()
-            if line.find(_OURS, 0, _TOPIC_WITHIN) > 0 or line.find(_DELETED, 0, _TOPIC_WITHIN) > 0:
+            topic = len(start) + _TIME_DIGITS
+            if not line.startswith(_TOPIC, topic) or line.startswith(_HEARD, topic + len(_TOPIC)):
                 self.seq, self.prev, self._before = seq, prev, before
                 self._hear(decoded(seq, record))
             if seq == expected:

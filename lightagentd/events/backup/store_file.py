@@ -31,7 +31,7 @@ class StoreFile(Environment):
         super().__init__(Path(name), read_only=True)
 
     def _open(self) -> Any:
-        self._data_file = self._file
+        self.data_file = self._file
         try:
             if self._file.stat().st_size == 0:
                 raise lmdb.InvalidError("empty")
@@ -68,7 +68,7 @@ class StoreFile(Environment):
         super()._check_version()
 
     def size_bytes(self) -> int:
-        return self._data_file.stat().st_size
+        return self.data_file.stat().st_size
 
 
 @dataclass(frozen=True, kw_only=True)

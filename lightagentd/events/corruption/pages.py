@@ -12,6 +12,7 @@ tree is a database: FREE has the pages that may be used again, MAIN the roots of
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 import struct
@@ -291,6 +292,21 @@ class Walk:
                 continue
             last = keys[-1] if keys else last
             yield nodes[::order]
+
+    def leaf_pages(self, tree: Tree, start: bytes) -> Iterator[tuple[int, bytes]]:
+        """A tree's leaves, from that with some key on, each with the lower bound of its keys. Reads the
+        branches alone. Raises Torn, OSError.
+        """
+        stack = [(tree.root, 1, b"")] if tree.root is not None else []
+        while stack:
+            number, depth, low = stack.pop()
+            if depth == tree.depth:
+                yield number, low
+                continue
+            below = self.file.children(number, self.file.page(number), self.meta.last_page)
+            bounds = [low, *(key for _, key in below[1:])]
+            first = max(0, bisect.bisect_right(bounds, start) - 1)
+            stack += [(below[at][0], depth + 1, bounds[at]) for at in range(len(below) - 1, first - 1, -1)]
 
     def _pages_of(self, node: Node) -> int:
         """How many pages a long value has. Raises Torn."""

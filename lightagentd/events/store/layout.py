@@ -116,7 +116,8 @@ def indexed_fields(event: Event) -> list[tuple[str, str]]:
     data = event.data
     if data and event.source != FROM_TOOL:
         for field in ("tool", "effect", "decision"):
-            if field in data and (value := data[field]) and isinstance(value, str):
+            value = data.get(field)
+            if value and isinstance(value, str):
                 found.append((field, value))
     return found
 
@@ -171,7 +172,8 @@ class Environment:
         """False while a copy of the store may need the room of the reserve."""
         self.doubtful = False
         """Whether a read failed, so that the file should be examined."""
-        self._data_file = path / "data.mdb"
+        self.data_file = path / "data.mdb"
+        """The file that is mapped."""
         self._gate = threading.Lock()
         self.db: dict[str, Any] = {}
         self.env: Any = None
@@ -204,7 +206,7 @@ class Environment:
                 folder = self.path.stat().st_ino
                 opened = lmdb.open(
                     os.fspath(self.path),
-                    map_size=0 if self.read_only else _map_bytes(self._data_file),
+                    map_size=0 if self.read_only else _map_bytes(self.data_file),
                     max_dbs=32,
                     max_readers=126,
                     readonly=self.read_only,
@@ -225,7 +227,7 @@ class Environment:
 
     def _check_size(self) -> None:
         """Reading a page that was cut off would end the process with SIGBUS (mmap(2)), so look first."""
-        used_bytes, size_bytes = self.used_bytes(), self._data_file.stat().st_size
+        used_bytes, size_bytes = self.used_bytes(), self.data_file.stat().st_size
         if size_bytes < used_bytes:
             raise HistoryDamaged(
                 f"The history in {self.path} is truncated: {size_bytes} bytes of {used_bytes} are left.",
@@ -389,9 +391,9 @@ class Environment:
         """
         used_bytes, self.full = self.used_bytes(), False
         try:
-            allocated_bytes = self._data_file.stat().st_blocks * 512
+            allocated_bytes = self.data_file.stat().st_blocks * 512
             if self.holds_reserve and allocated_bytes < used_bytes + RESERVE_BYTES // 2:
-                fd = os.open(self._data_file, os.O_RDWR | os.O_CLOEXEC)
+                fd = os.open(self.data_file, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     os.posix_fallocate(fd, 0, used_bytes + RESERVE_BYTES)
                 finally:
@@ -401,7 +403,7 @@ class Environment:
         except OSError:
             pass
         with contextlib.suppress(OSError, StorageError):  # the next append says what is wrong with the disk
-            allocated_bytes = self._data_file.stat().st_blocks * 512
+            allocated_bytes = self.data_file.stat().st_blocks * 512
             room_bytes = free_bytes(self.path) + allocated_bytes - self.live_bytes()
             self.full = room_bytes < KEPT_BYTES
         return False

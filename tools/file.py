@@ -71,6 +71,7 @@ class WriteArgs(PathArgs):
     mode: str = Field(default="", pattern=r"^([0-7]{3,4})?$", description="Octal; kept if left out.")
     encoding: str = Field(default="utf-8", description="The encoding to write.")
     expect_sha256: str = Field(default="", description="Refuse unless the present content has this digest.")
+    parents: bool = Field(default=False, description="Make the folders that are missing.")
 
 
 class EditArgs(PathArgs):
@@ -177,7 +178,8 @@ class File(Tool):
     async def write(self, ctx: Context, args: WriteArgs) -> Result:
         """Write a whole file atomically; one that exists keeps its mode and owner. Gives the diff."""
         data, mode = changes.encoded(args.content, args.encoding), _mode(args)
-        return await asyncio.to_thread(changes.write, ctx, args.path, data, mode, args.expect_sha256)
+        more = data, mode, args.expect_sha256
+        return await asyncio.to_thread(changes.write, ctx, args.path, *more, parents=args.parents)
 
     @action(effect=Effect.CHANGE, taints=True)
     async def edit(self, ctx: Context, args: EditArgs) -> Result:
@@ -199,7 +201,8 @@ class File(Tool):
         match action, args:
             case "write", WriteArgs():
                 data, mode = changes.encoded(args.content, args.encoding), _mode(args)
-                return await asyncio.to_thread(changes.preview_write, args.path, data, mode)
+                parents = args.parents
+                return await asyncio.to_thread(changes.preview_write, args.path, data, mode, parents=parents)
             case "edit", EditArgs():
                 texts = args.path, args.old, args.new
                 return await asyncio.to_thread(changes.preview_edit, *texts, every=args.all)

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -417,7 +417,7 @@ async def test_a_service_that_went_away_leaves_the_outcome_of_a_change_unknown(
         ):
             args = found[name].args_model.model_validate({**ITEM, "interface": INTERFACE, **more})
             with pytest.raises(error):
-                await run_action(found[name], args, context)
+                await run_action(found[name], args, cast("Any", context))
 
 
 async def test_call_without_an_answer_in_time_has_an_unknown_outcome(

@@ -17,6 +17,7 @@ from lightagentd.errors import Conflict, NotFound, Refused, StorageError
 from lightagentd.tool import InvalidArgument, ToolError
 from lightagentd.toolkit.files import change
 from lightagentd.toolkit.files.undo import Record, UndoStore, digest
+from tests.conftest import write
 
 from .conftest import AskPreview, Call, CallContext, is_root
 
@@ -280,6 +281,7 @@ class TestUndo:
             "owner": 1000,
             "session": "ses_0123456789abcdef",
             "action": "write",
+            "folders": [],
         }
         assert UndoStore(store).find("call_0123456789abcdef", 1000)[1] == b"old\n"
         assert stat.S_IMODE(store.stat().st_mode) == 0o700
@@ -321,6 +323,58 @@ class TestUndo:
         with pytest.raises(Conflict, match="changed since"):
             await call("file", "undo", call_id="call_0123456789abcdef")
         assert (tmp_path / "f").read_text() == "theirs\n"
+
+    @pytest.mark.parametrize("approved", [False, True])
+    async def test_folders_that_were_made_go_and_come_with_their_file(
+        self,
+        call: Call,
+        preview: AskPreview,
+        context: CallContext,
+        store: Path,
+        tmp_path: Path,
+        approved: bool,
+    ) -> None:
+        async def run(call_id: str, /, action: str, **arguments: str | bool) -> str:
+            if approved:
+                seen = await preview("file", action, **arguments)
+                assert seen is not None
+                assert f"{tmp_path}/a" in seen.text
+                context.expected = seen.expected
+            context.call_id = call_id
+            return (await call("file", action, **arguments)).output
+
+        path = tmp_path / "a" / "b" / "f"
+        wanted = {"path": str(path), "content": "mine\n", "parents": True}
+        await run("call_1", "write", **wanted)
+        assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path)] == [0o755, 0o644]
+        await run("call_2", "undo", call_id="call_1")
+        assert not (tmp_path / "a").exists()
+        await run("call_3", "undo", call_id="call_2")
+        assert path.read_text() == "mine\n"
+        write(tmp_path / "a" / "theirs", "")
+        assert f"{tmp_path}/a stays: something else" in await run("call_4", "undo", call_id="call_3")
+        assert [each.name for each in (tmp_path / "a").iterdir()] == ["theirs"]
+
+    async def test_folders_are_made_only_as_approved_and_not_through_links(
+        self, call: Call, preview: AskPreview, context: CallContext, tmp_path: Path
+    ) -> None:
+        wanted = {"path": f"{tmp_path}/a/b/f", "content": "x", "parents": True}
+        seen = await preview("file", "write", **wanted)
+        assert seen is not None
+        context.expected = seen.expected
+        (tmp_path / "a").mkdir()
+        with pytest.raises(Conflict, match="since it was approved"):
+            await call("file", "write", **wanted)
+        assert [*(tmp_path / "a").iterdir()] == []
+        context.expected = {}
+        (tmp_path / "link").symlink_to(tmp_path / "a")
+        for ask in (preview, call):
+            with pytest.raises(Refused):
+                await ask("file", "write", path=f"{tmp_path}/link/b/f", content="x", parents=True)
+        with pytest.raises(NotFound) as caught:
+            await call("file", "write", path=f"{tmp_path}/a/b/f", content="x")
+        assert "parents" in caught.value.suggestion
+        assert [*(tmp_path / "a").iterdir()] == []
 
     @pytest.mark.parametrize("call_id", ["../../etc/passwd", "", "a/b", "x" * 200])
     async def test_an_id_is_never_a_path(self, call: Call, store: Path, call_id: str) -> None:

@@ -17,16 +17,16 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lightagentd.errors import Conflict, InvalidArgument, NotFound, Refused, ToolError
+from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, Refused, ToolError
 from lightagentd.host.renaming import sync_folder
 from lightagentd.toolkit.files.search import kind_of
 
 CONTENT_LIMIT_BYTES = 16 * 1024 * 1024
 """The largest file that can be written or edited: its old and new content are held in memory."""
-NEW_FILE_MODE = 0o644
+NEW_FILE_MODE, NEW_FOLDER_MODE = 0o644, 0o755
 _TEMPORARY = ".lightagent-"
 _NOT_COPIED = ("security.capability",)
 """write(2) takes the capabilities of a program away, so a replacement must not keep them either."""
@@ -48,8 +48,31 @@ class Present:
 
 
 @contextlib.contextmanager
-def folder_of(path: str) -> Iterator[tuple[int, str]]:
-    """The descriptor of the folder that holds `path`, reached without symbolic links, and the last name."""
+def folder_of(path: str, make: list[str] | None = None) -> Iterator[tuple[int, str]]:
+    """The descriptor of the folder that holds `path`, reached without symbolic links, and the last name.
+
+    With a list, folders that are missing are made and added to it, and removed again when the block fails.
+    """
+    parts = _parts(path)
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for depth, part in enumerate(parts[:-1], 1):
+            folder = "/" + "/".join(parts[:depth])
+            try:
+                below = _open_folder(handle, part, folder, make)
+            except OSError as err:
+                raise _no_folder(path, folder, err) from err
+            os.close(handle)
+            handle = below
+        yield handle, parts[-1]
+    except BaseException:
+        remove_folders(make or ())
+        raise
+    finally:
+        os.close(handle)
+
+
+def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or path.endswith("/"):
         raise InvalidArgument(
@@ -57,24 +80,52 @@ def folder_of(path: str) -> Iterator[tuple[int, str]]:
             field="path",
             suggestion="Give a path without '..' and a last '/'.",
         )
-    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return parts
+
+
+def _open_folder(above: int, name: str, folder: str, make: list[str] | None) -> int:
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        for depth, part in enumerate(parts[:-1], 1):
-            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags | os.O_PATH, dir_fd=above)
+    except FileNotFoundError:
+        if make is None:
+            raise
+    os.mkdir(name, 0o700, dir_fd=above)
+    make.append(folder)
+    handle = os.open(name, flags | os.O_RDONLY, dir_fd=above)
+    os.fchmod(handle, NEW_FOLDER_MODE)
+    _sync(above)
+    return handle
+
+
+def missing_folders(path: str) -> list[str]:
+    """The folders above a file that do not exist, the topmost first. Raises what `folder_of` raises."""
+    parts = _parts(path)
+    folders = ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts))]
+    for depth, folder in enumerate(folders):
+        with folder_of(folder) as (above, name):
             try:
-                below = os.open(part, flags, dir_fd=handle)
-            except OSError as err:
-                raise _no_folder(path, "/" + "/".join(parts[:depth]), err) from err
-            os.close(handle)
-            handle = below
-        yield handle, parts[-1]
-    finally:
-        os.close(handle)
+                os.stat(name, dir_fd=above, follow_symlinks=False)
+            except FileNotFoundError:
+                return folders[depth:]
+    return []
+
+
+def remove_folders(folders: Sequence[str]) -> list[str]:
+    """Remove folders that were made, the last one first, as long as they are empty; gives the others."""
+    left = [*folders]
+    with contextlib.suppress(OSError, LightagentError):
+        while left:
+            with folder_of(left[-1]) as (above, name):
+                os.rmdir(name, dir_fd=above)
+            left.pop()
+    return left
 
 
 def _no_folder(path: str, folder: str, err: OSError) -> Exception:
     if err.errno == errno.ENOENT:
-        return NotFound(f"The folder {folder} does not exist.", field="path", suggestion="Make it first.")
+        hint = "A write with parents makes it."
+        return NotFound(f"The folder {folder} does not exist.", field="path", suggestion=hint)
     if err.errno not in (errno.ENOTDIR, errno.ELOOP):
         return err
     real = os.path.realpath(path)

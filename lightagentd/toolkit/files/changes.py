@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,14 @@ def _check_present(path: str, was: Present | None) -> None:
         )
 
 
-def preview_write(path: str, data: bytes, mode: int | None) -> Preview:
+def preview_write(path: str, data: bytes, mode: int | None, *, parents: bool = False) -> Preview:
     """What `write` would do. Raises what it would raise."""
     changeable(path)
     note = "" if mode is None else f"Its mode becomes {mode:04o}.\n"
+    if parents and (missing := _missing(path)):
+        made = f"Makes {', '.join(map(shown, missing))}.\n"
+        expected = {"kind": "nothing", "folders": missing}
+        return Preview(text=made + text.unified_diff(path, None, data) + note, expected=expected)
 
     def diff(was: Present | None) -> str:
         _check_present(path, was)
@@ -76,6 +80,15 @@ def preview_write(path: str, data: bytes, mode: int | None) -> Preview:
 
     with explained(path):
         return preview.preview(path, diff, preview.new_content(path, data) + note)
+
+
+def _missing(path: str) -> list[str]:
+    """The folders that would be made, as far as this worker sees."""
+    with explained(path):
+        try:
+            return [] if preview.is_partly_seen(path) else change.missing_folders(path)
+        except PermissionError:
+            return []
 
 
 def preview_edit(path: str, old: str, new: str, *, every: bool) -> Preview:
@@ -119,6 +132,9 @@ def preview_undo(ctx: Context, call_id: str) -> Preview:
     record, data = store.find(call_id, ctx.owner)
     path = changeable(record.path)
     what = f"Takes back the {record.action or 'change'} of {shown(path)} by the call {call_id}.\n"
+    if record.folders:
+        verb = "Makes" if record.existed else "Removes, unless something else is in them:"
+        what += f"{verb} {', '.join(map(shown, record.folders))}.\n"
 
     def diff(was: Present | None) -> str:
         _check_stands(record, path, was)
@@ -128,6 +144,8 @@ def preview_undo(ctx: Context, call_id: str) -> Preview:
         return what + text.unified_diff(path, was.data if was else None, after) + _rights(record, was)
 
     with explained(path):
+        if record.existed and record.folders and change.missing_folders(path):
+            return Preview(text=diff(None), expected=preview.facts_of(None))
         return preview.preview(path, diff, what)
 
 
@@ -139,17 +157,22 @@ def _rights(record: Record, was: Present | None) -> str:
     return f"Its mode becomes {record.mode:04o}, its owner {record.uid}:{record.gid}.\n"
 
 
-def write(ctx: Context, path: str, data: bytes, mode: int | None, expect_sha256: str) -> Result:
-    """Give a file this content; an `expect_sha256` that is not empty must be that of the present one."""
+def write(
+    ctx: Context, path: str, data: bytes, mode: int | None, expect_sha256: str, *, parents: bool = False
+) -> Result:
+    """Give a file this content; an `expect_sha256` that is not empty must be that of the present one. With
+    `parents`, make the folders that are missing.
+    """
     changeable(path)
-    with explained(path), change.folder_of(path) as (folder, name):
+    made: list[str] = []
+    with explained(path), change.folder_of(path, made if parents else None) as (folder, name):
         was = _present(folder, name, path)
-        preview.check(ctx.expected, path, was)
+        preview.check(ctx.expected, path, was, made)
         if expect_sha256 and digest(was.data if was else None) != expect_sha256.lower():
             raise Conflict(
                 f"{path} does not have the content that was expected.", suggestion="Read it again."
             )
-        return _replace(ctx, "write", folder, name, path, was, data, mode)
+        return _replace(ctx, "write", folder, name, path, was, data, mode, made)
 
 
 def replace(ctx: Context, path: str, old: str, new: str, *, every: bool) -> Result:
@@ -174,6 +197,7 @@ def _replace(
     was: Present | None,
     data: bytes,
     mode: int | None,
+    made: Sequence[str] = (),
 ) -> Result:
     before = was.data if was else None
     unchanged = before == data and (mode is None or (was is not None and was.mode == mode))
@@ -186,7 +210,7 @@ def _replace(
     }
     if unchanged:
         return Result(output=f"{path} has this content already.\n", metadata=metadata)
-    metadata |= _keep(ctx, action, path, was, data)
+    metadata |= _keep(ctx, action, path, was, data, made)
     with _forget_on_failure(ctx):
         lost = change.put(folder, name, path, data, was=was, mode=mode)
     if lost:
@@ -223,11 +247,12 @@ def undo(ctx: Context, call_id: str) -> Result:
         raise NotFound("This worker keeps no previous content.", suggestion="Restore it from a backup.")
     record, data = store.find(call_id, ctx.owner)
     path = changeable(record.path)
-    with explained(path), change.folder_of(path) as (folder, name):
+    again: list[str] | None = [] if record.existed and record.folders else None
+    with explained(path), change.folder_of(path, again) as (folder, name):
         now = change.look(folder, name, path)
         preview.check(ctx.expected, path, now)
         _check_stands(record, path, now)
-        kept = _keep(ctx, "undo", path, now, data if record.existed else None)
+        kept = _keep(ctx, "undo", path, now, data if record.existed else None, again or record.folders)
         with _forget_on_failure(ctx):
             if now is not None and not record.existed:
                 change.remove(folder, name, path, now)
@@ -238,6 +263,8 @@ def undo(ctx: Context, call_id: str) -> Result:
                 change.put(folder, name, path, data, was=now, mode=record.mode, owner=owner)
     after = data if record.existed else None
     diff = text.unified_diff(path, now.data if now else None, after)
+    if not record.existed and (left := change.remove_folders(record.folders)):
+        diff += f"{', '.join(map(shown, left))} stays: something else is in there.\n"
     return Result(output=diff, metadata={"path": path, "undone": call_id, **kept})
 
 
@@ -265,7 +292,14 @@ def _store() -> UndoStore | None:
     return UndoStore(Path(folder)) if folder else None
 
 
-def _keep(ctx: Context, action: str, path: str, was: Present | None, after: bytes | None) -> dict[str, Any]:
+def _keep(
+    ctx: Context,
+    action: str,
+    path: str,
+    was: Present | None,
+    after: bytes | None,
+    folders: Sequence[str] = (),
+) -> dict[str, Any]:
     """Keep what is there before it is changed; says in the metadata whether that was possible."""
     store = _store()
     if store is None:
@@ -279,6 +313,7 @@ def _keep(ctx: Context, action: str, path: str, was: Present | None, after: byte
         owner=ctx.owner,
         session=ctx.session,
         action=action,
+        folders=[*folders],
     )
     if was is not None:
         there = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ def facts_of(was: Present | None) -> dict[str, Any]:
     return {"kind": was.kind, "mode": was.mode, "sha256": digest(was.data)}
 
 
-def check(expected: dict[str, Any], path: str, was: Present | None) -> None:
-    """Raise Conflict when the file differs from the approved preview."""
+def check(expected: dict[str, Any], path: str, was: Present | None, made: Sequence[str] = ()) -> None:
+    """Raise Conflict when the file, or the folders made for it, differ from the approved preview."""
     if not expected:
         return
-    found = facts_of(was)
+    found = facts_of(was) | ({"folders": [*made]} if made or "folders" in expected else {})
+    expected = expected | ({"folders": expected.get("folders", [])} if made else {})
     if was is not None:
         found |= _identity(was.info)
     if any(found.get(key) != value for key, value in expected.items()):
@@ -83,6 +84,11 @@ def preview(path: str, diff: Diff, unseen: str) -> Preview:
 def _blind(path: str, why: str, unseen: str, expected: dict[str, Any]) -> Preview:
     note = f"{shown(path)} {why}, so its present content is not shown here.\n"
     return Preview(text=note + unseen, expected=expected)
+
+
+def is_partly_seen(path: str) -> bool:
+    """Whether what is not seen there may exist."""
+    return path.startswith(PARTLY_SEEN) or covered(path)
 
 
 def covered(path: str) -> bool:

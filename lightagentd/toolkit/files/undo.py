@@ -44,6 +44,8 @@ class Record(BaseModel):
     gid: int = 0
     sha256_before: str = ""
     sha256_after: str = ""
+    folders: list[str] = []
+    """The folders that the call made for the file, or removed with it."""
     owner: int | None = None
     """The uid on whose behalf the call ran. None in a record of an earlier version, which is root's alone."""
     session: str = ""

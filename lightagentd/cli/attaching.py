@@ -66,8 +66,9 @@ def _name(path: str) -> str:
 
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.isatty():
+        what = "closed" if sys.stdin is None else "a terminal"
         raise InvalidArgument(
-            "Standard input is a terminal, so it cannot be attached.",
+            f"Standard input is {what}, so it cannot be attached.",
             suggestion="Give it a file or a pipe, as in: dmesg | lactl prompt ops -a - 'what is wrong?'",
             field="attachments",
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
 from collections.abc import Iterable
+from typing import Any
 
 import click
 

@@ -27,7 +27,9 @@ def read_file(name: str, *, max_bytes: int = MAX_MESSAGE_BYTES, too_large: str =
     with the suggestion `too_large`."""
     try:
         if name == STANDARD_INPUT:
-            data = sys.stdin.buffer.read(max_bytes + 1) if sys.stdin is not None else b""
+            if sys.stdin is None:
+                raise InvalidArgument("Standard input is closed.", suggestion="Name a file.", field="file")
+            data = sys.stdin.buffer.read(max_bytes + 1)
         else:
             with Path(name).open("rb") as file:
                 data = file.read(max_bytes + 1)

@@ -85,13 +85,13 @@ def set_plan(settings: Settings, session: str, file: str) -> None:
 
 @command.command("apply")
 @session_argument
-@click.option("--retry", "choice", flag_value="retry", help="Try the task again at which it stopped.")
-@click.option("--skip", "choice", flag_value="skip", help="Go on without the task at which it stopped.")
-@click.option("--abort", "choice", flag_value="abort", help="Drop what is left of the plan.")
+@click.option("--retry", is_flag=True, help="Try the task again at which it stopped.")
+@click.option("--skip", is_flag=True, help="Go on without the task at which it stopped.")
+@click.option("--abort", is_flag=True, help="Drop what is left of the plan.")
 @click.option("--digest", metavar="DIGEST", help="Apply it only if it is the one with this digest.")
 @click.option("--no-wait", is_flag=True, help="Do not watch it.")
 @click.pass_obj
-def apply(settings: Settings, session: str, choice: str | None, digest: str | None, no_wait: bool) -> None:
+def apply(settings: Settings, /, session: str, digest: str | None, no_wait: bool, **chosen: bool) -> None:
     """Apply the plan of SESSION task by task, and watch it.
 
     A line for each task has its id, its state, how long it took, and its text. A task is done when its turn
@@ -105,6 +105,10 @@ def apply(settings: Settings, session: str, choice: str | None, digest: str | No
     The exit status is 0 when the plan is completed (or was aborted as you said), and 73 when it stopped at a
     task. Ctrl-C stops watching; the plan goes on.
     """
+    choices = [name for name, given in chosen.items() if given]
+    if len(choices) > 1:
+        raise click.UsageError("--retry, --skip and --abort cannot be used together.")
+    choice = choices[0] if choices else None
     whole = whole_session(settings, session)
     if no_wait or choice == "abort":
         _print(settings, settings.call("Plans.Apply", session=whole, choice=choice, digest=digest))

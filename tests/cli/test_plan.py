@@ -17,7 +17,7 @@ from lightagentd.host.paths import Paths
 from tests.agents.asking import add, lines, prepare
 from tests.agents.planning import TWO, propose
 from tests.agents.test_approvals_restart import process
-from tests.cli.conftest import Finished
+from tests.cli.conftest import Finished, Lactl
 from tests.cli.test_approvals import at_terminal
 from tests.conftest import DaemonProcess
 from tests.scripted_model import Answer, Fault, Script, ScriptedModel, Stream, call, say
@@ -82,10 +82,16 @@ def test_what_is_none_is_refused_with_its_line(
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="There is no file"):
+    with pytest.raises(NotFound, match="no file"):
         read_plan(str(tmp_path / "none"))
     with pytest.raises(InvalidArgument, match="cannot be read"):
         read_plan(str(tmp_path))
+
+
+def test_only_one_way_on_can_be_chosen(lactl: Lactl) -> None:
+    for others in (("--retry", "--skip"), ("--abort", "--retry"), ("--skip", "--abort")):
+        done = lactl("plan", "apply", "test", *others)
+        assert (done.status, "cannot be used together" in done.err) == (2, True)
 
 
 class Running:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.cli.named_file import read_file
+from lightagentd.errors import InvalidArgument
 from tests.cli.conftest import Finished, Lactl
 from tests.scripted_daemon import ScriptedDaemon, session
 
@@ -83,6 +85,11 @@ class TestImport:
         assert lactl("sessions", "import", str(tmp_path / "none"), "--agent", "ops").status == 66
         assert lactl("sessions", "import", str(tmp_path), "--agent", "ops").status == 65
         assert scripted.calls == []
+
+    def test_standard_input_that_is_closed_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", None)
+        with pytest.raises(InvalidArgument, match=r"Standard input is closed\."):
+            read_file("-")
 
     def test_needs_an_agent(self, lactl: Lactl) -> None:
         assert lactl("sessions", "import", "-").status == 2

@@ -9,6 +9,7 @@ import resource
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -344,7 +345,7 @@ class TestUndo:
             return (await call("file", action, **arguments)).output
 
         path = tmp_path / "a" / "b" / "f"
-        wanted = {"path": str(path), "content": "mine\n", "parents": True}
+        wanted: dict[str, Any] = {"path": str(path), "content": "mine\n", "parents": True}
         await run("call_1", "write", **wanted)
         assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path)] == [0o755, 0o644]
         await run("call_2", "undo", call_id="call_1")

@@ -340,9 +340,10 @@ def test_no_client_is_refused_while_the_daemon_restarts(stopped: Machine) -> Non
 
 
 def test_without_its_socket_unit_the_daemon_makes_its_own_again(stopped: Machine) -> None:
-    stopped.run(["systemctl", "start", SOCKET])
+    stopped.run(["systemctl", "enable", "--now", SOCKET])
     assert lactl(stopped, "status").status == 0
-    stopped.run(["systemctl", "stop", SOCKET, UNIT])
+    stopped.run(["systemctl", "disable", "--now", SOCKET])  # no daemon is left that nobody reaches
+    assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
     path = "/run/lightagentd/control.sock"
     assert stopped.run(["test", "-L", path], check=False).status != 0
     assert lactl(stopped, "status", check=False).status == 69

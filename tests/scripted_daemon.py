@@ -54,6 +54,9 @@ class ScriptedDaemon:
     def handle(self, method: str, handler: Handler) -> None:
         self._handlers[method] = handler
 
+    def handler(self, method: str) -> Handler:
+        return self._handlers[method]
+
     def answer(self, method: str, *replies: dict[str, Any]) -> None:
         """Answer with these parameters; several of them are a stream."""
 

@@ -84,7 +84,9 @@ class ToolResult(Event, type="tool_result"):
 
 
 class ApprovalRequested(Event, type="approval_requested"):
-    """The turn waits until a call is allowed. `may_answer`: whether whoever reads this may allow it."""
+    """The turn waits until a call is allowed. `may_answer`: whether whoever reads this may allow it;
+    `must_authenticate`: they may once an administrator has authenticated, so that call needs to allow to ask.
+    """
 
     approval: str
     call_id: str
@@ -100,6 +102,7 @@ class ApprovalRequested(Event, type="approval_requested"):
     volatile: bool
     digest: str
     may_answer: bool = False
+    must_authenticate: bool = False
 
 
 class ApprovalAnswered(Event, type="approval_answered"):

@@ -14,6 +14,7 @@ import sys
 import unicodedata
 from typing import Any
 
+from lightagentd.cli.authorize import has_terminal
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import dump, say, warn
 from lightagentd.cli.terminal import (
@@ -30,7 +31,7 @@ from lightagentd.cli.terminal import (
 )
 from lightagentd.cli.when import local
 from lightagentd.client.blocking import Client
-from lightagentd.errors import InvalidArgument, LightagentError
+from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 """Categories of Unicode whose characters act on a terminal, or are not seen there."""
@@ -41,6 +42,7 @@ _BLANK = re.compile(
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 """Bidirectional classes whose characters have a terminal show what stands around them in another order."""
 ALLOW = "Allow it, once? [y/N] "
+AUTHENTICATED = "Allow it, once? An administrator must authenticate then. [y/N] "
 LONG_LINES, LONG_CHARS = 20, 1500
 """A text with more than that may have its most important part out of sight when the question comes."""
 _MANY_BLANKS = 40
@@ -151,12 +153,12 @@ def _is_latin(char: str) -> bool:
     return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")
 
 
-def how_to_answer(found: dict[str, Any]) -> str:
-    """The commands that answer a question, as `question_lines` takes it."""
+def how_to_answer(found: dict[str, Any], program: str = "lactl ") -> str:
+    """The commands that answer a question, as `question_lines` takes it; those of a chat begin with `/`."""
     name = visible(question_id(found))
     if is_about_call(found):
-        return f"Allow it with: lactl approve {name}; refuse it with: lactl deny {name}"
-    return f"Answer it with: lactl answer {name} TEXT"
+        return f"Allow it with: {program}approve {name}; refuse it with: {program}deny {name}"
+    return f"Answer it with: {program}answer {name} TEXT"
 
 
 def _joined(*parts: str) -> Styled:
@@ -181,9 +183,12 @@ def _diff_line(line: str) -> Styled | str:
     return style(line, code) if code else line
 
 
-def may_answer(event: dict[str, Any]) -> bool:
-    """Whether the question of a turn event can be asked here: on a terminal, of a person who may answer."""
-    return may_type() and (not is_about_call(event) or bool(event.get("may_answer")))
+def may_answer(settings: Settings, event: dict[str, Any]) -> bool:
+    """Whether the question of a turn event can be asked here: on a terminal, of a person who may answer, or
+    who may once an administrator has authenticated there.
+    """
+    authenticates = event.get("must_authenticate") and settings.ask_password and has_terminal()
+    return may_type() and bool(not is_about_call(event) or event.get("may_answer") or authenticates)
 
 
 def may_type() -> bool:
@@ -193,12 +198,14 @@ def may_type() -> bool:
 
 def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
     """Ask the question of a turn event, which is on the screen, and send the answer, unless the daemon sends
-    something before, such as another's answer. An invalid choice is asked for again.
+    something before, such as another's answer. It is asked again after an invalid choice, and after a yes
+    without the authentication that it needs.
     """
-    forget_what_was_typed()
     is_call, name = is_about_call(event), question_id(event)
-    words = ALLOW if is_call else "Number or text: " if event["choices"] else "Answer: "
+    yes = AUTHENTICATED if event.get("must_authenticate") else ALLOW
+    words = yes if is_call else "Number or text: " if event["choices"] else "Answer: "
     while True:
+        forget_what_was_typed()
         answer = _typed(client, words, how_to_answer(event))
         if answer is None:
             return
@@ -213,7 +220,7 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
                 settings.call("Approvals.Deny", approval=name)
         except LightagentError as err:
             warn(err.message, err.suggestion)
-            if not is_call and isinstance(err, InvalidArgument):
+            if isinstance(err, PermissionDenied if is_call else InvalidArgument):
                 continue
         return
 

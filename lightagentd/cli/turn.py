@@ -138,7 +138,7 @@ def watch(
     elif asks:
         from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
 
-        view = TurnView(is_call=hang_up)
+        view = TurnView(settings, is_call=hang_up)
     else:
         view = AnswerView(quiet=quiet, is_markdown=not hang_up)
     session = ""
@@ -152,7 +152,7 @@ def watch(
                 session = event.get("session") or session
                 interrupt.saw(event)
                 view.show(event)
-                if event["type"] in REQUESTS and asks and may_answer(event):
+                if event["type"] in REQUESTS and asks and may_answer(settings, event):
                     ask(settings, client, event)
                 if event["type"] == "tool_result":
                     metadata = event.get("metadata") or {}

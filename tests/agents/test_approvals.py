@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import os
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from lightagentd import api
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.api import TurnEvent
-from lightagentd.control.authz import Caller
+from lightagentd.control.authz import Authority, Caller
+from lightagentd.control.operations.access import Access
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalMismatch,
     ApprovalNotFound,
+    AuthorizationRequired,
     InvalidArgument,
     PermissionDenied,
 )
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
+from lightagentd.policy.operation import Operation
 from lightagentd.policy.questions.question import State
 from tests.agents.asking import Watched, add, approvals, asked, asking, kinds, lines, prepare, result, waiting
 from tests.agents.scripted import ME, check_conversation, types, until
@@ -333,8 +339,28 @@ async def test_a_prompt_says_who_may_answer(paths: Paths) -> None:
             )
             async for event in events:
                 if event["type"] == "approval_requested":
-                    assert event["may_answer"] is may
+                    assert (event["may_answer"], event["must_authenticate"]) == (may, False)
                     await test.daemon.service.approvals.deny(ME, event["approval"], "")
+
+
+class Challenges:
+    """polkit, where only an administrator may approve."""
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
+        if operation is Operation.APPROVE and ask:
+            raise AuthorizationRequired("This needs a password.")
+        return operation is Operation.PROMPT
+
+
+async def test_a_question_says_that_its_reader_may_answer_once_they_authenticate(paths: Paths) -> None:
+    async with asking(paths, [say("x")]) as test:
+        daemon = test.daemon
+        authority = Authority(Challenges())
+        access = Access(authority, daemon.registry, daemon.history, daemon.now, daemon.owners)
+        asked = {"type": "approval_requested", "session": "s", "trace_id": "t"}
+        for caller, expected in ((ME, (True, False)), (replace(OTHER, pid=os.getpid()), (False, True))):
+            event = await access.for_caller(cast(api.TurnEvent, asked), caller, "test")
+            assert (event["may_answer"], event["must_authenticate"]) == expected
 
 
 @pytest.mark.parametrize(

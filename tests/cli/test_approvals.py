@@ -256,11 +256,13 @@ def waits(scripted: ScriptedDaemon, **changes: Any) -> threading.Event:
     return answered
 
 
-def at_terminal(arguments: Sequence[str], *steps: tuple[str, bytes | Callable[[], None]]) -> tuple[int, str]:
+def at_terminal(
+    arguments: Sequence[str], *steps: tuple[str, bytes | Callable[[], None]], **env: str
+) -> tuple[int, str]:
     """Run lactl with a terminal on both sides; when it has printed a text, type, or do something else."""
     ours, theirs = pty.openpty()
     with start(
-        arguments, stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT, env=environment(NO_COLOR="1")
+        arguments, stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT, env=environment(NO_COLOR="1", **env)
     ) as process:
         os.close(theirs)
         out = b""

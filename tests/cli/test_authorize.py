@@ -15,6 +15,7 @@ import pytest
 
 from lightagentd.client.blocking import Client
 from tests.cli.conftest import Finished, Lactl, environment, finish, start
+from tests.cli.test_approvals import at_terminal, waits
 from tests.scripted_daemon import Connection, ScriptedDaemon
 
 ALLOW = "allowInteractiveAuthentication"
@@ -147,6 +148,35 @@ def test_nobody_is_asked_who_said_so(scripted: ScriptedDaemon, agent: Path) -> N
         assert terminal(arguments, AGENT_LOG=str(agent)).status == 77
     assert not any(flags(scripted))
     assert agent.read_text() == ""
+
+
+def test_a_yes_to_a_call_has_an_administrator_authenticate(scripted: ScriptedDaemon, agent: Path) -> None:
+    waits(scripted, may_answer=False, must_authenticate=True)
+    allow, refused = scripted.handler("Approvals.Approve"), list[str]()
+
+    def approve(connection: Connection, call: dict[str, Any]) -> None:
+        if call["parameters"].get(ALLOW) and len(refused) > 1:
+            allow(connection, call)
+        elif call["parameters"].get(ALLOW):
+            refused.append("wrong password")
+            connection.error("org.lightagent1.PermissionDenied", message="It was dismissed.", suggestion="")
+        else:
+            refused.append("nobody asked")
+            connection.error(REQUIRED, message="It needs a person.", suggestion="Use sudo.")
+
+    scripted.handle("Approvals.Approve", approve)
+    question = "Allow it, once? An administrator must authenticate then. [y/N] "
+    twice = (question, b"y\n"), (f"It was dismissed.\r\n{question}", b"y\n")
+    status, out = at_terminal(["prompt", "ops", "x"], *twice, AGENT_LOG=str(agent))
+    assert (status, out.count("[y/N]")) == (0, 2), out
+    assert "it is granted" in out
+    assert refused == ["nobody asked", "wrong password", "nobody asked"]
+
+
+def test_who_wants_no_password_is_not_asked_about_a_call(scripted: ScriptedDaemon) -> None:
+    answered = waits(scripted, may_answer=False, must_authenticate=True)
+    _, out = at_terminal(["prompt", "ops", "x", "--no-ask-password"], ("lactl approve", answered.set))
+    assert "[y/N]" not in out
 
 
 def test_a_program_that_has_an_agent_of_its_own_allows_to_ask(scripted: ScriptedDaemon) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from lightagentd.cli import output, terminal
 from lightagentd.cli.chatting.questions import Questions
 from lightagentd.cli.chatting.transcript import Transcript
-from lightagentd.cli.question import may_type
+from lightagentd.cli.options import Settings
+from lightagentd.cli.question import may_answer, may_type
 
 _REDRAW_S = 0.1
 _KEPT_ROWS = 2
@@ -67,11 +69,12 @@ class TurnTerminal:
 class TurnView:
     """Shows a turn, or with `is_call` a call by a person, whose result is no Markdown."""
 
-    def __init__(self, *, is_call: bool) -> None:
+    def __init__(self, settings: Settings, *, is_call: bool) -> None:
         self._screen = TurnTerminal()
         self._transcript = Transcript(
             self._screen, Questions(self._screen), _nothing, in_chat=False, is_markdown=not is_call
         )
+        self._transcript.may_answer = partial(may_answer, settings)
         self._screen.view = self._transcript
 
     def show(self, event: dict[str, Any]) -> None:

@@ -60,6 +60,9 @@ class Transcript:
         self._ended = ended
         self._is_markdown = is_markdown
         self.plan_choices = _IN_CHAT if in_chat else _IN_SHELL
+        self.program = "/" if in_chat else "lactl "
+        self.may_answer: Callable[[dict[str, Any]], bool] = _may_answer
+        """Whether the question about a call can be asked here."""
         self._events = _Events(self)
         self.shown = Shown()
         self.progress = Progress()
@@ -255,6 +258,11 @@ class Transcript:
         self._ended(trace_id, error)
 
 
+def _may_answer(event: dict[str, Any]) -> bool:
+    """In a chat /approve authenticates."""
+    return bool(event.get("may_answer"))
+
+
 class _Events:
     """Shows the events of the watch; the transcript owns it."""
 
@@ -305,7 +313,7 @@ class _Events:
         self._on.result(event)
 
     def _on_approval_requested(self, event: dict[str, Any]) -> None:
-        self._ask(event, Question.of_call(event), may_answer=bool(event.get("may_answer")))
+        self._ask(event, Question.of_call(event), may_answer=self._on.may_answer(event))
 
     def _on_input_requested(self, event: dict[str, Any]) -> None:
         self._ask(event, Question.of_agent(event), may_answer=True)
@@ -318,7 +326,9 @@ class _Events:
             if self._on.screen.is_terminal:
                 self._on.lines([*question_lines(event)])
             if not asks:
-                self._on.screen.warn("The turn waits until somebody answers this.", how_to_answer(event))
+                self._on.screen.warn(
+                    "The turn waits until somebody answers this.", how_to_answer(event, self._on.program)
+                )
         elif asks and not self._on.questions.is_open(question.id):
             self._on.note(f"Still asked: {question.summary}")
         if asks:

@@ -139,8 +139,11 @@ class Access:
         """Where a caller's process runs who may answer yes to what this agent asks, without being asked
         themselves; None for other callers.
         """
-        if not await self._authority.may(caller, Operation.APPROVE, agent=agent):
-            return None
+        may = await self._authority.may(caller, Operation.APPROVE, agent=agent)
+        return await self._seat(caller) if may else None
+
+    async def _seat(self, caller: Caller) -> Seat | None:
+        """As `person`; None for an agent's command."""
         try:
             return await self._seats.person(caller)
         except PermissionDenied:
@@ -151,10 +154,13 @@ class Access:
         return await self.approver(caller, agent) is not None
 
     async def for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
-        """A turn event for this caller: a question says whether they may answer it."""
+        """A turn event for this caller: a question says whether they may answer it. Nobody is asked."""
         if event["type"] != ApprovalRequested.type:
             return event
-        return {**event, "may_answer": await self.may_approve(caller, agent)}
+        verdict = (await self._authority.verdicts(caller, Operation.APPROVE, [agent]))[agent]
+        if verdict is not False and await self._seat(caller) is None:
+            verdict = False
+        return {**event, "may_answer": verdict is True, "must_authenticate": verdict is None}
 
     def sight(self, caller: Caller, agent: str) -> Sight:
         """The caller's permissions during a stream, about one agent or all."""

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.e2e
 ACTIONS = ("administer", "approve", "inspect", "manage-agents", "prompt")
 PASSWORD = "correct-horse"
 RULES = "/etc/polkit-1/rules.d/10-e2e.rules"
+CHANGE = "lightagent-change@ops.socket"
 DBUS = ("org.lightagent1", "/org/lightagent1")
 
 ON_TERMINAL = """
@@ -23,13 +24,16 @@ answer, argv = sys.argv[1], sys.argv[2:]
 pid, terminal = pty.fork()
 if pid == 0:
     os.execvp(argv[0], argv)
-out, asked = b"", 0
+out, asked, answered = b"", 0, False
 while True:
     try:
         chunk = os.read(terminal, 4096)
     except OSError:
         break
     out += chunk
+    if b"[y/N] " in out and not answered:
+        answered = True
+        os.write(terminal, b"y\\n")
     if out.lower().count(b"password:") > asked:
         asked += 1
         while termios.tcgetattr(terminal)[3] & termios.ECHO:
@@ -39,13 +43,14 @@ _, status = os.waitpid(pid, 0)
 sys.stdout.write(out.decode(errors="replace"))
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-"""Runs a command on a terminal of its own and answers what asks for a password there."""
+"""Runs a command on a terminal of its own, says yes once, and answers what asks for a password there."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def people(service: Machine) -> Iterator[None]:
     """anna and bert are in the group lightagent, eve is not; adam is an administrator with a password."""
-    for name, groups in (("anna", "lightagent"), ("bert", "lightagent"), ("eve", ""), ("adam", "sudo")):
+    groups_of = {"anna": "lightagent", "bert": "lightagent", "eve": "", "adam": "sudo,lightagent"}
+    for name, groups in groups_of.items():
         service.run(["useradd", new_uid(), "--create-home", f"--groups={groups}", name])
     service.run(["chpasswd"], input=f"adam:{PASSWORD}\n")
     yield
@@ -210,6 +215,23 @@ def test_a_password_on_the_terminal_allows_one_call(service: Machine) -> None:
     assert "were read again" in done.stdout
     assert service.run(["pgrep", "pkttyagent"], check=False).status == 1
     assert lactl(service, "reload", user="anna", check=False).status == 77
+
+
+def test_a_yes_to_a_change_asks_an_administrator_for_the_password(service: Machine) -> None:
+    """adam, who may use sudo, allows his own call where he made it; a wrong password allows nothing."""
+    service.run(["systemctl", "enable", "--now", CHANGE])
+    try:
+        call = ("lactl", "tools", "call", "ops", "bash.exec", "effect=change")
+        done = on_terminal(service, "adam", PASSWORD, *call, "command=id -u >/srv/e2e-approved")
+        assert done.status == 0, done.explain()
+        assert "An administrator must authenticate then. [y/N]" in done.stdout
+        assert "Authentication is required to approve what the AI agent ops asks to do" in done.stdout
+        assert service.run(["cat", "/srv/e2e-approved"]).stdout == "0\n"
+        service.run(["rm", "/srv/e2e-approved"])
+        granted = lactl_json(service, "approvals", "list", "--all")[-1]
+        assert (granted["state"], granted["answered_by"]) == ("used", service.account("adam").pw_uid)
+    finally:
+        service.run(["systemctl", "disable", "--now", CHANGE])
 
 
 def test_a_wrong_password_and_none_at_all_refuse(service: Machine) -> None:

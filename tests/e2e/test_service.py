@@ -68,6 +68,27 @@ def test_unit_is_active_and_told_systemd_that_it_is_ready(service: Machine) -> N
     assert show(service, "StatusText")["StatusText"].startswith("serving ")
 
 
+def test_a_reload_of_broken_rules_fails_and_a_panic_is_in_the_status(service: Machine) -> None:
+    def status() -> str:
+        return show(service, "StatusText")["StatusText"]
+
+    service.write("/etc/lightagentd/policy.d/broken.toml", "[[rule]\n")
+    try:
+        assert service.run(["systemctl", "reload", UNIT], check=False).status == 1
+        assert lactl(service, "reload", check=False).status == 78
+        eventually(lambda: "policy.d are still the old ones" in status(), "the status says so")
+        assert show(service, "ActiveState") == {"ActiveState": "active"}
+    finally:
+        service.run(["rm", "/etc/lightagentd/policy.d/broken.toml"])
+    service.run(["systemctl", "reload", UNIT])
+    lactl(service, "panic")
+    try:
+        eventually(lambda: status().startswith("stopped by an administrator"), "the status says so")
+    finally:
+        lactl(service, "panic", "--off")
+    eventually(lambda: status().startswith("serving "), "it serves again")
+
+
 def test_first_workers_begin_while_the_daemon_still_starts(service: Machine) -> None:
     service.run(["systemctl", "stop", UNIT], timeout_s=60)
     service.run(["systemctl", "start", UNIT], timeout_s=60)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from lightagentd.errors import Conflict, PermissionDenied
+from lightagentd.host.users import user_name
 from lightagentd.tool import (
     Args,
     Context,
@@ -38,7 +39,6 @@ from lightagentd.toolkit.proc.procfs import (
     read_stat,
     size,
     started_s,
-    user_name,
     when,
 )
 

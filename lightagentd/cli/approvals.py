@@ -11,8 +11,9 @@ from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
 from lightagentd.cli.question import how_to_answer, is_allowed, may_type, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import local, moment
+from lightagentd.cli.when import moment
 from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
+from lightagentd.host.users import called
 
 _IDS = Ids(
     prefix="apr_",
@@ -62,7 +63,7 @@ _COLUMNS: Columns = {
     "CALL": lambda each: f"{each['tool']}.{each['action']}",
     "EFFECT": "effect",
     "UNTIL": lambda each: moment(each["expires_us"]),
-    "ARGUMENTS": lambda each: visible(dump(each["args"])),
+    "ARGUMENTS": lambda each: visible(dump(each["args"])) if each["args"] else "",
 }
 
 
@@ -87,7 +88,7 @@ def show(settings: Settings, approval: str) -> None:
 def _state(found: dict[str, Any]) -> str:
     words = [found["state"]]
     if found["answered_by"] is not None:
-        words.append(f"by uid {found['answered_by']} at {local(found['answered_us'])}")
+        words.append(f"by {called(found['answered_by'])} at {moment(found['answered_us'])}")
     if found["note"]:
         words.append(f"({visible(found['note'])})")
     return " ".join(words)

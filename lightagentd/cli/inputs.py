@@ -12,8 +12,9 @@ from lightagentd.cli.output import Columns, as_json, listing, say, told
 from lightagentd.cli.question import how_to_answer, question_lines, visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import local, moment
+from lightagentd.cli.when import moment
 from lightagentd.errors import InputNotFound, InvalidArgument
+from lightagentd.host.users import called
 
 _MAX_BYTES = 16 << 10
 """The longest answer that the daemon takes; more than that is not read."""
@@ -91,7 +92,7 @@ def show(settings: Settings, name: str) -> None:
 def _state(found: dict[str, Any]) -> str:
     if found["answered_by"] is None:
         return str(found["state"])
-    return f"{found['state']} by uid {found['answered_by']} at {local(found['answered_us'])}"
+    return f"{found['state']} by {called(found['answered_by'])} at {moment(found['answered_us'])}"
 
 
 @click.command("answer", cls=Command)

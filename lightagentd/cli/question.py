@@ -29,7 +29,7 @@ from lightagentd.cli.terminal import (
     is_terminal,
     style,
 )
-from lightagentd.cli.when import local
+from lightagentd.cli.when import moment
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
 
@@ -106,7 +106,7 @@ def _call_lines(found: dict[str, Any]) -> list[Styled]:
             lines.append(_joined("  ", _diff_line(line)))
     rule, reason = visible(found["rule"]), visible(found["reason"])
     lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
-    lines.append(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
+    lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
     lines += [style(warning, MAGENTA) for warning in warnings(arguments)]
     if found["volatile"]:
         lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", MAGENTA))
@@ -118,7 +118,7 @@ def _input_lines(found: dict[str, Any]) -> list[Styled]:
     lines = [_joined(style("? ", BOLD), first), *(_joined(style("  | ", DIM), line) for line in rest)]
     for number, choice in enumerate(found["choices"], 1):
         lines.append(_joined(style(f"  {number}) ", DIM), " ".join(visible(choice).split())))
-    lines.append(style(f"It can be answered until {local(found['expires_us'])}.", DIM))
+    lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
     return lines
 
 

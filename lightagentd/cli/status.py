@@ -9,6 +9,7 @@ import click
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json
 from lightagentd.cli.when import duration, local, size
+from lightagentd.host.users import called
 
 
 @click.command("status", cls=Command)
@@ -28,7 +29,7 @@ def _panic(status: dict[str, Any]) -> list[tuple[str, object]]:
     panic = status["panic"]
     if panic is None:
         return []
-    who = "a signal" if panic["by"] is None else f"uid {panic['by']}"
+    who = "a signal" if panic["by"] is None else called(panic["by"])
     why = f": {panic['reason']}" if panic["reason"] else ""
     text = f"everything is stopped since {local(panic['since_us'])} by {who}{why}"
     return [("panic", f"{text}; it ends with: lactl panic --off")]
@@ -61,7 +62,7 @@ def _workers(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         (
             "worker",
-            f"{worker['agent']}/{worker['effect']} for uid {worker['owner']}: "
+            f"{worker['agent']}/{worker['effect']} for {called(worker['owner'])}: "
             f"{worker['unit'] or worker['backend']}, pid {worker['pid']}, "
             f"{'busy' if worker['busy'] else 'idle'}{'' if worker['enforced'] else ', not enforced'}",
         )

@@ -19,6 +19,7 @@ from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.trace_tree import Event, Node, is_end, turn_of
 from lightagentd.cli.when import duration, moment
 from lightagentd.errors import EventNotFound
+from lightagentd.host.users import called
 
 _TEXT_MAX = 300
 _DEPTH = 3
@@ -144,7 +145,7 @@ def _title(turn: Node) -> list[str]:
     if "steps" in detail:
         words.append(f"{detail['steps']} steps")
     if detail["caller"] is not None:
-        words.append(f"by uid {detail['caller']}")
+        words.append(f"by {called(detail['caller'])}")
     line = "  ".join(str(word) for word in words if word)
     room = columns() - len(turn.name) - 2
     return [style(turn.name, BOLD), "  ", cut(line, room) if is_terminal() else line]
@@ -197,7 +198,7 @@ def _detail(node: Node) -> Iterator[str]:
             yield cut(cell(detail["message"]), _TEXT_MAX) if detail.get("message") else ""
         case "approval" | "question":
             if detail.get("answered_by") is not None:
-                yield f"by uid {detail['answered_by']}"
+                yield f"by {called(detail['answered_by'])}"
             for name in ("question", "answer", "reason", "note"):
                 yield cut(cell(detail[name]), _TEXT_MAX) if detail.get(name) else ""
         case "turn":

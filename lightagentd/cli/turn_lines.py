@@ -11,6 +11,7 @@ from lightagentd.cli.layout import cut
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import visible
 from lightagentd.cli.when import duration
+from lightagentd.host.users import called
 
 ARGUMENTS_MAX = 160
 _WHY_MAX = 1000
@@ -58,7 +59,7 @@ def answer_line(event: dict[str, Any]) -> str:
     if name is None:
         name, said = event.get("input"), event.get("answer")
     by = event.get("answered_by")
-    who = "" if by is None else f" by uid {by}"
+    who = "" if by is None else f" by {called(by)}"
     note = cell(visible(str(said or "")))
     return f"{cell(name)} {cell(event.get('state'))}{who}{'' if note == '-' else f': {note}'}"
 

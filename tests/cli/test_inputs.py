@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd import api
+from lightagentd.host.users import called
 from tests.cli.conftest import Lactl, environment, finish, on_terminal
 from tests.cli.test_approvals import EVIL, at_terminal
 from tests.scripted_daemon import Connection, ScriptedDaemon, turn_event
@@ -77,7 +78,7 @@ def test_it_shows_a_question_and_its_answer(scripted: ScriptedDaemon, lactl: Lac
         "Inputs.Get", given(question(state="answered", answer="a\nb", answered_by=7, answered_us=1))
     )
     out = lactl("inputs", "show", ID).out
-    assert "answered by uid 7" in out
+    assert f"answered by {called(7)}" in out
     assert "> a\n> b\n" in out
     assert json.loads(lactl("inputs", "show", "--json", ID).out)["answer"] == "a\nb"
 

@@ -89,7 +89,7 @@ def test_status_names_what_is_wrong(scripted: ScriptedDaemon, lactl: Lactl) -> N
     assert fields["daemon"] == "lightagentd 0.1.0, running, pid 4711"
     assert fields["agents"] == "1 of 2 running"
     assert fields["history"] == "1234 events, 3.0MiB, /var/lib/lightagentd/history"
-    assert fields["worker"] == "ops/observe for uid 0: bwrap, pid 99, idle"
+    assert fields["worker"] == "ops/observe for root: bwrap, pid 99, idle"
     assert fields["problem"] == "The agent web cannot be read."
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightagentd.cli.trace_tree import Node, turn_of
+from lightagentd.host.users import called
 from tests.cli.conftest import Lactl, environment, on_terminal
 from tests.scripted_daemon import Connection, ScriptedDaemon, event
 
@@ -163,10 +164,10 @@ def test_show_prints_a_line_for_each_node(scripted: ScriptedDaemon, lactl: Lactl
         "+100ms  ├─ step 1  1m03s  req_1",
         "+100ms  │  ├─ model m  800ms  ok  tool_calls  120+30 tokens",
         '+910ms  │  ├─ bash.exec  1m02s  ok  change ask  (r1)  {"command": "x"}',
-        "+910ms  │  │  └─ approval apr_1  1m00s  granted  by uid 1000  it changes  go",
+        f"+910ms  │  │  └─ approval apr_1  1m00s  granted  by {called(1000)}  it changes  go",
         "+1m02s  │  ├─ file.delete  0ms  denied  change deny  (no)  Not that.",
         "+1m02s  │  └─ human.ask  1.0s  ok  observe",
-        "+1m02s  │     └─ question inp_1  1.0s  answered  by uid 7  Which?  both",
+        f"+1m02s  │     └─ question inp_1  1.0s  answered  by {called(7)}  Which?  both",
         "+1m04s  ├─ task 2  done",
         "+1m04s  └─ step 2  501ms  req_2",
         "+1m04s     ├─ model m  500ms  ok  stop  200+9 tokens",

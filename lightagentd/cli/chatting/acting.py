@@ -54,7 +54,7 @@ async def model(chat: Conversation, argument: str) -> None:
     then = f", then {', '.join(found['fallback'])}" if found["fallback"] else ""
     chat.say(
         f"{found['name']}: {found['model']}{then}",
-        f"To change it, set model in {found['origin']}/AGENT.md (a copy below /etc/lightagentd/agent/"
+        f"To change it, set model in {found['origin']} (a copy below /etc/lightagentd/agent/"
         f"{found['name']} if that is the shipped one), then run: lactl reload",
     )
 

@@ -19,6 +19,7 @@ from lightagentd.api import turn_events
 from lightagentd.errors import ApprovalClosed, ApprovalNotFound
 from lightagentd.events.types import approval as kinds
 from lightagentd.events.types.event_type import EventType
+from lightagentd.host.users import called
 from lightagentd.policy.questions.question import Question, State
 
 _DOMAIN = b"lightagentd approval 1\0"
@@ -141,8 +142,8 @@ class Approval(Question):
 
     def refusal(self) -> ApprovalClosed:
         words = {
-            State.GRANTED: f"was granted already by uid {self.answered_by}",
-            State.DENIED: f"was denied already by uid {self.answered_by}",
+            State.GRANTED: f"was granted already by {called(self.answered_by or 0)}",
+            State.DENIED: f"was denied already by {called(self.answered_by or 0)}",
             State.EXPIRED: "has expired",
             State.USED: "was granted and used already",
             State.LAPSED: "has lapsed, because its call will not run",

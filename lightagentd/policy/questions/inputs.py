@@ -16,6 +16,7 @@ from lightagentd.events.history import History, NewEvent
 from lightagentd.events.types.event_type import EventType
 from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
 from lightagentd.events.types.tool import CallEnded
+from lightagentd.host.users import called
 from lightagentd.policy.questions.question import Question, State, now_us
 from lightagentd.policy.questions.questions import ABANDONED, OPEN_OF_OWNER, Questions, Stored, about
 
@@ -65,7 +66,7 @@ class Input(Question):
 
     def refusal(self) -> InputClosed:
         words = {
-            State.ANSWERED: f"was answered already by uid {self.answered_by}",
+            State.ANSWERED: f"was answered already by {called(self.answered_by or 0)}",
             State.EXPIRED: "has expired: its agent was told that nobody answered",
             State.LAPSED: "has lapsed, because its turn is over",
         }

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from lightagentd.errors import NotFound
+from lightagentd.host.users import user_name
 from lightagentd.tool import Result
 from lightagentd.toolkit.files.closed import told
 from lightagentd.toolkit.proc.procfs import (
@@ -26,7 +27,6 @@ from lightagentd.toolkit.proc.procfs import (
     size,
     started_s,
     text_of,
-    user_name,
     when,
 )
 

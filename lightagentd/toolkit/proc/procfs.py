@@ -6,7 +6,6 @@ A process that ends in between is left out. Bytes that are not UTF-8, and contro
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -115,11 +114,3 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f}{unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f}G"
-
-
-@cache
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

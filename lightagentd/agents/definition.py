@@ -16,6 +16,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,6 +161,8 @@ class Definitions:
     agents: dict[str, AgentDefinition] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
+    masked: dict[str, Path] = field(default_factory=dict)
+    """What keeps an agent off that another folder defines, by its name."""
 
 
 def check_model(model: str) -> None:
@@ -189,13 +192,19 @@ def check_role(role: str, roles: Mapping[str, Path], *, where: str = "") -> None
 
 
 def load_definitions(folders: Sequence[Path]) -> Definitions:
-    """All agents of the search path; the first folder with a name wins, even if its definition is broken."""
+    """All agents of the search path; the first folder with a name wins, even if its definition is broken.
+
+    A link to /dev/null or an empty file in the place of an agent's folder keeps the agent off, as with units.
+    """
     found = Definitions()
     roles = roles_in(folders)
     for origin in folders:
+        for entry in origin.glob("*"):
+            if entry.name not in found.paths and _is_mask(entry):
+                found.masked.setdefault(entry.name, entry)
         for path in sorted(origin.glob("*/AGENT.md")):
             name = path.parent.name
-            if name in found.paths:
+            if name in found.paths or name in found.masked:
                 continue
             found.paths[name] = path
             try:
@@ -205,6 +214,12 @@ def load_definitions(folders: Sequence[Path]) -> Definitions:
             except ConfigError as err:
                 found.broken[name] = err.message
     return found
+
+
+def _is_mask(entry: Path) -> bool:
+    if os.path.realpath(entry) == os.devnull:
+        return True
+    return entry.is_file() and entry.stat().st_size == 0 and NAME.fullmatch(entry.name) is not None
 
 
 def load_definition(path: Path) -> AgentDefinition:

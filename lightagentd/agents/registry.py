@@ -156,6 +156,12 @@ class Registry:
             return agent
         if name in self._content.definitions.broken:
             raise AgentBroken(f"The agent {name} is disabled: {self._content.definitions.broken[name]}")
+        if (mask := self._content.definitions.masked.get(name)) is not None:
+            raise AgentNotFound(
+                f"The agent {name} is masked: {mask} keeps it off.",
+                suggestion="To have it again, remove that, then: lactl reload",
+                field="agent",
+            )
         known = ", ".join(sorted(self.agents)) or "none"
         raise AgentNotFound(
             f"There is no agent {name[:60]!r}.", suggestion=f"The agents are: {known}.", field="agent"
@@ -185,6 +191,8 @@ class Registry:
             return await uninterrupted(self._create(name, front, prompt))
 
     async def _create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
+        if name in self._content.definitions.masked:
+            self.get(name)
         if name in self._content.definitions.paths:
             raise AgentExists(f"There is an agent {name} already.", suggestion="Choose another name.")
         check_role(front.role, roles_in(content_folders("agent", self.shared.paths)))
@@ -218,9 +226,11 @@ class Registry:
         agent = self.get(name)
         path = self._content.definitions.paths[name]
         if not path.is_relative_to(self.shared.paths.own_agents):
-            raise Conflict(
-                f"The agent {name} is defined in {path}.", suggestion="Remove its folder there, and reload."
-            )
+            own = self.shared.paths.config / "agent"
+            hint = "Remove its folder there, then: lactl reload"
+            if not path.is_relative_to(own):  # the package would bring it again
+                hint = f"It is shipped. To keep it off: ln -s /dev/null {own / name}; then: lactl reload"
+            raise Conflict(f"The agent {name} is defined in {path}.", suggestion=hint)
         await agent.stop()
         await self.shared.pool.end_agent(name)
         await asyncio.to_thread(shutil.rmtree, path.parent)

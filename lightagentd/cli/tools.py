@@ -158,7 +158,10 @@ def _pairs(settings: Settings, tool: str, name: str, arguments: tuple[str, ...])
     """The arguments, each of the type that the action's schema says. Raises ToolNotFound."""
     if not arguments:
         return {}
-    actions = settings.call("Tools.Get", name=tool)["actions"]
+    described = settings.call("Tools.Get", name=tool)
+    if described["problem"]:
+        return {}  # the daemon says why it is disabled
+    actions = described["actions"]
     schema = next((action["schema"] for action in actions if action["name"] == name), None)
     if schema is None:
         known = ", ".join(action["name"] for action in actions)

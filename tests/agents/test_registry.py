@@ -75,6 +75,30 @@ async def test_agents_come_go_and_change_with_their_files(paths: Paths) -> None:
         assert await registry.sync() == ["stopped agent one"]
 
 
+@pytest.mark.parametrize("link", [True, False])
+async def test_a_mask_keeps_a_shipped_agent_off(paths: Paths, link: bool) -> None:
+    async with Daemon(paths) as daemon:
+        registry, mask = daemon.registry, paths.config / "agent" / "ops"
+        with pytest.raises(Conflict) as refused:
+            await registry.delete("ops")
+        assert f"ln -s /dev/null {mask}" in refused.value.suggestion
+        mask.parent.mkdir(exist_ok=True)
+        if link:
+            mask.symlink_to("/dev/null")
+        else:
+            mask.touch()
+        await registry.read_content()
+        assert await registry.sync() == ["stopped agent ops"]
+        assert registry.problems() == []
+        with pytest.raises(AgentNotFound, match=f"masked: {mask} keeps it off"):
+            registry.get("ops")
+        with pytest.raises(AgentNotFound, match="masked"):
+            await registry.create("ops", AgentFrontMatter(), "")
+        mask.unlink()
+        await registry.read_content()
+        assert await registry.sync() == ["started agent ops"]
+
+
 async def test_an_agent_is_made_kept_and_deleted_at_runtime(paths: Paths) -> None:
     async with Daemon(paths) as daemon:
         agent = await daemon.registry.create("made", AgentFrontMatter(description="d"), "Prompt.")

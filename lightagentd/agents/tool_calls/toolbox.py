@@ -44,19 +44,32 @@ class Toolbox:
         return "index" in vars(self)
 
     def find(self, tool: str, action: str) -> ActionInfo:
-        """Raises ToolNotFound, which names the most similar actions."""
+        """Raises ToolNotFound, which names the most similar actions, or why the tool is disabled."""
         actions = [one for info in self.tools.values() for one in info.actions]
         found = next((one for one in actions if (one.tool, one.name) == (tool, action)), None)
         if found is None:
+            self._check_enabled(tool)
             raise _not_found(f"{tool}.{action}", [f"{one.tool}.{one.name}" for one in actions])
         return found
 
     def by_function(self, function: str) -> ActionInfo:
-        """Raises ToolNotFound, which names the most similar functions."""
+        """Raises ToolNotFound, which names the most similar functions, or why the tool is disabled."""
         found = self.functions.get(function)
         if found is None:
+            for name in self.tools:
+                if function.startswith(f"{name}_"):
+                    self._check_enabled(name)
             raise _not_found(function, self.functions, self._like(function))
         return found
+
+    def _check_enabled(self, tool: str) -> None:
+        """Raises ToolNotFound."""
+        info = self.tools.get(tool)
+        if info is not None and info.problem:
+            raise ToolNotFound(
+                f"The tool {tool} is disabled, because its file cannot be used: {info.problem}",
+                suggestion=f"The file is {info.path}; an administrator mends it, then: lactl reload",
+            )
 
     def _like(self, name: str) -> list[str]:
         """The functions that match the words of a name, if the index is ready."""

@@ -73,6 +73,13 @@ def test_an_action_is_found_exactly_and_never_another_tools() -> None:
     assert "proc.list" in caught.value.suggestion
 
 
+def test_a_disabled_tool_is_told_with_the_reason() -> None:
+    for find in (lambda: box().find("broken", "list"), lambda: box().by_function("broken_list")):
+        with pytest.raises(ToolNotFound, match="broken is disabled, because") as caught:
+            find()
+        assert ("SyntaxError" in caught.value.message, "broken.py" in caught.value.suggestion) == (True, True)
+
+
 def test_an_agent_is_offered_what_its_tools_and_effects_allow() -> None:
     def names(*, change: bool = True, **front: Any) -> set[str]:
         return {function.name for function in box().offered(agent(**front), change=change, rules=RuleSet())}

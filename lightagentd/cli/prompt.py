@@ -35,7 +35,11 @@ from lightagentd.quoted import quoted
 @click.option(
     "--timeout", "timeout_s", metavar="SECONDS", type=SECONDS, help="Wait no longer; the turn goes on."
 )
-@click.option("--unattended", is_flag=True, help="Nobody is asked to allow a call: it is refused.")
+@click.option(
+    "--unattended",
+    is_flag=True,
+    help="Nobody is asked to allow a call: it is refused. Your current session stays.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print the final answer and nothing else.")
 @click.pass_obj
 def command(

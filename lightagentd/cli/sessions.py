@@ -29,7 +29,8 @@ def command() -> None:
     session with it. What could mean two sessions is refused.
 
     With each agent you have one current session: 'lactl prompt AGENT' goes on with it. A session that you
-    begin, fork or import becomes the current one, and so does one that you switch to or prompt by its id.
+    begin, fork or import becomes the current one, and so does one that you switch to or prompt by its id; but
+    'lactl prompt --unattended' leaves it as it is.
 
     A paused session takes no prompts; the turn that runs in it goes on to its end, and prompts that wait
     stay, also when the daemon is started again, until you resume it.

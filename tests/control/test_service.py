@@ -145,6 +145,7 @@ async def test_a_stopped_agent_says_how_to_start_it(daemon: Daemon) -> None:
     with pytest.raises(errors.AgentNotRunning) as caught:
         await ask(daemon)
     assert caught.value.suggestion == "Start it with: lactl agents start talker"
+    assert await daemon.service.sessions.listed(ME, "talker") == [], "a refused prompt leaves no session"
     assert (await daemon.service.agents.start(ME, "talker")).state == "running"
     assert (await ask(daemon)).text == "the answer"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightagentd.cli.chatting.commands import Command, parse
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
-from lightagentd.errors import Cancelled, InvalidArgument, LightagentError
+from lightagentd.errors import Cancelled, InvalidArgument, LightagentError, SessionPaused
 
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
@@ -35,6 +35,8 @@ class Typed:
         self._latest = ""
         """The turn that was prompted here last, where lines come from a program."""
         self._interrupted_s = -_MOMENT_S
+        self._refused = ""
+        """What was typed while the session was paused."""
 
     def turn_ended(self, trace_id: str, error: LightagentError | None) -> None:
         """A turn of the session is over."""
@@ -82,6 +84,9 @@ class Typed:
             command, argument = meant
             await self._command(command, argument, text)
         except LightagentError as err:
+            if isinstance(err, SessionPaused):
+                back = ", and brings back what you typed" if self._refused else ""
+                err.suggestion = f"/resume takes it up again{back}."
             self._chat.screen.warn(err.message, err.suggestion)
             if not self._chat.screen.can_ask:
                 self._chat.status = err.exit_status
@@ -91,6 +96,9 @@ class Typed:
         if self._chat.screen.can_redraw:
             self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
         await command.run(self._chat, argument)
+        if command.name == "resume" and self._refused:
+            self._chat.screen.put_back(self._refused)
+            self._refused = ""
         self._chat.refresh_names()
 
     async def _prompt(self, text: str) -> None:
@@ -103,9 +111,12 @@ class Typed:
             trace_id = await self._chat.daemon.prompt(
                 session=self._chat.session, text=text, attachments=attached or None
             )
-        except LightagentError:
+        except LightagentError as err:
             self._chat.attached = attached
-            self._chat.screen.put_back(text)
+            if isinstance(err, SessionPaused):  # the line has to be free for /resume
+                self._refused = text
+            else:
+                self._chat.screen.put_back(text)
             raise
         self._chat.transcript.own.add(trace_id)
         if not self._chat.screen.can_ask:

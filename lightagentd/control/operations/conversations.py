@@ -188,7 +188,9 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
     async def _session_for(
         self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
     ) -> tuple[Agent, Session]:
-        """The session for a prompt. A newly made session becomes the current one, if that is wanted."""
+        """The session for a prompt. A newly made session becomes the current one, if that is wanted. Raises
+        AgentNotRunning where one would have to be made.
+        """
         if session:
             running, found = self._access.session(caller, session)
             if agent and running.name != agent:
@@ -202,6 +204,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         current = None if new else running.current_of(caller.uid)
         if current is not None:
             return running, current
+        running.running_parts()  # else a refused prompt would leave an empty session
         made = self._sessions.begin(caller, running, "", becomes_current=becomes_current)
         return running, await made
 

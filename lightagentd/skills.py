@@ -133,7 +133,8 @@ class Skill:
         for name, value in args.items():
             self._declared(name).check(name, value)
         python = str(SYSTEM_PYTHON) if SYSTEM_PYTHON.exists() else sys.executable
-        return [python, "-I", "-B", str(self.runbook), *(f"--{name}={value}" for name, value in args.items())]
+        interpreter = ["/bin/sh"] if self.runbook.suffix == ".sh" else [python, "-I", "-B"]
+        return [*interpreter, str(self.runbook), *(f"--{name}={value}" for name, value in args.items())]
 
     def effect_of(self, args: Mapping[str, str]) -> str:
         """`observe` or `reach`: the greater of the skill's effect and those of the arguments given."""

@@ -85,6 +85,8 @@ mv "$DESTDIR/usr/share/bash-completion/completions/lactl.bash" "$DESTDIR/usr/sha
 put 644 "$zsh" "$pages/completions/_lactl"
 put 644 /usr/share/fish/vendor_completions.d "$pages/completions/lactl.fish"
 
+tree packaging/examples /usr/share/doc/lightagentd/examples
+
 put 644 /etc/lightagentd packaging/lightagentd.toml
 for folder in agent tools skills policy.d prompts lightagentd.toml.d; do
   mkdir -p "$DESTDIR/etc/lightagentd/$folder"

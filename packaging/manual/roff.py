@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+"""What the package installs as examples."""
 _ESCAPES = {
     "\\": r"\e",
     "-": r"\-",
@@ -19,6 +22,7 @@ _ESCAPES = {
     "~": r"\(ti",
 }
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +(?=[A-Z'\"(])")
+_EXAMPLE = re.compile(r"^@EXAMPLE (\S+)@$", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`\n]+)`")
 
 
@@ -30,7 +34,8 @@ class Stamp:
     version: str
 
     def fill(self, text: str) -> str:
-        """A handwritten page, with @DATE@ and @VERSION@ replaced."""
+        """A handwritten page, with @DATE@, @VERSION@ and lines @EXAMPLE FILE@ replaced."""
+        text = _EXAMPLE.sub(lambda found: _lines_of(EXAMPLES / found[1]), text)
         return text.replace("@DATE@", self.date).replace("@VERSION@", self.version)
 
 
@@ -51,6 +56,10 @@ def _marked(text: str) -> str:
     """Prose: backticks become bold."""
     parts = _QUOTED.split(text)
     return "".join(bold(part) if number % 2 else escaped(part) for number, part in enumerate(parts))
+
+
+def _lines_of(file: Path) -> str:
+    return "\n".join(_guarded(escaped(line)) for line in file.read_text().splitlines())
 
 
 def _guarded(line: str) -> str:

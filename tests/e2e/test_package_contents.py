@@ -56,6 +56,8 @@ EXPECTED = (
     "/usr/share/doc/lightagentd/README.md.gz",
     "/usr/share/doc/lightagentd/docs/tools.md",
     "/usr/share/doc/lightagentd/copyright",
+    "/usr/share/doc/lightagentd/examples/policy.d/20-guards.toml",
+    "/usr/share/doc/lightagentd/examples/skills/large-logs/scripts/large_logs.sh",
 )
 
 

@@ -104,10 +104,10 @@ def test_a_change_that_is_denied_does_not_run(service: Machine) -> None:
 
 
 def test_what_an_administrator_takes_away_from_the_unit_is_gone(service: Machine) -> None:
-    """As `systemctl edit lightagent-change@ops.service` would write it."""
+    """By the drop-in that is shipped as an example."""
     folder = "/etc/systemd/system/lightagent-change@ops.service.d"
-    drop_in = "[Service]\nProtectSystem=strict\nProtectHome=yes\nReadWritePaths=/srv\n"
-    service.write(f"{folder}/override.conf", drop_in)
+    examples = "/usr/share/doc/lightagentd/examples/systemd"
+    service.run(["cp", "-r", f"{examples}/lightagent-change@ops.service.d", folder])
     try:
         service.run(["systemctl", "daemon-reload"])
         service.run(["systemctl", "stop", "lightagent-change@ops.service"])

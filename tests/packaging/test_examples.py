@@ -1,22 +1,24 @@
-"""The examples of the man pages are what they say: they load by the real loaders, and run."""
+"""The examples that are installed, and that the man pages show: they load by the real loaders, and run."""
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
-from lightagentd.config.configuration import Config
-from lightagentd.policy.rulefiles import load_texts
+from lightagentd.policy.rulefiles import load_texts, read_files
 from lightagentd.policy.rules import Rule
 from lightagentd.skills import FrontMatter, load_skill
-from lightagentd.unattended.prompt_file import PromptFile
+from lightagentd.unattended.prompt_file import PromptFile, check
 from lightagentd.worker.loader import load_tool
-from tests.conftest import DaemonProcess, write
+from tests.conftest import REPOSITORY, DaemonProcess, write
 
+EXAMPLES = REPOSITORY / "packaging/examples"
 _CHARACTERS = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\&": "", r"\e": "\\"}
 
 
@@ -27,47 +29,52 @@ def plain(page: Path) -> str:
     return text
 
 
-def example(page: Path, beginning: str) -> str:
-    """The one example of a page that begins so."""
-    found = re.findall(r"^\.EX\n(.*?)^\.EE$", plain(page), re.MULTILINE | re.DOTALL)
-    (text,) = [each for each in found if each.startswith(beginning)]
-    return str(text)
+def files(pattern: str) -> list[Path]:
+    found = sorted(EXAMPLES.glob(pattern))
+    assert found
+    return found
 
 
-@pytest.fixture
-def skill(generated: Path, tmp_path: Path) -> Path:
-    """The example of lightagent-skill(5)."""
-    page = generated / "man/lightagent-skill.5"
-    write(tmp_path / "skills/old-files/SKILL.md", example(page, "---\n"))
-    script = tmp_path / "skills/old-files/scripts/old_files.py"
-    return write(script, example(page, "import argparse")).parents[1]
+def test_every_example_loads_as_what_it_is() -> None:
+    rules = load_texts(read_files(files("policy.d/*.toml"))).rules
+    assert all(one.rule.match for one in rules)
+    for prompt in files("prompts/*.toml"):
+        check(prompt)
+    agents = [load_definition(path) for path in files("agent/*/AGENT.md")]
+    assert {one.name for one in agents} >= {one.rule.agent[0] for one in rules if one.rule.agent} - {"ops"}
+    skills = [load_skill(path.parent) for path in files("skills/*/SKILL.md")]
+    assert {one.runbook.suffix for one in skills if one.runbook} == {".py", ".sh"}
+    for tool in files("tools/*.py"):
+        assert load_tool(tool).error == ""
 
 
-@pytest.fixture
-def tool(generated: Path, tmp_path: Path) -> Path:
-    """The example of lightagent-tool(5)."""
-    return write(
-        tmp_path / "tools/uptime.py",
-        example(generated / "man/lightagent-tool.5", '"""How long'),
-    )
+def test_every_example_is_told_of_where_they_lie() -> None:
+    told = (EXAMPLES / "README").read_text()
+    folders = {path.relative_to(EXAMPLES).parts[0] for path in EXAMPLES.rglob("*") if path.is_file()}
+    assert {folder for folder in folders if f"{folder}/" not in told} == {"README"}
 
 
-def test_the_example_of_a_skill_and_of_a_tool_load(skill: Path, tool: Path) -> None:
-    found = load_skill(skill)
-    assert found.runbook is not None
-    assert list(found.args) == ["path"]
-    assert load_tool(tool).error == ""
-    assert list(load_tool(tool).actions) == ["show"]
+def test_systemd_takes_every_drop_in(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    shutil.copytree(EXAMPLES / "systemd", tmp_path, dirs_exist_ok=True)
+    for unit in (REPOSITORY / "units").glob("lightagent-change@.*"):
+        text = unit.read_text().replace("Before=lightagentd.service\nPartOf=lightagentd.service\n", "")
+        write(tmp_path / unit.name, text)
+    units = [folder.name.removesuffix(".d") for folder in tmp_path.glob("*.d")]
+    argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units]
+    env = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert [line for line in done.stderr.splitlines() if ".d/" in line] == []
 
 
 @pytest.mark.usefixtures("sandboxed")
 def test_they_run_in_the_sandbox_by_the_lines_that_the_pages_give(
-    skill: Path, tool: Path, daemon_process: DaemonProcess, tmp_path: Path
+    daemon_process: DaemonProcess, tmp_path: Path
 ) -> None:
     config = daemon_process.paths.config
-    config.mkdir(parents=True, exist_ok=True)
-    for path in (skill.parent, tool.parent):
-        path.rename(config / path.name)
+    for kind in ("skills", "tools"):
+        shutil.copytree(EXAMPLES / kind, config / kind)
     tmp_path.chmod(0o755)
     daemon_process.start()
     called = daemon_process.lactl("tools", "call", "ops", "uptime.show", "unit=days")
@@ -76,6 +83,10 @@ def test_they_run_in_the_sandbox_by_the_lines_that_the_pages_give(
     answer = daemon_process.lactl("prompt", "ops", "which files in /etc are the oldest")
     assert answer.returncode == 0
     assert answer.stdout.startswith("The oldest file in /etc is ")
+    answer = daemon_process.lactl("prompt", "ops", "which log files are the largest")
+    assert answer.stdout.startswith(
+        ("The largest file below /var/log is ", "There are no files below /var/log")
+    )
 
 
 def test_every_key_that_a_page_describes_exists_and_the_other_way_round(generated: Path) -> None:
@@ -92,13 +103,3 @@ def test_every_key_that_a_page_describes_exists_and_the_other_way_round(generate
     prompts = daemon.partition('.SH "PROMPTS ON A CALENDAR"')[2].partition(".SH")[0]
     for name in PromptFile.model_fields:
         assert re.search(rf"\b{name}\b", prompts)
-
-
-def test_the_other_examples_of_files_are_taken(generated: Path, tmp_path: Path) -> None:
-    daemon = generated / "man/lightagentd.8"
-    rules = load_texts({"rules.toml": example(daemon, "[[rule]]")})
-    assert [loaded.rule.name for loaded in rules.rules] == ["restart-web"]
-    agent = write(tmp_path / "web/AGENT.md", example(daemon, "---\n"))
-    assert load_definition(agent).front.limits.max_steps == 20
-    PromptFile.model_validate(tomllib.loads(example(daemon, 'agent = "ops"')))
-    Config.model_validate(tomllib.loads(example(generated / "man/lightagentd.toml.5", "[limits]")))

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Writes the files that are generated from the code, which must be importable with its dependencies.
 
-`generate.py OUT` makes OUT/man and OUT/completions for a package. The pages lactl(1), lightagentd.toml(5) and
-org.lightagent1(5) come from the code; the others are in `man/` and get the version and the date. The output
-is the same for the same code and SOURCE_DATE_EPOCH
+`generate.py OUT` makes OUT/man and OUT/completions for a package. The pages lactl(1), those of its
+commands, lightagentd.toml(5) and org.lightagent1(5) come from the code; the others are in `man/` and get the
+version, the date and the files of `examples/`. The output is the same for the same code and SOURCE_DATE_EPOCH
 (https://reproducible-builds.org/specs/source-date-epoch/).
 
 `generate.py --checkout FOLDER` makes the generated files of the repository, at their places below a folder.
@@ -30,11 +30,10 @@ from lightagentd.cli.main import lactl
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = {
-    "lactl.1": commands.page,
     "lightagentd.toml.5": configuration.page,
     "org.lightagent1.5": interfaces.page,
 }
-"""The pages that are generated."""
+"""The pages that are generated, beside those of lactl."""
 COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": FishComplete}
 """click's own scripts, which call lactl at each Tab."""
 CATALOG = "packaging/journal/lightagentd.catalog"
@@ -53,9 +52,10 @@ def main(out: Path) -> None:
     stamp = Stamp(date=date, version=__version__)
     for folder in ("man", "completions"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
-        (out / "man" / name).write_text(page(stamp))
-    for source in sorted((Path(__file__).resolve().parent / "man").glob("*.[158]")):
+    pages = commands.pages(stamp) | {name: page(stamp) for name, page in PAGES.items()}
+    for name, text in pages.items():
+        (out / "man" / name).write_text(text)
+    for source in sorted((Path(__file__).resolve().parent / "man").glob("*.[1578]")):
         (out / "man" / source.name).write_text(stamp.fill(source.read_text()))
     for name, shell in COMPLETIONS.items():
         script = shell(lactl, {}, "lactl", "_LACTL_COMPLETE")

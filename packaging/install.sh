@@ -77,7 +77,7 @@ put 644 /usr/share/lightagentd/varlink packaging/varlink/*.varlink
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 PYTHONPATH="$PWD:$(dirname "$ASYNCVARLINK")" PYTHONDONTWRITEBYTECODE=1 "$python" packaging/generate.py "$pages"
-for page in "$pages"/man/*.[158]; do
+for page in "$pages"/man/*.[1578]; do
   put 644 "/usr/share/man/man${page##*.}" "$page"
 done
 put 644 /usr/share/bash-completion/completions "$pages/completions/lactl.bash"

@@ -37,6 +37,7 @@ def command(context: click.Context, words: tuple[str, ...]) -> None:
             raise NoCommand(found, word, [*known, EXIT_CODES], verb="help")
         found = click.Context(inner, info_name=name, parent=found)
     say(found.get_help())
+    say(f"\nThe manual: man {'-'.join(('lactl', *words[:1]))}")
 
 
 def _exit_codes(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""lactl(1), from the commands of click and the table of errors."""
+"""lactl(1) and the pages of its commands, from click and the table of errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import click
 from lightagentd import errors
 from lightagentd.cli.help import OWN_STATUSES
 from lightagentd.cli.main import INTERRUPTED_STATUS
-from manual.roff import Page, Stamp, bold, escaped, italic
-from manual.tree import Command, commands, value, words
+from manual.roff import Page, Stamp, bold, escaped, italic, see_also
+from manual.tree import COMMON, Command, commands, value, words
 
 _OUTPUT = """\
 On a terminal lactl prints tables and sentences, with colours unless NO_COLOR is set. In a pipe, each
@@ -63,33 +63,35 @@ _EXAMPLES = (
     ),
     ("Stop everything, now:", ('lactl panic --reason "it deletes logs"', "lactl panic --off")),
 )
-_SEE_ALSO = (
-    "lightagentd(8)",
-    "lightagentd.toml(5)",
-    "lightagent-skill(5)",
-    "lightagent-tool(5)",
-    "org.lightagent1(5)",
-    "journalctl(1)",
-    "varlinkctl(1)",
-)
+_MORE = "Every command has a page of its own: lactl-sessions(1) for `lactl sessions`."
 
 
-def page(stamp: Stamp) -> str:
-    """The page as roff."""
-    every = list(commands())
-    root = every[0]
+def pages(stamp: Stamp) -> dict[str, str]:
+    """lactl(1), and a page for each noun and verb, as roff by the names of their files."""
+    root, *every = commands()
+    found = {"lactl.1": _overview(root, every, stamp)}
+    for command in every:
+        if len(command.path) == 1:
+            inner = [one for one in every if one.path[:1] == command.path]
+            found[f"{_page_of(command)}.1"] = _of_command(command, inner, stamp)
+    return found
+
+
+def _overview(root: Command, every: list[Command], stamp: Stamp) -> str:
     made = Page("lactl", 1, "User commands", "talk to the AI agents that lightagentd runs", stamp)
     made.section("SYNOPSIS")
     made.raw(f"{bold('lactl')} [{italic('OPTION')}]... {italic('COMMAND')} [{italic('ARGUMENT')}]...")
     made.section("DESCRIPTION")
     made.prose(root.help)
+    made.paragraph("To begin with, read lightagent-intro(7).")
     made.section("OPTIONS")
     made.paragraph("Every command takes these, before or after its name:")
-    for option in root.options(common=True):
-        made.item(_term(option, root), option.help or "")
+    _options(made, root, common=True)
     made.section("COMMANDS")
-    for command in every[1:]:
-        _command(made, command)
+    made.paragraph(_MORE)
+    for command in every:
+        if len(command.path) == 1:
+            made.item(" ".join((bold(command.name), *map(escaped, command.usage()))), f"{command.summary}.")
     made.section("OUTPUT")
     made.prose(_OUTPUT)
     _exit_statuses(made)
@@ -102,19 +104,47 @@ def page(stamp: Stamp) -> str:
         made.paragraph(text)
         made.example(lines)
     made.section("SEE ALSO")
-    made.raw(see_also(_SEE_ALSO))
+    nouns = (f"{_page_of(one)}(1)" for one in every if len(one.path) == 1)
+    made.raw(see_also("lactl", *nouns, "journalctl(1)", "varlinkctl(1)"))
     return made.text()
 
 
-def see_also(pages: tuple[str, ...]) -> str:
-    """A list of references, as roff."""
-    return ",\n".join(f"{bold(name)}({number}" for name, _, number in (page.partition("(") for page in pages))
-
-
-def _command(made: Page, command: Command) -> None:
-    made.subsection(" ".join((command.name, *command.usage())))
+def _of_command(command: Command, inner: list[Command], stamp: Stamp) -> str:
+    """The page of one command, and of those below it."""
+    made = Page(_page_of(command), 1, "User commands", _lower(command.summary), stamp)
+    made.section("SYNOPSIS")
+    for number, one in enumerate(one for one in inner if one.does_something):
+        if number:
+            made.raw(".br")
+        made.raw(" ".join((bold(one.name), f"[{italic('OPTION')}]...", *map(escaped, one.usage()))))
+    made.section("DESCRIPTION")
     made.prose(command.help)
-    for option in command.options():
+    if command.options():
+        made.section("OPTIONS")
+        _options(made, command)
+    if len(inner) > 1:
+        made.section("COMMANDS")
+        for one in inner[1:]:
+            made.subsection(" ".join((one.name, *one.usage())))
+            made.prose(one.help)
+            _options(made, one)
+    made.section("COMMON OPTIONS")
+    made.paragraph(f"{', '.join(COMMON)}: see lactl(1), which has the exit statuses, too.")
+    made.section("SEE ALSO")
+    made.raw(see_also(""))
+    return made.text()
+
+
+def _page_of(command: Command) -> str:
+    return f"lactl-{command.path[0]}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _options(made: Page, command: Command, *, common: bool = False) -> None:
+    for option in command.options(common=common):
         made.item(_term(option, command), option.help or "")
 
 

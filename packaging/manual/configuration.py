@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from lightagentd.config.configuration import Config
-from manual.commands import see_also
-from manual.roff import Page, Stamp, blocks, bold, italic
+from manual.roff import Page, Stamp, blocks, bold, italic, see_also
 
 _DESCRIPTION = """\
 The configuration of lightagentd(8) is TOML (https://toml.io). The daemon reads `lightagentd.toml` and
@@ -215,7 +214,7 @@ def page(stamp: Stamp) -> str:
     made.section("EXAMPLES")
     made.example(_EXAMPLE.splitlines())
     made.section("SEE ALSO")
-    made.raw(see_also(("lightagentd(8)", "lactl(1)", "systemd-creds(1)", "systemd.exec(5)")))
+    made.raw(see_also("lightagentd.toml", "systemd-creds(1)", "systemd.exec(5)"))
     return made.text()
 
 

@@ -15,8 +15,7 @@ from lightagentd.control.dbus import views as dbus_views
 from lightagentd.control.dbus.object_methods import methods_of
 from lightagentd.control.varlink.interfaces import INTERFACES
 from lightagentd.policy.operation import Operation
-from manual.commands import see_also
-from manual.roff import Page, Stamp, bold, escaped, italic
+from manual.roff import Page, Stamp, bold, escaped, italic, see_also
 
 _DESCRIPTION = """\
 Programs talk to lightagentd(8) over Varlink (https://varlink.org) or over D-Bus. Both have the same
@@ -153,7 +152,7 @@ def page(stamp: Stamp) -> str:
             doc,
         )
     made.section("SEE ALSO")
-    made.raw(see_also(("lightagentd(8)", "lactl(1)", "busctl(1)", "varlinkctl(1)", "polkit(8)")))
+    made.raw(see_also("org.lightagent1", "busctl(1)", "varlinkctl(1)", "polkit(8)"))
     return made.text()
 
 

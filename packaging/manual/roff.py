@@ -1,7 +1,7 @@
 """A man page in the language of man(7), from plain text.
 
-Text is ASCII in the output: other characters become escape sequences, so that no reader has to guess the
-encoding. A word in `backticks` becomes bold. Each sentence begins a line, as groff(7) wants it.
+Text is ASCII, so that every locale can show it; a test looks for other characters. A word in `backticks`
+becomes bold. Each sentence begins a line, as groff(7) wants it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,24 @@ _ESCAPES = {
     "`": r"\(ga",
     "^": r"\(ha",
     "~": r"\(ti",
+    "…": "...",
 }
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +(?=[A-Z'\"(])")
 _EXAMPLE = re.compile(r"^@EXAMPLE (\S+)@$", re.MULTILINE)
+_PAGES = re.compile(r"^@PAGES([^@]*)@$", re.MULTILINE)
+OWN_PAGES = (
+    "lightagent-intro(7)",
+    "lactl(1)",
+    "lightagent-notify(1)",
+    "lightagentd(8)",
+    "lightagentd.toml(5)",
+    "lightagent-agent(5)",
+    "lightagent-policy(5)",
+    "lightagent-skill(5)",
+    "lightagent-tool(5)",
+    "org.lightagent1(5)",
+)
+"""Each page names all others of these."""
 _QUOTED = re.compile(r"`([^`\n]+)`")
 
 
@@ -34,14 +49,16 @@ class Stamp:
     version: str
 
     def fill(self, text: str) -> str:
-        """A handwritten page, with @DATE@, @VERSION@ and lines @EXAMPLE FILE@ replaced."""
+        """A handwritten page, with @DATE@, @VERSION@ and the lines @EXAMPLE ..@ and @PAGES ..@ replaced."""
         text = _EXAMPLE.sub(lambda found: _lines_of(EXAMPLES / found[1]), text)
+        name = text.partition('.TH "')[2].partition('"')[0].replace("\\-", "-")
+        text = _PAGES.sub(lambda found: see_also(name, *found[1].split()), text)
         return text.replace("@DATE@", self.date).replace("@VERSION@", self.version)
 
 
 def escaped(text: str) -> str:
     """Plain text as roff, without any markup."""
-    return "".join(_ESCAPES.get(char, char) if ord(char) < 128 else f"\\[u{ord(char):04X}]" for char in text)
+    return "".join(_ESCAPES.get(char, char) for char in text)
 
 
 def bold(text: str) -> str:
@@ -50,6 +67,12 @@ def bold(text: str) -> str:
 
 def italic(text: str) -> str:
     return rf"\fI{escaped(text)}\fR"
+
+
+def see_also(name: str, *more: str) -> str:
+    """The references of the page `name`, as roff: all own pages, and more."""
+    others = [page for page in (*OWN_PAGES, *more) if page.partition("(")[0] != name]
+    return ",\n".join(f"{bold(page)}({number}" for page, _, number in (one.partition("(") for one in others))
 
 
 def _marked(text: str) -> str:

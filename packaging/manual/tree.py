@@ -11,7 +11,7 @@ import click
 
 from lightagentd.cli.main import lactl
 
-COMMON = ("--help", "--json", "--socket")
+COMMON = ("--json", "--socket", "--no-ask-password", "--help")
 """Options that every command has."""
 
 
@@ -27,8 +27,10 @@ class Command:
         return " ".join(("lactl", *self.path))
 
     @property
-    def is_group(self) -> bool:
-        return isinstance(self.context.command, click.Group)
+    def does_something(self) -> bool:
+        """Not a group that only holds commands."""
+        command = self.context.command
+        return not isinstance(command, click.Group) or command.invoke_without_command
 
     @property
     def help(self) -> str:

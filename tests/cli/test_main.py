@@ -194,7 +194,7 @@ def test_the_help_begins_with_what_a_new_user_can_do(lactl: Lactl) -> None:
     assert out.index('lactl prompt ops "check disk"') < out.index("Options:")
     for name in COMMANDS:
         assert f"\n  {name} " in out
-    assert lactl("help").out == out
+    assert lactl("help").out == f"{out}\nThe manual: man lactl\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -203,7 +203,7 @@ def test_every_command_has_help_and_the_common_options(lactl: Lactl, name: str) 
     assert out.startswith(f"Usage: lactl {name} ")
     assert "--json" in out
     assert "--socket" in out
-    assert lactl("help", name).out == out
+    assert lactl("help", name).out == f"{out}\nThe manual: man lactl-{name}\n"
 
 
 def test_help_finds_commands_within_a_noun(lactl: Lactl) -> None:

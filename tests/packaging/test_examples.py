@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -89,17 +90,32 @@ def test_they_run_in_the_sandbox_by_the_lines_that_the_pages_give(
     )
 
 
+@pytest.mark.usefixtures("sandboxed")
+def test_the_tutorial_can_be_followed(generated: Path, daemon_process: DaemonProcess) -> None:
+    page = plain(generated / "man/lightagent-intro.7")
+    blocks = re.findall(r"^\.EX\n(.*?)^\.EE$", page, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    daemon_process.start()
+    for line in lines:
+        command, *words = shlex.split(line)
+        assert command == "lactl"
+        done = daemon_process.lactl(*words)
+        # What is missing on this machine is no fault of the tutorial.
+        assert done.returncode in ((0, 1) if words == ["doctor"] else (0,)), (line, done.stdout, done.stderr)
+
+
 def test_every_key_that_a_page_describes_exists_and_the_other_way_round(generated: Path) -> None:
     page = plain(generated / "man/lightagent-skill.5")
     keys = page.partition('.SH "FRONT MATTER"')[2].partition(".SH")[0]
     assert re.findall(r"^\.TP\n\\fB(\w+)\\fR$", keys, re.MULTILINE) == list(FrontMatter.model_fields)
+    described = {
+        "lightagent-agent.5": (*AgentFrontMatter.model_fields, *AgentLimits.model_fields),
+        "lightagent-policy.5": Rule.model_fields,
+    }
+    for name, fields in described.items():
+        keys = plain(generated / "man" / name).partition('.SH "')[2].partition('.SH "EXAMPLES')[0]
+        assert [field for field in fields if rf"\fB{field}\fR" not in keys] == []
     daemon = plain(generated / "man/lightagentd.8")
-    agents = daemon.partition('.SH "AGENTS"')[2].partition(".SH")[0]
-    for name in (*AgentFrontMatter.model_fields, *AgentLimits.model_fields):
-        assert re.search(rf"\b{name}\b", agents)
-    policy = daemon.partition('.SH "POLICY"')[2].partition(".SH")[0]
-    for name in Rule.model_fields:
-        assert re.search(rf"\b{name}\b", policy)
     prompts = daemon.partition('.SH "PROMPTS ON A CALENDAR"')[2].partition(".SH")[0]
     for name in PromptFile.model_fields:
         assert re.search(rf"\b{name}\b", prompts)

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from lightagentd import api, errors
-from lightagentd.cli.main import lactl
+from lightagentd.cli.main import COMMANDS, lactl
 from lightagentd.config.configuration import Config
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.dbus.views import KINDS
@@ -24,15 +24,19 @@ from tests.conftest import REPOSITORY
 
 from .conftest import generate
 
-PAGES = (
+ABOUT = (
     "lactl.1",
+    "lightagent-agent.5",
+    "lightagent-intro.7",
     "lightagent-notify.1",
-    "lightagentd.8",
-    "lightagentd.toml.5",
+    "lightagent-policy.5",
     "lightagent-skill.5",
     "lightagent-tool.5",
+    "lightagentd.8",
+    "lightagentd.toml.5",
     "org.lightagent1.5",
 )
+PAGES = (*ABOUT, *(f"lactl-{name}.1" for name in COMMANDS))
 _FORMATTING = re.compile(r"\\f[BIR]|\\&")
 _CHARACTERS = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\e": "\\"}
 
@@ -116,19 +120,54 @@ def test_every_page_has_the_usual_sections_and_no_mark_is_left(generated: Path, 
     assert "value Any" not in text
     assert '"2025-10-09"' in text
     assert text.isascii()
+    assert "\\[u" not in text  # not every locale can show it
+    seen = re.findall(r"^\\fB(lightagent\S*|lactl|org\S*)\\fR\((\d)", text.partition('"SEE ALSO"')[2], re.M)
+    others = {page.rpartition(".") for page in ABOUT if page != name}
+    assert {(page, number) for page, _, number in others} <= {
+        (page.replace("\\-", "-"), number) for page, number in seen
+    }
 
 
-def test_lactl_1_has_every_command_argument_option_and_status(generated: Path) -> None:
-    text = plain(generated / "man/lactl.1")
+def test_every_command_has_its_page_with_arguments_and_options(generated: Path) -> None:
     for context in every_command():
+        words = context.command_path.split()
+        overview = plain(generated / "man/lactl.1")
+        text = plain(generated / f"man/{'-'.join(words[:2])}.1")
+        first = " ".join((context.command.help or "").partition("\n\n")[0].replace("…", "...").split())
+        assert first in text
         arguments = [one for one in context.command.params if isinstance(one, click.Argument)]
-        usage = [argument.make_metavar(context) for argument in arguments]
-        assert " ".join((context.command_path, *usage)) in text
-        assert " ".join((context.command.help or "").partition("\n\n")[0].split()) in text
-    for option in every_option():
-        assert option in text
+        metavars = [argument.make_metavar(context) for argument in arguments]
+        usage = " ".join((context.command_path, *metavars))
+        assert usage in text or " ".join((context.command_path, "[OPTION]...", *metavars)) in text
+        if len(words) == 2:
+            assert usage in overview
+            assert first.rstrip(".") in overview
+        for param in context.command.params:
+            assert all(word in text for word in (*param.opts, *param.secondary_opts) if word.startswith("-"))
+
+
+def test_common_options_and_statuses_are_told_once(generated: Path) -> None:
+    text = plain(generated / "man/lactl.1")
+    for option in ("--json", "--socket PATH", "--no-ask-password"):
+        assert text.count(f"{option} ") >= 1
     for row in errors.table():
         assert f"{row.exit_status} {row.code}" in text
+    for name in COMMANDS:
+        assert plain(generated / f"man/lactl-{name}.1").count("--no-ask-password") == 1
+    assert sum(line != "" for line in (generated / "man/lactl.1").read_text().splitlines()) < 600
+
+
+def test_help_names_the_page_of_a_command(generated: Path) -> None:
+    for words in ((), ("sessions",), ("sessions", "list"), ("doctor",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "lightagentd.cli.main", "help", *words],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        named = done.stdout.splitlines()[-1].removeprefix("The manual: man ")
+        assert (generated / f"man/{named}.1").exists()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -147,9 +186,9 @@ def test_pages_name_no_command_and_no_option_of_lactl_that_does_not_exist(genera
         if "lactl " in line:
             for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line.partition("lactl ")[2]):
                 assert option in every_option(), line
-    if name == "lactl.1":
+    if name.startswith("lactl"):
         options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
-        assert options - every_option() == {"--kill-whom", "--signal"}
+        assert options - every_option() <= {"--kill-whom", "--signal"}
 
 
 def every_key(model: type[BaseModel] = Config) -> Iterator[tuple[str, str]]:

@@ -218,6 +218,10 @@ class DaemonProcess:
             **self._env,
         }
 
+    def set_variable(self, name: str, value: str) -> None:
+        """For the next start."""
+        self._env[name] = value
+
     def start(self, timeout_s: float = 60.0) -> None:
         """Start it and wait until it serves."""
         self.spawn()

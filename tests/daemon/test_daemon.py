@@ -164,9 +164,12 @@ async def test_sighup_starts_new_agents_and_reports_broken_ones(
 ) -> None:
     paths = daemon_process.paths
     write(paths.config / "agent" / "bent" / "AGENT.md", "---\nmodle: x\n---\n")
+    daemon_process.set_variable("PATH", "/nonexistent")  # neither a sandbox nor the programs of reports
     async with started(daemon_process) as client:
         found = (await client.call("Manager.GetStatus"))["status"]["problems"]
-        assert any("bent" in problem for problem in found)
+        for said in ("bent", "No sandbox enforces effects"):
+            assert any(said in problem for problem in found), found
+        await until(lambda: any("not installed: df, ip" in warning for warning in warned(daemon_process)))
         await until(lambda: set(found) <= set(warned(daemon_process)))
         talker(paths, model)
         write(paths.config / "agent" / "crooked" / "AGENT.md", "---\nmodle: x\n---\n")

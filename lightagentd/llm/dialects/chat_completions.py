@@ -14,7 +14,7 @@ from typing import Any
 
 from lightagentd.events.model import dump_json
 from lightagentd.llm.dialects.chat_decoder import EXTRA, REASONING, ChatDecoder
-from lightagentd.llm.dialects.dialect import ToolsJson, bearer, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ListJson, ToolsJson, bearer, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     PLAIN_IDS,
     SHORT_IDS,
@@ -54,6 +54,7 @@ class ChatCompletions:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
         self._tools = ToolsJson()
+        self._sent = ListJson()
         self._usage_option = True
         self._reasoning_back = True
         self._all_reasoning = False
@@ -72,21 +73,19 @@ class ChatCompletions:
 
     def body(self, request: Request) -> bytes:
         settings = self._settings
-        fields: dict[str, Any] = {
-            "model": settings.model,
-            "messages": self._messages(request),
-            "stream": True,
-        }
+        fields: dict[str, Any] = {"model": settings.model, "stream": True}
         if self._usage_option:
             fields["stream_options"] = {"include_usage": True}
         if settings.max_output_tokens is not None:
             fields[self._limit_name] = settings.max_output_tokens
         fields |= settings.extra_body
-        body = dump_json(fields)
-        if not request.functions or "tools" in settings.extra_body:
-            return body
-        tools = self._tools.of(request.functions, lambda functions: [_wire_tool(each) for each in functions])
-        return body[:-1] + b',"tools":' + tools + b"}"
+        body = [dump_json(fields)[:-1]]
+        if "messages" not in settings.extra_body:
+            body += b',"messages":', self._sent.of(self._messages(request))
+        if request.functions and "tools" not in settings.extra_body:
+            tools = self._tools.of(request.functions, lambda found: [_wire_tool(each) for each in found])
+            body += b',"tools":', tools
+        return b"".join([*body, b"}"])
 
     def decoder(self, request: Request) -> ChatDecoder:
         return ChatDecoder(self._name, request.on_usage)

@@ -21,6 +21,8 @@ NAME_CHARS = 64
 """The longest name of a function that the APIs take."""
 MOST_VALUES = 500_000
 """More values in the JSON of one event than any answer has: each takes some hundred bytes when decoded."""
+_KEPT_BYTES = 1 << 20
+"""How much JSON of a conversation is kept for its next step."""
 ERROR_CHARS = 500
 """How much of an endpoint's own words an error repeats."""
 _ASKS_PERSON = "human_ask"
@@ -84,6 +86,26 @@ class ToolsJson:
     def forget(self) -> None:
         """Forget the JSON, because the format changes."""
         self._known = ((), b"")
+
+
+class ListJson:
+    """The JSON of a list that mostly begins as the last one of its client: a conversation in two steps. What
+    is equal is not encoded again, so items hold texts, and no numbers: 1 is equal to true.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[dict[str, Any], bytes]] = []
+
+    def of(self, items: Sequence[dict[str, Any]]) -> bytes:
+        known = self._known
+        self._known = [
+            known[at] if at < len(known) and known[at][0] == item else (item, dump_json(item))
+            for at, item in enumerate(items)
+        ]
+        found = b"[" + b",".join([encoded for _, encoded in self._known]) + b"]"
+        if len(found) > _KEPT_BYTES:
+            self._known = []
+        return found
 
 
 def bearer(api_key: str, base_url: str) -> dict[str, str]:

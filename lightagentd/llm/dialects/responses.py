@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import ToolsJson, bearer, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ListJson, ToolsJson, bearer, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     arguments_object,
     fitted,
@@ -41,6 +41,7 @@ class Responses:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
         self._tools = ToolsJson()
+        self._sent = ListJson()
         self._encrypted = not _DOES_NOT_THINK.match(settings.model.rpartition("/")[2])
         self._reasoning_back = True
 
@@ -54,7 +55,6 @@ class Responses:
         settings = self._settings
         fields: dict[str, Any] = {
             "model": settings.model,
-            "input": self._wire_items(fitted(request.messages)),
             "stream": True,
             "store": False,
         }
@@ -64,11 +64,13 @@ class Responses:
             fields["instructions"] = request.system
         if settings.max_output_tokens is not None:
             fields["max_output_tokens"] = settings.max_output_tokens
-        body = dump_json(fields | settings.extra_body)
-        if not request.functions or "tools" in settings.extra_body:
-            return body
-        tools = self._tools.of(request.functions, lambda functions: [_wire_tool(each) for each in functions])
-        return body[:-1] + b',"tools":' + tools + b"}"
+        body = [dump_json(fields | settings.extra_body)[:-1]]
+        if "input" not in settings.extra_body:
+            body += b',"input":', self._sent.of(self._wire_items(fitted(request.messages)))
+        if request.functions and "tools" not in settings.extra_body:
+            tools = self._tools.of(request.functions, lambda found: [_wire_tool(each) for each in found])
+            body += b',"tools":', tools
+        return b"".join([*body, b"}"])
 
     def decoder(self, request: Request) -> ResponsesDecoder:
         return ResponsesDecoder(self._name, request.on_usage)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from lightagentd.daemon.options import parsed
 from lightagentd.worker import first_units
 
 
 def main() -> None:
+    parsed()  # first of all: --version and --help need no daemon
     if "NOTIFY_SOCKET" in os.environ and first_units.expected():
         first_units.begin()
     from lightagentd.daemon import serving  # only here: importing it takes as long as a worker's start

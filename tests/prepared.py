@@ -34,6 +34,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DAEMON, LACTL = "lightagentd.daemon.serving", "lightagentd.cli.main"
 BUS_CLIENT, ANSWERS = "tests.dbus_client", "tests.kill.answers"
 """The programs: modules with a function `main`."""
+_USED_LATER = ("lightagentd.llm.runbook.matching", "lightagentd.llm.endpoint.connections")
+"""What a daemon imports with the first call that needs it."""
 SHIM_CONTROL = "LA_SHIM_CONTROL"
 """Names the control page of tests/faults/shim.c, which is preloaded."""
 _REQUEST_BYTES = 1 << 17
@@ -216,6 +218,9 @@ def _load(program: str) -> None:
     if program == LACTL:
         for command in module.COMMANDS.values():
             importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
+    if program == DAEMON:
+        for name in _USED_LATER:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy what it shares
 

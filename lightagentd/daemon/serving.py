@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import faulthandler
 import logging
@@ -13,17 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from lightagentd import __version__
-from lightagentd.config.configuration import load
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import ConfigError, LightagentError
+from lightagentd.daemon.options import parsed, told
+from lightagentd.errors import LightagentError
 from lightagentd.events.journal import log as journal_log
 from lightagentd.host.libc import return_large_buffers
-from lightagentd.host.paths import Paths, default_paths
+from lightagentd.host.paths import Paths
 from lightagentd.host.systemd import feeding_watchdog, keep_status, notify, notify_stopping, status_line
-from lightagentd.policy.rulefiles import POLICY_FOLDER, load_texts, read_files, rule_files
 
 _log = logging.getLogger("lightagentd.daemon")
 
@@ -87,26 +83,7 @@ async def _reload_on(hangup: asyncio.Event, daemon: Daemon) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="lightagentd",
-        description="The agent daemon for Linux.",
-        epilog="It runs in the foreground, as systemd wants it. Talk to it with lactl. SIGHUP has it read "
-        "its files again, SIGUSR1 is the emergency stop of 'lactl panic'.",
-    )
-    parser.add_argument("--version", action="version", version=f"lightagentd {__version__}")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
-    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="instead of /var/lib/lightagentd")
-    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="instead of /run/lightagentd")
-    parser.add_argument("--check", action="store_true", help="read configuration and rules, and end")
-    options = parser.parse_args()
-    defaults = default_paths()
-    paths = Paths(
-        config=(options.config_dir or defaults.config).absolute(),
-        state=(options.state_dir or defaults.state).absolute(),
-        runtime=(options.runtime_dir or defaults.runtime).absolute(),
-    )
-    if options.check:
-        sys.exit(_check(paths))
+    paths = parsed()
     return_large_buffers()
     logging.basicConfig(level=logging.INFO, handlers=[journal_log.handler()])
     # Where the loop hung, when the watchdog of the service manager sends SIGABRT. The loop's thread alone: to
@@ -115,24 +92,6 @@ def main() -> None:
     try:
         asyncio.run(serve(paths))
     except (LightagentError, OSError) as err:
-        said = _told(err)
+        said = told(err)
         notify(f"STATUS=ended: {' '.join(said.split())}")
         sys.exit(getattr(err, "exit_status", 1))
-
-
-def _check(paths: Paths) -> int:
-    """Read what a start and a reload refuse when it is broken; returns the exit status."""
-    try:
-        load(paths.config)
-        load_texts(read_files(rule_files(paths.config / POLICY_FOLDER)))
-    except ConfigError as err:
-        _told(err)
-        return err.exit_status
-    return 0
-
-
-def _told(err: LightagentError | OSError) -> str:
-    suggestion = getattr(err, "suggestion", "")
-    said = f"{err}{' ' + suggestion if suggestion else ''}"
-    sys.stderr.write(f"lightagentd: {said}\n")
-    return said

@@ -24,8 +24,9 @@ kernel, or the bus, says that he is. A session belongs to the uid that made it; 
 exist.
 
 A user's prompts to an agent that name no session go to his current one: the one that he last made,
-forked, imported, switched to or prompted by name; unattended prompts change nothing of that. An export as JSON lines has a first line that names its
-format (lightagent-session), its version and how many messages follow, and then one message a line.
+forked, imported, switched to or prompted by name; unattended prompts change nothing of that. An export as
+JSON lines has a first line that names its format (lightagent-session), its version and how many messages
+follow, and then one message a line.
 Sessions.Import takes that, or Markdown with one fenced block of JSON that holds a list of messages in the
 shape of chat completions. What is damaged is refused as a whole, with the line; a call without a result
 gets one that says that it was not run. Of a deleted session the history keeps the headers and hashes of

@@ -10,13 +10,16 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lightagentd.errors import NoRunbook
 from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.retry import NEVER
-from lightagentd.llm.runbook.matching import Match, SkillIndex
 from lightagentd.skills import SkillCatalog
+
+if TYPE_CHECKING:
+    from lightagentd.llm.runbook.matching import Match, SkillIndex
 
 RUN = "skill_run"
 """The function that runs a skill's script."""
@@ -121,6 +124,8 @@ def _can_run(request: Request) -> bool:
 
 def _index_of(catalog: SkillCatalog) -> SkillIndex:
     """The index of the skills that have a script, warmed up: the first match compiles expressions."""
+    from lightagentd.llm.runbook.matching import SkillIndex  # 0.1 s: its patterns are compiled
+
     index = SkillIndex(skill for skill in catalog.skills.values() if skill.runbook)
     index.match("check disk")
     return index

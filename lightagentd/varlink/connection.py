@@ -93,8 +93,11 @@ class Transport(VarlinkTransport):
     """Reads once for each time that the socket is readable, so that no peer can hold the event loop."""
 
     def _handle_read_socket_peek(self) -> None:
-        sock = self._recvfd
+        sock, protocol = self._recvfd, self._protocol
         assert isinstance(sock, socket.socket)
+        if isinstance(protocol, Connection) and protocol.answering is not None:
+            self.pause_reading()  # only now: most peers send nothing before they have their answer
+            return
         try:
             data = sock.recv(READ_BYTES)
         except BlockingIOError:
@@ -103,7 +106,7 @@ class Transport(VarlinkTransport):
             self._close_receiver(err)
             return
         if data:
-            self._protocol.message_received(data, None)
+            protocol.message_received(data, None)
         else:
             self._loop.remove_reader(sock)
             self._loop.call_soon(self._eof_received)
@@ -199,8 +202,6 @@ class Connection(VarlinkBaseProtocol):
         if len(self._received) > MAX_MESSAGE_BYTES and b"\0" not in data:
             self._refuse_large()
         if (b"\0" in data or self._refusal is not None) and self._answering is None:
-            assert self._transport is not None
-            self._transport.pause_reading()
             self._answering = asyncio.create_task(self._answer_all(), name=f"varlink-{self._fd}")
             self._answering.add_done_callback(self._all_answered)
 

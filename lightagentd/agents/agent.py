@@ -179,6 +179,7 @@ class Agent:
     def adopt(self, session: Session) -> Session:
         """Take a session that was just stored into memory."""
         session.driver, session.take_current = self.run, self.take_current
+        session.ended = self._shared.ended_turns.add
         return self.sessions.setdefault(session.id, session)
 
     def take_current(self, session: Session) -> None:

@@ -7,12 +7,13 @@ time the agent starts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.content import Content
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.agents.ended_turns import EndedTurns
 from lightagentd.agents.model_calls.clients import ModelClients
 from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.planning.plans import Plans
@@ -62,6 +63,7 @@ class SharedParts:
     builtins: Builtins
     dispatcher: Dispatcher
     watches: Watches
+    ended_turns: EndedTurns = field(default_factory=EndedTurns)
 
 
 @dataclass(frozen=True, kw_only=True)

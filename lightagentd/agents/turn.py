@@ -198,6 +198,8 @@ class Turn:
         if self.handed is not None:
             self.handed.put_nowait(None)
         self.over.set()
+        if self.session.ended is not None:
+            self.session.ended(self)
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:

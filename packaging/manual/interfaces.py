@@ -48,6 +48,31 @@ of the interfaces lie in /usr/share/lightagentd/varlink, and the daemon gives th
 A parameter that is written with a question mark may be left out. A method that streams needs the flag
 `more` and answers many times; the last answer is the one without `continues`. A turn that was begun
 goes on when the caller hangs up."""
+_CLIENT = """\
+import asyncio
+from dbus_next import BusType, Variant
+from dbus_next.aio import MessageBus
+NAME, ROOT = "org.lightagent1", "/org/lightagent1"
+async def main():
+    bus = await MessageBus(bus_type=BusType.SYSTEM).connect()
+    async def interface(path, name):
+        xml = await bus.introspect(NAME, path)
+        found = bus.get_proxy_object(NAME, path, xml)
+        return found.get_interface(f"{NAME}.{name}")
+    sender = bus.unique_name[1:].replace(".", "_")
+    turn = await interface(f"{ROOT}/turns/{sender}/first", "Turn")
+    over = asyncio.Event()
+    def event(kind, fields):
+        print(kind, fields["text"].value if "text" in fields else "")
+        if kind in ("done", "error"):
+            over.set()
+    turn.on_event(event)
+    manager = await interface(ROOT, "Manager")
+    options = {"handle_token": Variant("s", "first")}
+    await manager.call_prompt("ops", "check disk", options)
+    await over.wait()
+    print(await turn.get_state(), await turn.get_answer())
+asyncio.run(main())"""
 _DBUS = """\
 The bus name is `org.lightagent1` on the system bus (on the session bus for a user's own daemon). The
 object `/org/lightagent1` has each interface below under the same name, and
@@ -62,13 +87,30 @@ Required parameters are positional, in the order below; those that may be left o
 dictionary after them, `options`, which may be empty. Structures are dictionaries `a{sv}` with the names
 of their fields, without those that are null; lists of structures are `aa{sv}`. Any JSON is a variant.
 
+The path of an object ends with its name or id, in which each byte that is not a letter or digit of ASCII,
+and a digit at the beginning, is an underscore and two hexadecimal digits, as sd_bus_path_encode(3) makes
+them: the session `ses_0f` is `/org/lightagent1/sessions/ses_5f0f`.
+
 A method that streams gives the path of an object with the interface `org.lightagent1.Stream`: its
-signal `Item` has one part, and its signal `Ended` comes last, with the name of an error or nothing; its
-method `Close` ends it. An item of `Events.Subscribe` is an event, or holds `missed` alone.
-`Manager.Prompt` gives the paths of session and turn at once, and the turn sends its events as the
-signal `org.lightagent1.Turn.Event`. `Manager.Subscribe` asks for the signals about
-objects that come, go and change; whoever reads properties gets them, too. Signals go to the program
-alone that asked, and only about what it may see; nothing is broadcast.
+signal `Item` (`a{sv}`) has one part, and its signal `Ended` (`sss`: error, message, suggestion) comes last,
+with empty strings where all is well; its method `Close` ends it. An item of `Events.Subscribe` is an
+event, or holds `missed` alone. `Manager.Prompt` gives the paths of session and turn at once, and the turn
+sends its events as the signal `org.lightagent1.Turn.Event` (`sa{sv}`: type, event); the last is of the
+type `done` or `error`. For a minute after its end the turn is still there, with its `State` and its
+`Answer`; of one owner the 16 that ended last.
+
+A client library that connects to the signals of a path once it is in a reply misses the first of them.
+So these methods take the option `handle_token` (`s`), of letters, digits and underscores, as those of the
+desktop portals do. The path is then `/org/lightagent1/turns/SENDER/TOKEN` for a turn and
+`/org/lightagent1/streams/SENDER/TOKEN` for a stream, where SENDER is the unique name of the caller without
+its colon and with underscores for dots. It is there for the caller alone, and can be introspected before
+the call. In Python, with dbus-next:
+
+@CLIENT@
+
+`Manager.Subscribe` asks for the signals about objects that come, go and change; whoever reads properties
+gets them, too. Signals go to the program alone that asked, and only about what it may see; nothing is
+broadcast.
 
 Errors have the names below with `org.lightagent1.Error.` in front."""
 _ACCESS = """\
@@ -114,7 +156,9 @@ def page(stamp: Stamp) -> str:
     made.raw(f"{italic('/run/lightagentd/control.sock')} (Varlink)")
     made.raw(".br")
     made.raw(f"{bold('org.lightagent1')}, {italic('/org/lightagent1')} (D\\-Bus)")
-    for title, text in (("DESCRIPTION", _DESCRIPTION), ("VARLINK", _VARLINK), ("D-BUS", _DBUS)):
+    client = "".join(f"    {line}\n" for line in _CLIENT.splitlines())
+    dbus = _DBUS.replace("@CLIENT@\n", client)
+    for title, text in (("DESCRIPTION", _DESCRIPTION), ("VARLINK", _VARLINK), ("D-BUS", dbus)):
         made.section(title)
         made.prose(text)
     made.section("WHO MAY CALL WHAT")

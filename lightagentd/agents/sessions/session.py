@@ -122,6 +122,8 @@ class Session:
     """Has its agent know that it is the current one now."""
     driver: Callable[[Session, str], AsyncGenerator[Step, None]] | None = field(default=None, repr=False)
     """What `run` goes through: the agent that adopted the session."""
+    ended: Callable[[Turn], None] | None = field(default=None, repr=False)
+    """Takes each turn that ends."""
     _messages: list[Message] | None = None
     counted: tuple[int, int] = (0, 0)
     """What an endpoint counted last in tokens, and the bytes of that request; for `window.Gauge`."""

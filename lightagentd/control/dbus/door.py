@@ -180,9 +180,11 @@ def _signatures() -> Mapping[tuple[str, str], frozenset[str]]:
     """The signatures that each method takes, by interface and name, and by name alone."""
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     listed = [(PROPERTIES, "Get", "ss"), (PROPERTIES, "GetAll", "s"), (PROPERTIES, "Set", "ssv")]
-    listed += [(interface, name, method.in_signature) for (interface, name), method in methods().items()]
-    for kind in KINDS:
-        listed += [(kind.interface, name, one.in_signature) for name, one in methods_of(kind).items()]
+    of_all = [(interface, name, one) for (interface, name), one in methods().items()]
+    of_all += [(kind.interface, name, one) for kind in KINDS for name, one in methods_of(kind).items()]
+    listed += [
+        (interface, name, signature) for interface, name, one in of_all for signature in one.in_signatures
+    ]
     for interface, name, signature in listed:
         found[interface, name].add(signature)
         found["", name].add(signature)

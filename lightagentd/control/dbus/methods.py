@@ -2,7 +2,7 @@
 
 A method has the same interface and name as in Varlink, on the object `/org/lightagent1`. Required parameters
 keep their order; optional ones are passed by name in one `a{sv}` at the end. A method that streams returns
-the path of a stream (`streams`). `_BY_HAND` lists the exceptions.
+the path of a stream (`streams`), which its option `handle_token` chooses. `_BY_HAND` lists the exceptions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from lightagentd.control.operations.service import INTERFACES, Service
 from lightagentd.control.outgoing import cleaned
 
 MANAGER = "org.lightagent1.Manager"
+HANDLE = "handle_token"
+"""The option of a method that streams by which the caller chooses the path that the signals come from."""
 OPTIONS = "options"
 """The name of the argument that holds the optional parameters."""
 
@@ -65,6 +67,12 @@ class Method:
         return "".join(self.arguments.values())
 
     @property
+    def in_signatures(self) -> tuple[str, ...]:
+        """What a call may have: where a handle_token is the only option, also no options at all."""
+        without = "".join(self.required.values())
+        return (self.in_signature, without) if self.optional.keys() == {HANDLE} else (self.in_signature,)
+
+    @property
     def out_signature(self) -> str:
         return "".join(self.results.values())
 
@@ -77,13 +85,14 @@ class Method:
 
     def parse(self, call: Call) -> dict[str, Any] | Reply:
         """The arguments of a call by name, or the error for a wrong signature. Raises InvalidArgument."""
-        if call.signature != self.in_signature:
+        if call.signature not in self.in_signatures:
             return replies.invalid_args(call, self.in_signature, self.usage)
         found = {
             name: from_bus(value, signature, name)
             for (name, signature), value in zip(self.required.items(), call.args, strict=False)
         }
-        found |= options_of(self.optional, call.args[-1]) if self.optional else {}
+        if len(call.args) > len(self.required):
+            found |= options_of(self.optional, call.args[-1])
         for name, members in self.members.items():
             if name in found:
                 check_members(found[name], members, name)
@@ -126,7 +135,8 @@ def _method(declared: Declared) -> Method:
         name=mark.name,
         doc=declared.doc,
         required={one.name: signature_of(one.annotation) for one in declared.parameters if one.required},
-        optional={one.name: signature_of(one.annotation) for one in declared.parameters if not one.required},
+        optional={one.name: signature_of(one.annotation) for one in declared.parameters if not one.required}
+        | ({HANDLE: "s"} if mark.streams else {}),
         results={"stream": "o"} if mark.streams else results,
         streaming=mark.streams,
         begins_at_once=result == api.TurnEvent,

@@ -42,6 +42,8 @@ class Peer:
         self.streams: set[Stream] = set()
         self.opened = 0
         """How many streams it ever opened: they are numbered for each peer by itself."""
+        self.handles: dict[str, str] = {}
+        """The paths of turns that it chose, and those of the turns; the newest last."""
         self._gone = False
         self._waiting: set[asyncio.Task[Any]] = set()
         self._bus = bus

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from lightagentd.bus.connection import Bus, Call, Reply
 from lightagentd.control.authz import INTERACTION, Caller
 from lightagentd.control.dbus import introspection, replies
 from lightagentd.control.dbus.door import CALLS_LIMIT, PlaneDoor
-from lightagentd.control.dbus.methods import MANAGER, Method, methods
+from lightagentd.control.dbus.methods import HANDLE, MANAGER, Method, methods
 from lightagentd.control.dbus.name import BUS, BusName
+from lightagentd.control.dbus.object_nodes import interfaces_of
 from lightagentd.control.dbus.objects import Objects
 from lightagentd.control.dbus.peers import Peer, Peers
 from lightagentd.control.dbus.streams import STREAM, Stream, check_room, open_stream, open_turn
-from lightagentd.control.dbus.types import ROOT
+from lightagentd.control.dbus.types import ROOT, handle_path
+from lightagentd.control.dbus.views import TURN
 from lightagentd.control.operations.service import Service
 from lightagentd.control.outgoing import cleaned_error
 from lightagentd.errors import LightagentError, LimitExceeded, ShuttingDown, Unavailable
@@ -149,6 +152,7 @@ class DBusPlane:
                 return Reply(signature="s", args=[await asyncio.to_thread(_machine_id)])
             case ("org.freedesktop.DBus.Introspectable" | "", "Introspect"):
                 return await self._introspect(peer, call)
+        call = replace(call, path=peer.handles.get(call.path, call.path))
         if call.path == ROOT and (method := _method_of(call)) is not None:
             return await self._run(peer, method, call)
         if call.path.startswith(_STREAMS + "/"):
@@ -178,11 +182,12 @@ class DBusPlane:
         streams = self._streams()
         of_its_uid = sum(stream.peer.caller.uid == peer.caller.uid for stream in streams)
         check_room(peer, of_its_uid, len(streams))
+        token = args.pop(HANDLE, "")
         items = method.invoke(self._service, peer.caller, args)
         with peer.ends_with_it():
             if method.interface == MANAGER:
-                return await open_turn(peer, items)
-            return await open_stream(peer, items, begins_at_once=method.begins_at_once)
+                return await open_turn(peer, items, token=token)
+            return await open_stream(peer, items, begins_at_once=method.begins_at_once, token=token)
 
     async def _introspect(self, peer: Peer, call: Call) -> Reply:
         if call.signature:
@@ -191,12 +196,16 @@ class DBusPlane:
         children: list[str] = []
         if call.path in _ABOVE:
             children = _ABOVE[call.path]
-        elif call.path == _STREAMS:
-            children = [stream.path.rpartition("/")[2] for stream in peer.streams if _is_open(stream)]
-        elif call.path.startswith(_STREAMS + "/"):
-            if _stream_of(peer, call.path) is None:
+        elif call.path.startswith(handle_path("turns", peer.name, "")):
+            interfaces += interfaces_of(TURN)
+        elif call.path == _STREAMS or call.path.startswith(_STREAMS + "/"):
+            below = [one.path for one in peer.streams if one.path.startswith(call.path + "/")]
+            children = sorted({path.removeprefix(call.path + "/").partition("/")[0] for path in below})
+            chosen = call.path.startswith(handle_path("streams", peer.name, ""))
+            if chosen or _stream_of(peer, call.path) is not None:
+                interfaces.append(introspection.stream_interface())
+            elif call.path != _STREAMS and not children:
                 return replies.unknown_object(call.path)
-            interfaces.append(introspection.stream_interface())
         else:
             node = await self._objects.introspect(peer.caller, call.path)
             if node is None or not call.path.startswith(ROOT):
@@ -217,7 +226,8 @@ class DBusPlane:
         peer = self._peers.by_name.get(destination) if self._peers is not None else None
         if peer is None:
             raise Unavailable(f"The program {destination} is not on the bus any more.")
-        await peer.send(path, interface, member, signature, args)
+        for handle in (path, *(handle for handle, turn in peer.handles.items() if turn == path)):
+            await peer.send(handle, interface, member, signature, args)
 
     async def _prompt(self, caller: Caller, args: dict[str, Any]) -> Reply:
         """`Manager.Prompt`, for the objects' own methods of that name. Raises LightagentError."""
@@ -232,10 +242,6 @@ def _method_of(call: Call) -> Method | None:
         return methods().get((call.interface, call.member))
     found = [method for (_, name), method in methods().items() if name == call.member]
     return found[0] if len(found) == 1 else None
-
-
-def _is_open(stream: Stream) -> bool:
-    return stream.path.startswith(_STREAMS + "/")
 
 
 def _stream_of(peer: Peer, path: str) -> Stream | None:

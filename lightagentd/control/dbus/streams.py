@@ -5,6 +5,9 @@ exists for its owner alone. It sends `Item` for each part, then `Ended` with an 
 `Manager.Prompt` sends `org.lightagent1.Turn.Event` from the turn's path instead. An item is pulled from its
 source only when the peer has room for it (`peers`).
 
+A client library that connects to the signals of the path in a reply may come too late for the first ones. So
+the caller can choose the path by `handle_token`, and connect before it calls.
+
 A `Stream` owns the task that sends; its `Peer` owns the stream.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -20,13 +24,16 @@ from typing import Any
 from lightagentd import api
 from lightagentd.bus.connection import Reply, error_reply
 from lightagentd.control.dbus.peers import Peer
-from lightagentd.control.dbus.types import ROOT, object_path, to_bus
-from lightagentd.errors import LightagentError, LimitExceeded
+from lightagentd.control.dbus.types import ROOT, handle_path, object_path, to_bus
+from lightagentd.errors import Conflict, InvalidArgument, LightagentError, LimitExceeded
 
 STREAM = "org.lightagent1.Stream"
 TURN = "org.lightagent1.Turn"
 PER_PEER, PER_UID, IN_ALL = 32, 64, 256
 """How many streams may run: of one connection to the bus; of one user, and of all but administrators."""
+HANDLES = 64
+"""How many turns of one connection to the bus have a path of the caller's choice, the newest."""
+_TOKEN = re.compile("[A-Za-z0-9_]{1,64}")
 
 _log = logging.getLogger(__name__)
 _INTERNAL = LightagentError("The stream broke off inside the daemon.", suggestion="The journal says why.")
@@ -35,10 +42,16 @@ _INTERNAL = LightagentError("The stream broke off inside the daemon.", suggestio
 class Stream:
     """One stream. Call `begin` after its path has been sent."""
 
-    def __init__(self, peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool) -> None:
-        """With `begins_at_once`, `first` waits for the first item or for the error instead of it."""
+    FOLDER = "streams"
+
+    def __init__(
+        self, peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool, token: str = ""
+    ) -> None:
+        """With `begins_at_once`, `first` waits for the first item or for the error instead of it. `token` is
+        the caller's for the path. Raises InvalidArgument, Conflict.
+        """
         self.peer = peer
-        self.path = ""
+        self.path = _chosen_path(peer, self.FOLDER, token) if token else ""
         self.first: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._items = items
         self._begins_at_once = begins_at_once
@@ -100,6 +113,8 @@ class Stream:
 class TurnStream(Stream):
     """The events of a turn, as signals of the turn's object. The last is of the type done or error."""
 
+    FOLDER = "turns"
+
     async def _send(self, item: api.TurnEvent) -> None:
         await self.peer.send(self.path, TURN, "Event", "sa{sv}", [item["type"], to_bus(item, "a{sv}")])
 
@@ -121,24 +136,48 @@ def check_room(peer: Peer, of_its_uid: int, in_all: int) -> None:
         )
 
 
-async def open_stream(peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool) -> Reply:
+def _chosen_path(peer: Peer, folder: str, token: str) -> str:
+    """Raises InvalidArgument for an invalid token, Conflict for one that is in use."""
+    if not _TOKEN.fullmatch(token):
+        raise InvalidArgument(
+            "A handle_token is of 1 to 64 letters, digits and underscores.", field="handle_token"
+        )
+    path = handle_path(folder, peer.name, token)
+    if any(stream.path == path for stream in peer.streams):
+        raise Conflict(
+            f"The handle_token {token} is in use.", suggestion="Choose another one.", field="handle_token"
+        )
+    return path
+
+
+async def open_stream(
+    peer: Peer, items: AsyncGenerator[Any, None], *, begins_at_once: bool, token: str = ""
+) -> Reply:
     """Open a stream for the peer, and return the reply with its path.
 
     With `begins_at_once`, an error of the source before its first item is raised here.
     """
-    stream = Stream(peer, items, begins_at_once=begins_at_once)
+    stream = Stream(peer, items, begins_at_once=begins_at_once, token=token)
     if begins_at_once:
         await _first_of(stream)
-    peer.opened += 1
-    stream.path = f"{ROOT}/streams/{peer.opened}"
+    if not token:
+        peer.opened += 1
+        stream.path = f"{ROOT}/streams/{peer.opened}"
     return Reply(signature="o", args=[stream.path], after=stream.begin)
 
 
-async def open_turn(peer: Peer, items: AsyncGenerator[api.TurnEvent, None]) -> Reply:
+async def open_turn(peer: Peer, items: AsyncGenerator[api.TurnEvent, None], *, token: str = "") -> Reply:
     """Open the stream of a turn's events, and return the reply with the paths of session and turn."""
-    stream = TurnStream(peer, items, begins_at_once=True)
+    stream = TurnStream(peer, items, begins_at_once=True, token=token)
     first = await _first_of(stream)
-    stream.path = object_path("turns", first["trace_id"])
+    turn = object_path("turns", first["trace_id"])
+    if token:
+        peer.handles.pop(stream.path, None)
+        peer.handles[stream.path] = turn
+        while len(peer.handles) > HANDLES:
+            peer.handles.pop(next(iter(peer.handles)))
+    else:
+        stream.path = turn
     session = object_path("sessions", first["session"])
     return Reply(signature="oo", args=[session, stream.path], after=stream.begin)
 

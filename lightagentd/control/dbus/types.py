@@ -255,6 +255,13 @@ def object_name(path: str) -> tuple[str, str] | None:
     return (kind, name) if _escaped(name) == element else None
 
 
+def handle_path(kind: str, sender: str, token: str) -> str:
+    """The path that a caller chose by its handle_token, as the desktop portals make theirs: from its unique
+    name and the token.
+    """
+    return f"{ROOT}/{kind}/{sender.removeprefix(':').replace('.', '_')}/{token}"
+
+
 def _escaped(name: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         return "".join(f"_{byte:02x}" for byte in found[0].encode("utf-8", "replace"))

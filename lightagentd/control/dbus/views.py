@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lightagentd import api
+from lightagentd.agents.ended_turns import EndedTurn
 from lightagentd.agents.registry import Registry
+from lightagentd.agents.sessions.session import Session as RunningSession
 from lightagentd.agents.turn import Turn as RunningTurn
 from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.types import ROOT, object_name, object_path
@@ -28,9 +30,10 @@ OPEN_STATES = ("waiting", "granted")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A turn that waits in its session's queue or runs. `state`: queued, running, waiting (for `approval`,
-    which is the id of an input where it waits for that).
-    When it is over the object is gone; its events, sent by Prompt, say how it ended.
+    """A turn that waits in its session's queue, runs, or ended less than a minute ago. `state`: queued,
+    running, waiting (for `approval`, which is the id of an input where it waits for that), done with an
+    `answer`, or failed with the code `error`, which `message` explains. Of one owner the 16 turns that ended
+    last are there.
     """
 
     id: str
@@ -38,7 +41,10 @@ class Turn:
     session: str
     owner: int
     state: str
-    approval: str
+    approval: str = ""
+    answer: str = ""
+    error: str = ""
+    message: str = ""
 
 
 View = api.Status | api.Agent | api.Session | api.Approval | Turn
@@ -189,24 +195,25 @@ class Views:
         return list(self._registry.shared.content.definitions.paths)
 
     def _turns(self, sessions: list[api.Session]) -> dict[Key, View]:
-        """The turns in sessions that the caller may see."""
+        """The turns in sessions that the caller may see, also those that ended lately."""
         turns: list[RunningTurn] = []
         for one in sessions:
             if not is_at_rest(one):
                 _, found = self._registry.session(one.id)
-                turns += [found.running] if found.running else []
-                turns += found.queue
-        return {Key(TURN, one.trace_id): _turn(one) for one in turns}
+                turns += _unfinished(found)
+        seen = {one.id for one in sessions}
+        ended = [one for one in self._registry.shared.ended_turns.all() if one.session.id in seen]
+        views = [*map(_ended, ended), *map(_turn, turns)]
+        return {Key(TURN, one.id): one for one in views}
 
     def _turn(self, trace_id: str) -> Turn | None:
         for agent in self._registry.agents.values():
             for session in agent.sessions.values():
-                if session.running is not None and session.running.trace_id == trace_id:
-                    return _turn(session.running)
-                for one in session.queue:
+                for one in _unfinished(session):
                     if one.trace_id == trace_id:
                         return _turn(one)
-        return None
+        ended = self._registry.shared.ended_turns.find(trace_id)
+        return _ended(ended) if ended is not None else None
 
 
 def _newest(sessions: list[api.Session], limit: int | None) -> dict[Key, View]:
@@ -214,6 +221,11 @@ def _newest(sessions: list[api.Session], limit: int | None) -> dict[Key, View]:
     if limit is not None and len(sessions) > limit:
         sessions = sessions[:limit] + [one for one in sessions[limit:] if not is_at_rest(one)]
     return {Key(SESSION, one.id): one for one in sessions}
+
+
+def _unfinished(session: RunningSession) -> list[RunningTurn]:
+    """The turns of a session that have not told of their end; one that has may still be the running one."""
+    return [one for one in (session.running, *session.queue) if one is not None and not one.over.is_set()]
 
 
 def _turn(turn: RunningTurn) -> Turn:
@@ -226,4 +238,18 @@ def _turn(turn: RunningTurn) -> Turn:
         owner=record.owner,
         state="waiting" if turn.is_waiting else "running" if running else "queued",
         approval=turn.waits_for if turn.is_waiting else "",
+    )
+
+
+def _ended(turn: EndedTurn) -> Turn:
+    record = turn.session.record
+    return Turn(
+        id=turn.trace_id,
+        agent=record.agent,
+        session=record.id,
+        owner=record.owner,
+        state="failed" if turn.error else "done",
+        answer=turn.answer,
+        error=turn.error,
+        message=turn.message,
     )

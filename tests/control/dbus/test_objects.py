@@ -108,7 +108,9 @@ async def test_who_listens_knows_what_who_asks_gets(paths: Paths) -> None:
                     await asyncio.sleep(0.02)
             assert {(one["Turns"], one["Owner"]) for one in idle} == {(1, UID)}
             assert mirror.objects[TALKER][AGENT]["Sessions"] == 13
-            assert not [path for path, one in mirror.objects.items() if TURN in one]
+            ended = [one[TURN] for one in mirror.objects.values() if TURN in one]
+            assert {(one["State"], one["Answer"]) for one in ended} == {("done", "the answer")}
+            assert len(ended) == 13, "and fewer than are kept of one owner"
         objects = objects_of(daemon)
         await me.call(ROOT, f"{MANAGER}.Unsubscribe")
         await until(lambda: not objects.watchers.names)
@@ -227,7 +229,8 @@ async def test_an_approval_is_an_object_until_it_is_over(paths: Paths) -> None:
                 while await me.get(session, SESSION, "State") != "waiting":
                     await asyncio.sleep(0.02)
             turns = [one[TURN] for one in (await mirror.until_true()).values() if TURN in one]
-            assert [(one["State"], one["Approval"]) for one in turns] == [("waiting", question["Id"])]
+            states = [(one["State"], one["Approval"]) for one in turns]
+            assert sorted(states) == sorted([("waiting", question["Id"])] + [("done", "")] * (count - 1))
             [answered] = await me.call(path, f"{APPROVAL}.{method}", "a{sv}", {"note": ["s", "so be it"]})
             assert (answered["note"], answered["answered_by"]) == ("so be it", UID)
             assert await answering == [text]

@@ -206,10 +206,10 @@ async def deny_it_while_root_looks(two: Two, root: BusClient) -> None:
     assert all_of_it[two.approval][APPROVAL]["MayAnswer"] is True
     [answered] = await two.somebody.call(two.approval, f"{APPROVAL}.Deny", "a{sv}", {"note": ["s", "no"]})
     assert answered["state"] == "denied"
-    await two.somebody.do("wait", "InterfacesRemoved", two.turn, 1)
+    await two.somebody.do("wait", "PropertiesChanged", '"State": "done"', 1)
     await two.somebody.do("wait", "PropertiesChanged", '"State": "idle"', 1)
     await root.do("wait", "InterfacesRemoved", two.approval, 1)
-    await root.do("wait", "InterfacesRemoved", two.turn, 1)
+    await root.do("wait", "PropertiesChanged", '"State": "done"', 1)
 
 
 async def without_rights_nothing_is_seen(two: Two) -> None:

@@ -116,6 +116,8 @@ class Turn:
         """What it ends with when that is not a plain cancel."""
         self.steps_done = resumed.steps if resumed else 0
         self.answer = ""
+        self.said: list[str] = []
+        """What the model said that is not stored yet."""
         self.started: float | None = None
         self.over = asyncio.Event()
         self.failure: LightagentError | None = None

@@ -210,6 +210,7 @@ class TurnLoop:
         said = Message(
             role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.reasoning
         )
+        self._turn.said.clear()
         message = storable(said, self._shared.content.toolbox, self._shared.history.redactor)
         room = self._meter.room_for_calls(len(reply.calls))
         self._turn.calls_left = room if room < len(reply.calls) else None

@@ -36,7 +36,10 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One entry of a conversation. `tool_calls` are `{id, name, arguments}` objects."""
+    """One entry of a conversation. `tool_calls` are `{id, name, arguments}` objects. `reasoning` is what the
+    model thought before its answer, as far as its endpoint shows that. `cut_off` is the error that ended the
+    turn before the answer was whole; `content` is the part that was said by then.
+    """
 
     seq: int
     time_us: int
@@ -45,6 +48,8 @@ class Message:
     name: str
     tool_call_id: str
     tool_calls: list[Any]
+    reasoning: str
+    cut_off: str
 
 
 @dataclass(frozen=True, kw_only=True)

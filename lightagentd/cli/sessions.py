@@ -16,7 +16,8 @@ from lightagentd.cli.question import may_type
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
 from lightagentd.cli.stored import stored_option
-from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
+from lightagentd.cli.terminal import BOLD, DIM, RED, is_terminal, style
+from lightagentd.cli.turn_lines import thought_line
 from lightagentd.cli.when import local
 from lightagentd.errors import ConfirmationRequired, LightagentError
 
@@ -152,8 +153,12 @@ def _print_message(message: dict[str, Any]) -> None:
     who = f"{message['role']} {message['name']}".strip()
     say()
     say(style(who, BOLD), "  ", style(f"{local(message['time_us'])}  seq {message['seq']}", DIM))
+    if message.get("reasoning"):
+        say(style(thought_line(message["reasoning"]), DIM))
     if message["content"]:
         (say_markdown if message["role"] == "assistant" else say)(message["content"].rstrip("\n"))
+    if message.get("cut_off"):
+        say(style(f"✗ The answer ended here. {cell(message['cut_off'])}", RED))
     for call in message["tool_calls"]:
         arguments = call.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -39,6 +39,14 @@ def call_line(event: dict[str, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
+def thought_line(thoughts: str) -> str:
+    """What the model thought, folded: its beginning, and how many lines there are."""
+    lines = thoughts.strip().splitlines() or [""]
+    more = f" ({len(lines)} lines)" if len(lines) > 1 else ""
+    begin = cell(visible(lines[0]))
+    return f"· thought: {begin[:ARGUMENTS_MAX]}{'…' if len(begin) > ARGUMENTS_MAX else ''}{more}"
+
+
 def result_line(event: dict[str, Any]) -> str:
     """The end of a call: how it went, how long it took, and why it failed."""
     result = cell(event.get("result") or "ok")

@@ -52,6 +52,12 @@ def call_in_text(text: str) -> ToolCall | None:
     return ToolCall(id=new_id("call"), name=name, arguments=arguments)
 
 
+def may_be_call(text: str) -> bool:
+    """Whether a text is the beginning of a call, or may become one."""
+    head = "".join(text[:_LOOK_CHARS].split())
+    return any(head.startswith(begin) or begin.startswith(head) for begin in _BEGINNINGS)
+
+
 class WrittenCalls:
     """Turns the text of one answer into a call, if it is one; holds the text back until then."""
 

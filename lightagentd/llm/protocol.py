@@ -9,7 +9,7 @@ Messages use the terms of chat completions, independent of any endpoint.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -67,6 +67,20 @@ class Message:
     """In role tool: the function that was called."""
     question_chars: int = 0
     """In role user: how long the question is before its blocks; 0 when all of it is the question."""
+    cut_off: str = ""
+    """In role assistant: the error that ended the turn before the answer was whole."""
+
+    def for_model(self) -> Message:
+        """The message as models get it: that it broke off is in its text, without an endpoint's words."""
+        if not self.cut_off:
+            return self
+        told = f"[The answer ended here. {self.cut_off.partition(':')[0]}.]"
+        return replace(self, content=f"{self.content}\n\n{told}".lstrip(), cut_off="")
+
+    @property
+    def thoughts(self) -> str:
+        """The reasoning in words."""
+        return "\n\n".join(block.text for block in self.reasoning if block.text.strip())
 
     @property
     def question(self) -> str:
@@ -81,6 +95,8 @@ class Message:
         if self.tool_call_id:
             found["tool_call_id"] = self.tool_call_id
             found["name"] = self.name
+        if self.cut_off:
+            found["cut_off"] = self.cut_off
         return found
 
     @staticmethod
@@ -94,6 +110,7 @@ class Message:
             tool_call_id=data.get("tool_call_id", ""),
             name=data.get("name", ""),
             question_chars=data.get("question_chars", 0),
+            cut_off=data.get("cut_off", ""),
         )
 
 

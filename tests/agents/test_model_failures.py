@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lightagentd.api import TurnEvent
 from lightagentd.host.paths import Paths
 from lightagentd.llm import circuit
 from tests.agents.endpoints import NOWHERE, asking_providers
-from tests.agents.scripted import Scripted, check_conversation, types, until, watch
+from tests.agents.scripted import ME, Scripted, check_conversation, types, until, watch
 from tests.model_server import faults
 from tests.model_server.said import Said, call, say
 from tests.model_server.server import Asked, ModelServer
@@ -64,6 +65,55 @@ async def test_no_try_is_made_once_text_was_said(paths: Paths) -> None:
         assert server.requests == 1
         assert "text_delta" in types(events)
         check_conversation(test.conversation(session))
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai-responses", "anthropic"])
+async def test_what_was_said_before_the_end_is_stored_with_the_error_and_goes_back(
+    paths: Paths, kind: str
+) -> None:
+    cut = faults.unfinished(say("The disk ", "is"), pieces=3)
+    toml = "[models]\nfallback = []\n"
+    hung = faults.silence(say("Memory", *[" is"] * 500), after=20_000)
+    async with (
+        ModelServer([cut, hung, BUSY(), say("Yes.")]) as server,
+        asking_providers(paths, {"main": table(server, kind=kind, max_retries=0)}, toml=toml) as test,
+    ):
+        session = await test.session()
+        assert (await test.prompt(session, "check disk"))[-1]["code"] == "model_cut_off"
+        turn = await test.agent.prompt(session, "check memory")
+        async for event in turn.stream.watch().events():
+            if event["type"] == "text_delta":
+                test.agent.cancel(session)
+            last = event
+        assert last["code"] == "cancelled"
+        assert (await test.prompt(session, "check net"))[-1]["type"] == "error"
+        found = [each for each in await test.daemon.service.sessions.messages(ME, session.id) if each.cut_off]
+        assert [found[0].content[:8], found[2].content] == ["The disk", ""]
+        assert found[1].content.startswith("Memory is")
+        assert [each.cut_off.partition(":")[0] for each in found] == [
+            "Error (model_cut_off)",
+            "Error (cancelled)",
+            "Error (model_overloaded)",
+        ]
+        assert (await test.prompt(session, "well?"))[-1]["text"] == "Yes."
+        sent = json.dumps(server.asked[-1].body)
+        assert sent.count("[The answer ended here. Error (") == 3, "and no words of an endpoint"
+        assert "scripted failure" not in sent
+        assert "The disk" in sent
+        check_conversation(test.conversation(session))
+        exported = (await test.daemon.service.sessions.export(ME, session.id, "markdown")).text
+        assert "[The answer ended here. Error (cancelled): " in exported
+
+
+async def test_a_call_in_words_that_broke_off_is_not_stored(paths: Paths) -> None:
+    begun = faults.error_in_stream(say('{"tool": "crypto", ', '"action": "hmac", "args": {"key": "s'))
+    async with (
+        ModelServer([begun]) as server,
+        asking_providers(paths, {"main": table(server)}) as test,
+    ):
+        session = await test.session()
+        await test.prompt(session, "go")
+        assert [message.content for message in test.conversation(session)] == ["go", ""]
 
 
 async def test_a_call_may_be_made_again_after_thoughts_and_pieces_of_calls(paths: Paths) -> None:

@@ -104,7 +104,7 @@ async def test_a_turn_that_asked_the_model_is_ended_and_not_run_again(paths: Pat
         await until(lambda: test.daemon.history.queries.state("turns") == {})
         assert len(test.model.requests) == 1
         session = test.agent.sessions[session_id]
-        assert [message.content for message in test.conversation(session)] == ["p0", "p1", "fine"]
+        assert [message.content for message in test.conversation(session)] == ["p0", "", "p1", "fine"]
         ended = test.stored(topic="agent.error")
         assert [(event.type, (event.data or {})["code"]) for event in ended] == [
             ("interrupted", "interrupted")
@@ -125,7 +125,7 @@ async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run
         session = test.agent.sessions[session_id]
         found = test.conversation(session)
         check_conversation(found)
-        assert [message.content.split(":")[0] for message in found[2:]] == [
+        assert [message.content.split(":")[0] for message in found[2:-1]] == [
             "ok",
             "Error (outcome_unknown)",
             "Error (cancelled)",
@@ -155,6 +155,7 @@ async def test_a_call_that_ran_has_an_unknown_outcome_and_later_ones_did_not_run
             "tool",
             "tool",
             "tool",
+            "assistant",
             "user",
         ]
 
@@ -164,7 +165,8 @@ async def test_a_call_without_an_intent_was_not_run(paths: Paths) -> None:
     async with scripted(paths, [say("fine")]) as test:
         found = test.conversation(test.agent.sessions[session_id])
         check_conversation(found)
-        assert found[-1].content.startswith("Error (cancelled)")
+        assert found[-2].content.startswith("Error (cancelled)")
+        assert found[-1].cut_off.startswith("Error (interrupted)")
         told = test.agent.sessions[session_id].record.interrupted
         assert "none of its calls had ended before that, 1 of its calls was not run" in told
         assert (test.stored(topic="agent.error")[-1].data or {})["unknown_calls"] == 0

@@ -19,7 +19,7 @@ from lightagentd.quoted import Prompt
 from tests.agents.scripted import check_conversation
 
 DONE = NewEvent(topic="session.turn", type="done", data={})
-FAILED = NewEvent(topic="agent.error", type="cancelled", data={})
+FAILED = NewEvent(topic="agent.error", type="cancelled", data={"code": "cancelled", "message": "It was."})
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_calls_without_a_result_get_one_when_the_turn_fails(history: Histo
         _unanswered(history)  # as after a cancel: nobody waited for it
         await session.end(turn, FAILED)
     check_conversation(session.messages)
-    assert [message.role for message in session.messages] == ["user", "assistant", "tool"]
+    assert [message.role for message in session.messages] == ["user", "assistant", "tool", "assistant"]
     assert history.queries.state("turns") == {}
 
 

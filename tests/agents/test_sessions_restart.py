@@ -116,7 +116,7 @@ async def test_everything_about_sessions_survives_a_kill(paths: Paths) -> None:
         at_rest = await ask(paths, "Sessions.Wait", session=other, timeout_s=60)
         assert (at_rest["interrupted"], at_rest["queued"]) == ("", 0)
         said = [one["content"] for one in await ask(paths, "Sessions.Messages", session=other)]
-        assert said == ["hang", "later", "re: later"]
+        assert said == ["hang", "", "later", "re: later"]
         assert (await ask(paths, "Manager.Ask", agent="test", text="two"))["session"] == fork
         assert (await ask(paths, "History.Verify"))["ok"]
 

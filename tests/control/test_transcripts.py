@@ -11,9 +11,11 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.agents.sessions import imports
+from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.operations import sessions as session_operations
 from lightagentd.host.paths import Paths
+from lightagentd.llm.protocol import Message, Reasoning
 from tests.agents.asking import asking
 from tests.agents.scripted import ME, Scripted, check_conversation
 from tests.scripted_model import call, say
@@ -124,6 +126,21 @@ async def test_markdown_is_imported_from_the_block_at_its_end_and_not_from_what_
     lost = exported.splitlines()
     del lost[-2]
     assert f"line {number - 2}: it ends here after" in await refused(test, client, "\n".join(lost))
+
+
+async def test_reasoning_and_how_an_answer_ended_come_back_too(test: Scripted, client: AsyncClient) -> None:
+    session = await talked(client)
+    thought = Reasoning(model="openai/x", text="Hm.", signature="s")
+    cut = Message(role="assistant", content="So", reasoning=(thought,), cut_off="Error (cancelled): It was.")
+    with test.agent.sessions[session].context():
+        await test.daemon.history.append(message_event(cut))
+    taken = await take(client, (await export(client, session, "jsonl"))["text"])
+    assert test.conversation(test.agent.sessions[taken["id"]])[-1] == cut
+    told = (await conversation(client, taken["id"]))[-1]
+    assert (told["reasoning"], told["cut_off"]) == ("Hm.", "Error (cancelled): It was.")
+    text = (await export(client, session))["text"]
+    assert "Reasoning:" in text
+    assert "So\n\n[The answer ended here. Error (cancelled): It was.]\n" in text
 
 
 async def test_an_empty_session_comes_back_empty(client: AsyncClient) -> None:

@@ -56,7 +56,7 @@ class Asking:
         self._stream = turn.stream
         self._meter = meter
         self._results = results
-        self._said = False
+        self._said = turn.said
         self._calls = ModelCalls(
             meter,
             results,
@@ -81,7 +81,7 @@ class Asking:
         refused = False
         while True:
             client = self._clients[0]
-            self._said = False
+            self._said.clear()
             try:
                 messages = await self._compactor.fit(client, system, functions, refused=refused)
                 request = Request(system=system, messages=messages, functions=functions)
@@ -91,7 +91,7 @@ class Asking:
                     self._stream.end_text()
             except (ModelError, ContextFull) as err:
                 await self._results.settle()
-                if self._said:
+                if any(text.strip() for text in self._said):
                     raise
                 if _too_long(err):
                     if not refused and client.context_tokens:
@@ -121,7 +121,7 @@ class Asking:
         if self._results.waiting and not isinstance(part, ToolCall | Finish):  # of which nothing is shown yet
             await self._results.settle()
         if isinstance(part, TextDelta):
-            self._said = self._said or bool(part.text.strip())
+            self._said.append(part.text)
             self._stream.text(part.text)
 
     async def _fall_back(

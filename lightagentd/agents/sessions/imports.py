@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from lightagentd.agents.sessions.transcript import BLOCK, FORMAT, RECORD_FACTS, VERSION
 from lightagentd.errors import ImportInvalid
-from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.llm.protocol import Message, Reasoning, ToolCall
 from lightagentd.text.strict_json import MAX_VALUES, BadJson, counting
 
 MAX_MESSAGES = 10_000
@@ -33,7 +33,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*(\w*)")
 _LISTS = ("history", "messages")
 """What other programs call the list of messages."""
 _FACTS = frozenset({"format", "version", *RECORD_FACTS, "exported_us", "messages"})
-_KEYS = frozenset({"seq", "time_us", "role", "content", "tool_calls", "tool_call_id", "name"})
+_KEYS = frozenset(
+    {"seq", "time_us", "role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "cut_off"}
+)
 _SYSTEM = ("system", "developer")
 
 
@@ -275,7 +277,8 @@ class _Conversation:
             if value.get("tool_call_id"):
                 raise _wrong(where, "only the role 'tool' answers a call")
             self._close()
-            message = Message(role=role, content=_content(where, value), tool_calls=calls)
+            told = _of_assistant(where, value) if role == "assistant" else {}
+            message = Message(role=role, content=_content(where, value), tool_calls=calls, **told)
             self._open = {call.id: call for call in calls}
         self._said.append(Said(message=message, time_us=time_us))
         self._where = where
@@ -349,6 +352,24 @@ def _calls(where: str, value: dict[str, Any]) -> tuple[ToolCall, ...]:
     if len({call.id for call in found}) < len(found):
         raise _wrong(where, "two of its calls have one id")
     return tuple(found)
+
+
+def _of_assistant(where: str, value: dict[str, Any]) -> dict[str, Any]:
+    """The reasoning, and why the answer broke off. What other programs have under these names is left out."""
+    found, cut_off = value.get("reasoning"), value.get("cut_off")
+    blocks = [block for block in found if isinstance(block, dict)] if isinstance(found, list) else []
+    names = {each.name for each in fields(Reasoning)}
+    kept = tuple(
+        Reasoning(**block)
+        for block in blocks
+        if isinstance(block.get("model"), str)
+        and block.keys() <= names
+        and all(isinstance(text, str) for text in block.values())
+    )
+    cut_off = cut_off if isinstance(cut_off, str) else ""
+    for text in (cut_off, *(text for block in kept for text in block.to_dict().values())):
+        _check_text(where, text)
+    return {"reasoning": kept, "cut_off": cut_off}
 
 
 def _check_text(where: str, text: str) -> None:

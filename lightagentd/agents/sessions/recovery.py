@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
-from lightagentd.agents.sessions.session import Session, SessionRecord, result_event
+from lightagentd.agents.sessions.session import (
+    Session,
+    SessionRecord,
+    cut_off,
+    is_answered,
+    result_event,
+)
 from lightagentd.agents.turn import Asked, Resumed, Turn, unanswered
 from lightagentd.errors import LightagentError, OutcomeUnknown
 from lightagentd.events.history import Change, History, NewEvent
@@ -154,6 +160,8 @@ async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
             unknown_calls=len(unknown),
             **_unattended(turn),
         ).event()
+        if not is_answered(session.messages):
+            results.append(cut_off(ended))
         over = Change(state="turns", key=turn.trace_id, value=None)
         await session.history.append(*results, ended, changes=(session.record.change(), over))
     session.forget_messages()

@@ -35,6 +35,7 @@ from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
+from lightagentd.llm.json_calls import may_be_call
 from lightagentd.llm.protocol import Message
 
 TITLE_CHARS = 60
@@ -366,7 +367,8 @@ class Session:
             messages.append(message)
 
     async def end(self, turn: Turn, outcome: NewEvent, *, lapsed: Lapsed = ((), ())) -> None:
-        """Store the end of a turn; after an error, with a result for each call without one.
+        """Store the end of a turn; after an error, with a result for each call without one, and with what the
+        model had said.
 
         `lapsed` closes the approval that the turn waited for.
         """
@@ -376,6 +378,8 @@ class Session:
             await self.history.append()
             self.forget_messages()
             missing = missing_results(self.messages)
+            if not is_answered(self.messages):
+                missing.append(cut_off(outcome, "".join(turn.said)))
         ended = [Change(state="turns", key=turn.trace_id, value=None)]
         if self.record.interrupted and outcome.type == "done":
             self.record = replace(self.record, interrupted="")
@@ -392,6 +396,18 @@ def missing_results(messages: Sequence[Message]) -> list[NewEvent]:
         result_event(call.id, call.name, "Error (cancelled): The call was not run.")
         for call in unanswered(messages)
     ]
+
+
+def is_answered(messages: Sequence[Message]) -> bool:
+    """Whether the newest prompt has an answer, or there is no prompt."""
+    return not messages or (messages[-1].role == "assistant" and not messages[-1].tool_calls)
+
+
+def cut_off(outcome: NewEvent, said: str = "") -> NewEvent:
+    """The answer of a turn that ended with an error: what was said by then, and the error."""
+    said = "" if may_be_call(said) else said  # its arguments may be for the tool alone
+    error = f"Error ({outcome.data['code']}): {outcome.data['message']}"
+    return message_event(Message(role="assistant", content=said, cut_off=error))
 
 
 def result_event(call_id: str, name: str, text: str) -> NewEvent:

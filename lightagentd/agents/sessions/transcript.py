@@ -93,8 +93,12 @@ def _message(message: Message, time_us: int) -> list[str]:
     parts = [f"## {who} ({_when(time_us)})"]
     if message.role == "tool":
         return [*parts, quoted("", message.content)]
+    if message.thoughts:
+        parts.append(f"Reasoning:\n\n{quoted('', message.thoughts)}")
     if message.content:
         parts.append(_contained(message.content))
+    if message.cut_off:
+        parts.append(f"[The answer ended here. {message.cut_off}]")
     return [*parts, *(_call(call) for call in message.tool_calls)]
 
 

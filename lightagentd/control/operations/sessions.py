@@ -27,6 +27,7 @@ from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.llm.protocol import Message
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
                 name=event.data.get("name", ""),
                 tool_call_id=event.data.get("tool_call_id", ""),
                 tool_calls=event.data.get("tool_calls", []),
+                reasoning=Message.from_dict(event.data).thoughts,
+                cut_off=event.data.get("cut_off", ""),
             )
             for event in found
             if event.data is not None

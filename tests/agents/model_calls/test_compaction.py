@@ -111,7 +111,7 @@ async def test_the_model_sums_up_the_older_part_and_the_newest_turns_stay(paths:
         assert event.trace_id == events[0]["trace_id"]
         assert event.data["summarized_by"] == "openai/x" == told["summarized_by"]
         assert event.data["removed"] == told["removed"]
-        assert event.data["kept"] == told["kept"] == len(newest) - 2
+        assert event.data["kept"] == told["kept"] == len(newest) - 1, "the first of them follows the summary"
         assert event.data["tokens_after"] == told["tokens_after"] < told["tokens_before"]
         assert told["tokens_before"] >= 0.8 * WINDOW
         whole = test.conversation(session)
@@ -119,7 +119,7 @@ async def test_the_model_sums_up_the_older_part_and_the_newest_turns_stay(paths:
         assert event.data["removed"] + event.data["kept"] == len(whole) - 1, "the answer came after it"
         first = test.daemon.history.queries.messages(session.id, event.data["from_seq"])[0]
         assert first.data is not None
-        assert first.data["content"].startswith(asked_now[0])
+        assert first.data["content"] in newest[1]["content"], "one message of the user, not two"
         [counted] = [one for one in test.stored(topic="agent.llm_response") if one.type == "summary"]
         assert counted.trace_id == event.trace_id
         row = test.daemon.registry.shared.ledger.row(f"session/{session.id}").counters

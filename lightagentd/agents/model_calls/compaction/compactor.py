@@ -61,7 +61,7 @@ class Stored:
 
     @property
     def messages(self) -> list[Message]:
-        sent = [Message.from_dict(event.data) for event in self.events if event.data]
+        sent = [Message.from_dict(event.data).for_model() for event in self.events if event.data]
         return sent if self.summary is None else [self.summary, *sent]
 
 

@@ -26,6 +26,8 @@ _PAUSE_S = 0.25
 """After so long without a piece, a short word that is not finished is shown (see `redaction.stream`)."""
 _ASKED = turn_events.ApprovalRequested.type
 _TEXT = turn_events.TextDelta.type
+_THOUGHT = turn_events.ReasoningDelta.type
+_SPOKEN = (_TEXT, _THOUGHT)
 _OUTPUT = turn_events.ToolOutput.type
 REQUESTS = (_ASKED, turn_events.InputRequested.type)
 """The types of event with which a turn waits for a person."""
@@ -64,7 +66,7 @@ class Watcher:
         if self._ended:
             return
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and event["type"] == _TEXT and last["type"] == _TEXT:
+        if last is not None and event["type"] == last["type"] and event["type"] in _SPOKEN:
             last["text"] += event["text"]
             self._chars += len(event["text"])
         elif event["type"] != _OUTPUT or self._has_room(event):
@@ -189,6 +191,8 @@ class TurnStream:
         self._trace_id = trace_id
         self._also = also
         self._said = Stream(also.redactor)
+        self._kind = _TEXT
+        """What the model says now: its answer, or its thoughts."""
         self._outputs: dict[tuple[str, str], Stream] = {}
         """What commands that run say, by call and stream."""
         self._watchers: list[Watcher] = []
@@ -219,10 +223,14 @@ class TurnStream:
         if watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    def text(self, text: str) -> None:
-        """Send a piece of the answer, joined with those that follow within COALESCE_S. Call `end_text` after
-        the last one: until then a possible part of a secret is held back.
+    def text(self, text: str, *, thought: bool = False) -> None:
+        """Send a piece of the answer, or of the thoughts before it, joined with those that follow within
+        COALESCE_S. Call `end_text` after the last one: until then a possible part of a secret is held back.
         """
+        if (kind := _THOUGHT if thought else _TEXT) != self._kind:
+            self.end_text()
+            self.flush()
+            self._kind = kind
         self._pieces.append(text)
         self._end_pause()
         self._flush_soon()
@@ -288,7 +296,7 @@ class TurnStream:
         if self._text:
             text = "".join(self._text)
             self._text.clear()
-            self._send(_TEXT, turn_events.TextDelta(text=text).fields())
+            self._send(self._kind, {"text": text})
 
     def emit(self, event: turn_events.Event) -> None:
         """Send any other event, after the text before it."""

@@ -52,6 +52,12 @@ class TextDelta(Event, type="text_delta"):
     text: str
 
 
+class ReasoningDelta(Event, type="reasoning_delta"):
+    """The model thinks, before its answer or a call."""
+
+    text: str
+
+
 class ToolCallStarted(Event, type="tool_call"):
     """A call begins."""
 
@@ -209,9 +215,9 @@ class Done(Event, type="done"):
 
 
 EVENTS = (
-    PromptTaken, Queued, Started, TextDelta, ToolCallStarted, ToolOutput, ToolResult, ApprovalRequested,
-    ApprovalAnswered, InputRequested, InputAnswered, PlanChanged, SessionChanged, Compacted, Used, Notice,
-    Failed, Done,
+    PromptTaken, Queued, Started, TextDelta, ReasoningDelta, ToolCallStarted, ToolOutput, ToolResult,
+    ApprovalRequested, ApprovalAnswered, InputRequested, InputAnswered, PlanChanged, SessionChanged,
+    Compacted, Used, Notice, Failed, Done,
 )  # fmt: skip
 """All of them. Their order is the one of the fields in the Varlink interface, which is frozen."""
 LAST_EVENTS = (Done.type, Failed.type)

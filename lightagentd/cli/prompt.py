@@ -40,6 +40,7 @@ from lightagentd.quoted import quoted
     is_flag=True,
     help="Nobody is asked to allow a call: it is refused. Your current session stays.",
 )
+@click.option("--show-reasoning", is_flag=True, help="Show all that the model thinks.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the final answer and nothing else.")
 @click.pass_obj
 def command(
@@ -52,6 +53,7 @@ def command(
     wait: bool,
     timeout_s: float | None,
     unattended: bool,
+    show_reasoning: bool,
     quiet: bool,
 ) -> None:
     """Ask AGENT something and watch it work.
@@ -65,9 +67,10 @@ def command(
     (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
     TEXT or standard input.
 
-    On a terminal the text is streamed, and each tool call is a dim line with its effect and duration. In a
-    pipe only the final answer is printed; with --json, every event of the turn as one line. Ctrl-C cancels
-    the turn.
+    On a terminal the text is streamed, and each tool call is a dim line with its effect and duration; so is
+    the beginning of what the model thinks, or all of it with --show-reasoning (in a pipe on standard error).
+    In a pipe only the final answer is printed; with --json, every event of the turn as one line. Ctrl-C
+    cancels the turn.
 
     With --no-wait the ids of session and turn are printed once the prompt is stored, and the turn goes on by
     itself; so it does after --timeout, with exit status 124. 'lactl wait SESSION' waits for its end, 'lactl
@@ -96,7 +99,9 @@ def command(
         "attachments": attachments(files) or None,
     }
     if wait:
-        watch(settings, "Sessions.Prompt", parameters, quiet=quiet, timeout_s=timeout_s)
+        watch(
+            settings, "Sessions.Prompt", parameters, quiet=quiet, thoughts=show_reasoning, timeout_s=timeout_s
+        )
     else:
         _send(settings, parameters, quiet=quiet)
 

@@ -7,6 +7,7 @@ pipe, and with --quiet, only the final answer is printed; with --json every even
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType
 from typing import Any, Protocol, Self
 
@@ -15,7 +16,7 @@ from lightagentd.cli.deadline import within
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, say_markdown, warn
 from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, visible
-from lightagentd.cli.terminal import is_terminal
+from lightagentd.cli.terminal import clean, is_terminal
 from lightagentd.errors import DaemonUnreachable, LightagentError
 
 _CANCEL_TIMEOUT_S = 5.0
@@ -51,14 +52,20 @@ class JsonView(_Lines):
 class AnswerView(_Lines):
     """The final answer alone; other necessary information goes to standard error."""
 
-    def __init__(self, *, quiet: bool, is_markdown: bool) -> None:
-        self._quiet, self._is_markdown = quiet, is_markdown
+    def __init__(self, *, quiet: bool, thoughts: bool, is_markdown: bool) -> None:
+        self._quiet, self._shows_thoughts, self._is_markdown = quiet, thoughts, is_markdown
+        self._thoughts = ""
 
     def show(self, event: dict[str, Any]) -> None:
+        if self._thoughts and event["type"] != "reasoning_delta":
+            sys.stderr.write(clean(self._thoughts).rstrip("\n") + "\n\n")
+            self._thoughts = ""
         if event["type"] == "done":
             (say_markdown if self._is_markdown else say)((event.get("text") or "").rstrip("\n"))
         elif event["type"] == "notice" and not self._quiet:
             warn(str(event.get("message") or ""))
+        elif event["type"] == "reasoning_delta" and self._shows_thoughts:
+            self._thoughts += event.get("text") or ""
         elif event["type"] == "approval_requested":  # with --quiet, too: else it would hang without a word
             call, approval = f"{event['tool']}.{event['action']}", event["approval"]
             warn(
@@ -122,6 +129,7 @@ def watch(
     parameters: dict[str, Any],
     *,
     quiet: bool = False,
+    thoughts: bool = False,
     hang_up: bool = False,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
@@ -138,9 +146,9 @@ def watch(
     elif asks:
         from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
 
-        view = TurnView(settings, is_call=hang_up)
+        view = TurnView(settings, is_call=hang_up, thoughts=thoughts)
     else:
-        view = AnswerView(quiet=quiet, is_markdown=not hang_up)
+        view = AnswerView(quiet=quiet, thoughts=thoughts, is_markdown=not hang_up)
     session = ""
     failure: LightagentError | None = None
     metadata: dict[str, Any] = {}

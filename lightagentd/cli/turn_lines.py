@@ -10,6 +10,7 @@ from typing import Any
 from lightagentd.cli.layout import cut
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import visible
+from lightagentd.cli.terminal import clean
 from lightagentd.cli.when import duration
 from lightagentd.host.users import called
 
@@ -41,9 +42,9 @@ def call_line(event: dict[str, Any]) -> str:
 
 def thought_line(thoughts: str) -> str:
     """What the model thought, folded: its beginning, and how many lines there are."""
-    lines = thoughts.strip().splitlines() or [""]
+    lines = clean(thoughts).strip().splitlines() or [""]
     more = f" ({len(lines)} lines)" if len(lines) > 1 else ""
-    begin = cell(visible(lines[0]))
+    begin = cell(lines[0])
     return f"· thought: {begin[:ARGUMENTS_MAX]}{'…' if len(begin) > ARGUMENTS_MAX else ''}{more}"
 
 

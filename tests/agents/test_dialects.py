@@ -81,8 +81,12 @@ async def test_a_tool_loop(paths: Paths, kind: str) -> None:
     script = [LOOK, second, say("All ", "is well.", cached_tokens=4)]
     async with speaking(paths, kind, script) as (daemon, server):
         session = (await daemon.service.sessions.create(ME, "test", "")).id
-        last = await turn(daemon, session)
+        agent = daemon.registry.get("test")
+        events = await watch(await agent.prompt(agent.sessions[session], "go"))
+        last = events[-1]
         assert (last["type"], last["text"], last["steps"]) == ("done", "All is well.", 3)
+        thought = [event["text"] for event in events if event["type"] == "reasoning_delta"]
+        assert "".join(thought) == "Hm.Hm."
         assert [asked.dialect for asked in server.asked] == [KINDS[kind]] * 3
         assert [len(thinking_in(asked)) for asked in server.asked] == [0, 1, 2]
         assert set(thinking_in(server.asked[2])) == {GIVEN_BACK[KINDS[kind]]}

@@ -60,6 +60,18 @@ async def test_text_comes_before_the_event_that_follows_it() -> None:
     assert [event["type"] for event in await read(watcher)] == ["text_delta", "notice", "text_delta", "done"]
 
 
+async def test_thoughts_and_text_keep_their_order() -> None:
+    stream = TurnStream("trace", SessionStream("ses", Redactor()))
+    watcher = stream.watch()
+    for piece in ("Hm", ", ", "well."):
+        stream.text(piece, thought=True)
+    stream.text("Yes.")
+    stream.text("But", thought=True)
+    end(stream)
+    told = [(event["type"], event["text"]) for event in (await read(watcher))[:-1]]
+    assert told == [("reasoning_delta", "Hm, well."), ("text_delta", "Yes."), ("reasoning_delta", "But")]
+
+
 async def test_a_slow_watcher_gets_joined_text_and_every_other_event() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor()))
     slow, quick = stream.watch(), stream.watch()
@@ -109,7 +121,11 @@ async def test_live_output_is_bounded_by_its_size_too_and_goes_on_once_it_was_re
 async def test_a_secret_in_pieces_reaches_no_watcher() -> None:
     stream = TurnStream("trace", SessionStream("ses", Redactor(["correct-horse-battery"])))
     watcher = stream.watch()
-    for piece in ("It is corr", "ect-ho", "rse-battery, ", "and PASS", "WORD=hun", "ter2"):
+    pieces = ("It is corr", "ect-ho", "rse-battery, ", "and PASS", "WORD=hun", "ter2")
+    for piece in pieces:
+        stream.text(piece, thought=True)
+        stream.flush()
+    for piece in pieces:
         stream.text(piece)
         stream.flush()
         stream.output("c", "stdout", piece)
@@ -120,7 +136,7 @@ async def test_a_secret_in_pieces_reaches_no_watcher() -> None:
     for events in (await read(watcher), await read(late)):
         for said in (
             "".join(each.get("text", "") for each in events if each["type"] == kind)
-            for kind in ("text_delta", "tool_output")
+            for kind in ("reasoning_delta", "text_delta", "tool_output")
         ):
             assert "hunter2" not in said.lower()
             assert "battery" not in said

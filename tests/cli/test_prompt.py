@@ -46,6 +46,14 @@ def seen(out: str) -> str:
     return screen.text
 
 
+THOUGHTS: list[dict[str, Any]] = [
+    {"type": "reasoning_delta", "text": "First \x1b[31mthis,\n"},
+    {"type": "reasoning_delta", "text": "then that."},
+    {"type": "text_delta", "text": "Yes."},
+    {"type": "done", "text": "Yes.", "steps": 1, "duration_ms": 9},
+]
+
+
 def sent(scripted: ScriptedDaemon) -> Any:
     return scripted.parameters("Sessions.Prompt")["text"]
 
@@ -158,6 +166,17 @@ class TestOutput:
         coloured = on_terminal(["prompt", "ops", "x"]).out
         assert "\x1b[2m→ systemd.status unit=a.service [observe]\x1b[0m" in coloured
         assert "\x1b[31mruns" not in coloured
+
+    def test_what_the_model_thinks_is_folded_or_shown(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
+        scripted.turn(*THOUGHTS)
+        plain, whole = environment(NO_COLOR="1"), ["prompt", "--show-reasoning", "ops", "x"]
+        end = "\nYes.\n· 1 step, 9ms"
+        assert seen(on_terminal(["prompt", "ops", "x"], env=plain).out) == (
+            f"· thought: First this, (2 lines){end}"
+        )
+        assert seen(on_terminal(whole, env=plain).out) == f"First this,\nthen that.{end}"
+        assert lactl(*whole) == Finished(status=0, out="Yes.\n", err="First this,\nthen that.\n\n")
+        assert lactl("prompt", "ops", "x") == Finished(status=0, out="Yes.\n", err="")
 
     def test_a_terminal_shows_markdown_as_it_streams_and_what_runs(self, scripted: ScriptedDaemon) -> None:
         """Each event comes when the one before it is on the screen."""

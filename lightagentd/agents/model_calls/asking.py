@@ -30,7 +30,7 @@ from lightagentd.errors import (
 from lightagentd.events.types.agent import FellBack
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text
-from lightagentd.llm.protocol import Finish, Function, Part, Request, TextDelta, ToolCall
+from lightagentd.llm.protocol import Finish, Function, Part, ReasoningDelta, Request, TextDelta, ToolCall
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
 from lightagentd.redaction import off_loop
@@ -123,6 +123,8 @@ class Asking:
         if isinstance(part, TextDelta):
             self._said.append(part.text)
             self._stream.text(part.text)
+        elif isinstance(part, ReasoningDelta):
+            self._stream.text(part.text, thought=True)
 
     async def _fall_back(
         self, err: ModelError | ContextFull, system: str, functions: Sequence[Function]

@@ -69,11 +69,12 @@ class TurnTerminal:
 class TurnView:
     """Shows a turn, or with `is_call` a call by a person, whose result is no Markdown."""
 
-    def __init__(self, settings: Settings, *, is_call: bool) -> None:
+    def __init__(self, settings: Settings, *, is_call: bool, thoughts: bool) -> None:
         self._screen = TurnTerminal()
         self._transcript = Transcript(
             self._screen, Questions(self._screen), _nothing, in_chat=False, is_markdown=not is_call
         )
+        self._transcript.shows_thoughts = thoughts
         self._transcript.may_answer = partial(may_answer, settings)
         self._screen.view = self._transcript
 

@@ -26,9 +26,13 @@ UNKNOWN = "?"
 """In place of the trace id of a turn that runs, until an event of it names it."""
 
 
+THOUGHT = "thought"
+"""Stands for the id of a call while the model thinks."""
+
+
 @dataclass
 class Running:
-    """A running call, with the last lines of its output."""
+    """A running call, or a model that thinks, with the last lines of its output."""
 
     name: str
     started_s: float
@@ -78,6 +82,11 @@ class Progress:
         if self.trace in ("", UNKNOWN):
             self.begin(event["trace_id"])
         self._calls[event["call_id"]] = Running(call_name(event), time.monotonic())
+
+    def think(self, trace_id: str, text: str) -> None:
+        """The model thinks, until `result` of `THOUGHT`."""
+        self.begin(trace_id)
+        self._calls.setdefault(THOUGHT, Running("thinking", time.monotonic())).output(text)
 
     def output(self, call_id: str, text: str) -> None:
         if (call := self._calls.get(call_id)) is not None:

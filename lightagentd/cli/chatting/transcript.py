@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lightagentd.cli.chatting.passages import Passage
-from lightagentd.cli.chatting.progress import UNKNOWN, Progress
+from lightagentd.cli.chatting.progress import THOUGHT, UNKNOWN, Progress
 from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.chatting.shown import Shown
@@ -27,9 +27,11 @@ from lightagentd.cli.turn_lines import (
     plan_event_line,
     plan_lines,
     result_line,
+    thought_line,
 )
 from lightagentd.cli.when import duration
 from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_dict
+from lightagentd.llm.protocol import Message
 
 _PROMPT_LINES = 20
 _IN_CHAT, _IN_SHELL = "/plan retry, /plan skip or /plan abort", "lactl plan apply --retry, --skip or --abort"
@@ -37,6 +39,8 @@ _AT_BOUNDARY = (
     "tool_call", "tool_result", "approval_requested", "input_requested", "done", "error",
 )  # fmt: skip
 """Events before which the text that came before them is stored."""
+_AFTER_THOUGHTS = (*_AT_BOUNDARY, "text_delta", "notice")
+"""Events that end what the model thought."""
 _BEYOND_TURNS = ("session", "plan")
 """Events that are shown even if their turn is over."""
 _GOES_ON = AgentNotRunning.code
@@ -74,6 +78,10 @@ class Transcript:
         """The digest of the plan that was on the screen last."""
         self.plan_told: tuple[str, ...] = ()
         """How the plan stood that was on the screen last."""
+        self.thoughts = ""
+        self.shows_thoughts = False
+        """Show all of them, and not the beginning."""
+        """What the model thinks just now."""
         self.passage: Passage | None = None
         self.passage_trace = ""
         self.joined = False
@@ -132,6 +140,8 @@ class Transcript:
                 self.echo(trace_id, data["content"])
             elif data["role"] == "assistant":
                 self.end_passage()
+                self.thoughts = Message.from_dict(data).thoughts
+                self.fold_thoughts(trace_id)
                 self.block(self.shown.rest_of(trace_id, data["content"]))
         elif topic == "agent.tool_dispatch" and event["type"] == "intent":
             self.call(data)
@@ -194,6 +204,15 @@ class Transcript:
         if passage is not None:
             self.block(passage.end())
             self.shown.text(self.passage_trace, passage.text)
+
+    def fold_thoughts(self, trace_id: str) -> None:
+        """Show the beginning of what the model thought."""
+        thoughts, self.thoughts = self.thoughts, ""
+        self.progress.result(THOUGHT)
+        if thoughts.strip() and self.shown.first(trace_id + thoughts.strip(), self.shown.notes):
+            text = clean(thoughts).strip() if self.shows_thoughts else thought_line(thoughts)
+            for line in text.split("\n"):
+                self.note(line)
 
     def block(self, source: str) -> None:
         if not source.strip() or not self.screen.is_terminal:
@@ -273,6 +292,8 @@ class _Events:
         """One event, by the method `_on_` and its type, if there is one."""
         handler = getattr(self, f"_on_{event['type']}", None)
         is_over = event.get("trace_id") in self._on.shown.turns and event["type"] not in _BEYOND_TURNS
+        if self._on.thoughts and event["type"] in _AFTER_THOUGHTS:
+            self._on.fold_thoughts(event["trace_id"])
         if handler is not None and not is_over:
             handler(event)
         self._on.screen.refresh()
@@ -300,6 +321,11 @@ class _Events:
             self._on.passage, self._on.passage_trace = Passage(), event["trace_id"]
             self._on.progress.begin(event["trace_id"])
         self._on.block(self._on.passage.feed(event.get("text") or ""))
+
+    def _on_reasoning_delta(self, event: dict[str, Any]) -> None:
+        if not self._on.joined:
+            self._on.thoughts += event.get("text") or ""
+            self._on.progress.think(event["trace_id"], event.get("text") or "")
 
     def _on_tool_call(self, event: dict[str, Any]) -> None:
         self._on.call(event)

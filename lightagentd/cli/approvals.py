@@ -115,9 +115,7 @@ def approve(settings: Settings, approval: str, note: str | None) -> None:
             suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
         )
     found = settings.call("Approvals.Get", approval=whole)
-    for line in question_lines(found):
-        say(line)
-    if is_allowed():
+    if is_allowed(found):
         _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"])
     else:
         say(f"It goes on waiting. {how_to_answer(found)}")

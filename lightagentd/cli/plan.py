@@ -210,7 +210,7 @@ class _Watch:
     def _other(self, client: Client, event: dict[str, Any]) -> None:
         kind = event["type"]
         if kind in REQUESTS and may_answer(self._settings, event) and not self._settings.json:
-            for line in question_lines(event):
+            for line in question_lines(event, folded=True):
                 say(line)
             ask(self._settings, client, event)
         elif kind in REQUESTS:

@@ -9,10 +9,14 @@ written from right to left are escapes too, because a terminal would reorder the
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import click
 
 from lightagentd.cli.authorize import has_terminal
 from lightagentd.cli.options import Settings
@@ -43,8 +47,12 @@ _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 """Bidirectional classes whose characters have a terminal show what stands around them in another order."""
 ALLOW = "Allow it, once? [y/N] "
 AUTHENTICATED = "Allow it, once? An administrator must authenticate then. [y/N] "
+HOW = "y allows it; n refuses it, and the agent reads what you write behind the n; v shows all of it."
+NO_DECISION = "Answer y to allow it, or n to refuse it."
 LONG_LINES, LONG_CHARS = 20, 1500
 """A text with more than that may have its most important part out of sight when the question comes."""
+_HEAD, _TAIL = 12, 4
+"""So many lines of a folded text are shown."""
 _MANY_BLANKS = 40
 _LOOKS_LATIN = re.compile(
     "[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03ba\u03bd"
@@ -83,27 +91,28 @@ def question_id(found: dict[str, Any]) -> str:
     return str(found.get("id") or found.get("approval") or found.get("input"))
 
 
-def question_lines(found: dict[str, Any]) -> list[Styled]:
+def question_lines(found: dict[str, Any], *, folded: bool = False) -> list[Styled]:
     """The lines of a question, everything in them visible: an `api.Approval`, an `api.Input`, or a turn event
-    that asks for one.
+    that asks for one. `folded` is for a question that comes with a way to see all of it.
     """
-    return _call_lines(found) if is_about_call(found) else _input_lines(found)
+    return _call_lines(found, folded=folded) if is_about_call(found) else _input_lines(found)
 
 
-def _call_lines(found: dict[str, Any]) -> list[Styled]:
+def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
     call = visible(f"{found['tool']}.{found['action']}")
     lines = [_joined(style(call, BOLD), f"  [{visible(found['effect'])}]")]
+    fold: Callable[[list[Styled]], list[Styled]] = _folded if folded else list
     if found.get("cwd"):
         lines += _value("in the folder", found["cwd"])
     arguments = found["args"] if isinstance(found["args"], dict) else {"arguments": found["args"]}
     for name, value in arguments.items():
         if name != "cwd":
-            lines += _value(visible(name), value)
+            lines += fold(_value(visible(name), value))
     if found["preview"]:
         lines.append(style("what it would do:", DIM))
         # Nothing but a line feed ends a line, as splitlines() would have it: the rest are escapes by now.
-        for line in visible(found["preview"]).removesuffix("\n").split("\n"):
-            lines.append(_joined("  ", _diff_line(line)))
+        preview = visible(found["preview"]).removesuffix("\n").split("\n")
+        lines += fold([_joined("  ", _diff_line(line)) for line in preview])
     rule, reason = visible(found["rule"]), visible(found["reason"])
     lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
     lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
@@ -177,6 +186,20 @@ def _value(name: str, value: Any) -> list[Styled]:
     ]
 
 
+def _folded(lines: list[Styled]) -> list[Styled]:
+    """The first and the last of many lines, and of a long one its beginning and its end."""
+    if len(lines) > LONG_LINES:
+        left_out = style(f"    … {len(lines) - _HEAD - _TAIL} lines are folded …", MAGENTA)
+        lines = [*lines[:_HEAD], left_out, *lines[-_TAIL:]]
+    return [_folded_line(line) if len(line) > LONG_CHARS else line for line in lines]
+
+
+def _folded_line(line: Styled) -> Styled:
+    begin, end = LONG_CHARS // 2, LONG_CHARS // 4
+    left_out = style(f" … {len(line) - begin - end} characters are folded … ", MAGENTA)
+    return _joined(Styled(line[:begin]), left_out, Styled(line[-end:]))
+
+
 def _diff_line(line: str) -> Styled | str:
     """A line of a unified diff in its colour."""
     code = {"+": GREEN, "-": RED, "@": DIM}.get(line[:1])
@@ -202,38 +225,68 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
     without the authentication that it needs.
     """
     is_call, name = is_about_call(event), question_id(event)
+    if is_call:
+        say(style(HOW, DIM))
     yes = AUTHENTICATED if event.get("must_authenticate") else ALLOW
     words = yes if is_call else "Number or text: " if event["choices"] else "Answer: "
+    forget_what_was_typed()
     while True:
-        forget_what_was_typed()
         answer = _typed(client, words, how_to_answer(event))
         if answer is None:
             return
         if not is_call and not answer.strip():
             continue
+        verdict, note = decision(answer)
+        if is_call and verdict in ("view", ""):
+            page(question_lines(event)) if verdict else say(NO_DECISION)
+            continue
         try:
             if not is_call:
                 settings.call("Inputs.Answer", input=name, text=answer.removesuffix("\n"))
-            elif answer.strip().lower() in ("y", "yes"):
+            elif verdict == "yes":
                 settings.call("Approvals.Approve", approval=name, digest=event["digest"])
             else:
-                settings.call("Approvals.Deny", approval=name)
+                settings.call("Approvals.Deny", approval=name, note=note or None)
         except LightagentError as err:
             warn(err.message, err.suggestion)
             if isinstance(err, PermissionDenied if is_call else InvalidArgument):
+                forget_what_was_typed()
                 continue
         return
 
 
-def is_allowed() -> bool:
-    """Ask whether the call that is on the screen may run."""
+def decision(line: str) -> tuple[str, str]:
+    """What a typed line says about a call: yes, no, view or nothing; and the reason for a no."""
+    word, _, note = line.strip().partition(" ")
+    word, note = word.lower(), note.strip()
+    if word.rstrip(",:;.") in ("n", "no", ""):
+        return "no", note
+    if note:
+        return "", ""
+    return {"y": "yes", "yes": "yes", "v": "view"}.get(word, ""), ""
+
+
+def page(lines: Sequence[str]) -> None:
+    """Show lines that are safe already in the person's pager."""
+    os.environ.setdefault("LESSSECURE", "1")  # under sudo it must not become a shell
+    click.echo_via_pager("\n".join(lines) + "\n")
+
+
+def is_allowed(found: dict[str, Any]) -> bool:
+    """Show a call, and ask whether it may run."""
+    for line in question_lines(found, folded=True):
+        say(line)
     forget_what_was_typed()
-    say(ALLOW, end="")
-    sys.stdout.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        say()
-    return answer.strip().lower() in ("y", "yes")
+    while True:
+        say(ALLOW, end="")
+        sys.stdout.flush()
+        answer = sys.stdin.readline()
+        if not answer:
+            say()
+        verdict, _ = decision(answer)
+        if verdict != "view":
+            return verdict == "yes"
+        page(question_lines(found))
 
 
 def _typed(client: Client, words: str, how: str) -> str | None:

@@ -14,6 +14,7 @@ from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.operations.access import Access
+from lightagentd.control.seats import Seats
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalMismatch,
@@ -356,7 +357,7 @@ async def test_a_question_says_that_its_reader_may_answer_once_they_authenticate
     async with asking(paths, [say("x")]) as test:
         daemon = test.daemon
         authority = Authority(Challenges())
-        access = Access(authority, daemon.registry, daemon.history, daemon.now, daemon.owners)
+        access = Access(authority, Seats(None), daemon.registry, daemon.history, daemon.now, daemon.owners)
         asked = {"type": "approval_requested", "session": "s", "trace_id": "t"}
         for caller, expected in ((ME, (True, False)), (replace(OTHER, pid=os.getpid()), (False, True))):
             event = await access.for_caller(cast(api.TurnEvent, asked), caller, "test")

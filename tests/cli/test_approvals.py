@@ -262,7 +262,11 @@ def at_terminal(
     """Run lactl with a terminal on both sides; when it has printed a text, type, or do something else."""
     ours, theirs = pty.openpty()
     with start(
-        arguments, stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT, env=environment(NO_COLOR="1", **env)
+        arguments,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.STDOUT,
+        env=environment(NO_COLOR="1", PAGER="cat", **env),
     ) as process:
         os.close(theirs)
         out = b""
@@ -288,7 +292,9 @@ def at_terminal(
         (b"YES\n", "Approvals.Approve", "granted"),
         (b"n\n", "Approvals.Deny", "denied"),
         (b"\n", "Approvals.Deny", "denied"),
-        (b"yy\n", "Approvals.Deny", "denied"),
+        (b"yy\ny\n", "Approvals.Approve", "granted"),
+        (b"v\nn\n", "Approvals.Deny", "denied"),
+        (b"no, use /tmp\n", "Approvals.Deny", "denied"),
     ],
 )
 def test_a_terminal_asks_and_sends_the_answer(
@@ -297,9 +303,24 @@ def test_a_terminal_asks_and_sends_the_answer(
     waits(scripted)
     status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", typed))
     assert status == 0
-    shown = {"digest": "0" * 64} if state == "granted" else {}
+    shown = {"digest": "0" * 64} if state == "granted" else {"note": "use /tmp"} if b"use" in typed else {}
     assert scripted.calls[-1] == {"method": method, "parameters": {"approval": ID, **shown}}
     assert out.index("+hello") < out.index("[y/N]") < out.index(f"it is {state}")
+
+
+def test_what_is_long_is_folded_and_shown_whole_in_a_pager(scripted: ScriptedDaemon) -> None:
+    content = "\n".join(f"line {number}" for number in range(400))
+    preview = "@@ -0,0 +1,400 @@\n" + "".join(f"+line {number}\n" for number in range(400))
+    waits(scripted, args={"path": "/x", "content": content, "mark": "m" * 9000}, preview=preview)
+    status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", b"v\n"), ("+line 200", b"n\n"))
+    assert status == 0
+    folded, _, whole = out.partition("[y/N] ")
+    assert len(folded.splitlines()) < 60
+    for text in ("line 0\n", "line 399\n", "+line 399", "lines are folded", "characters are folded"):
+        assert text in folded
+    assert "line 200" not in folded
+    assert "content has 400 lines" in folded, "what must be read is said next to the question"
+    assert all(f"| line {number}\n" in whole and f"+line {number}\n" in whole for number in range(400))
 
 
 def test_an_answer_from_elsewhere_ends_the_asking(scripted: ScriptedDaemon) -> None:

@@ -108,8 +108,9 @@ def test_where_an_agent_that_falls_back_is_passed_over_another_one_is_started(
 def test_a_stream_is_begun_again(scripted: ScriptedDaemon, agent: Path) -> None:
     def turn(connection: Connection) -> None:
         end = {"text": "the answer", "steps": 1, "duration_ms": 1, "usage": {}}
-        connection.reply({"event": {"type": "text_delta", "text": "the answer"}}, continues=True)
-        connection.reply({"event": {"type": "done", "session": "ses_1", "trace_id": "trace_1", **end}})
+        whose = {"session": "ses_1", "trace_id": "trace_1"}
+        connection.reply({"event": {"type": "text_delta", "text": "the answer", **whose}}, continues=True)
+        connection.reply({"event": {"type": "done", **whose, **end}})
 
     scripted.handle("Sessions.Prompt", needs_person(turn))
     done = terminal(["prompt", "ops", "hello"], AGENT_LOG=str(agent))

@@ -159,7 +159,7 @@ def _messages(chats: Chatty) -> list[dict[str, str]]:
 
 def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
     (chats.folder / "motd").unlink(missing_ok=True)
-    with chats.chat() as terminal:
+    with chats.chat(PAGER="cat") as terminal:
         terminal.until("test>")
         terminal.send("write it\r")
         text = terminal.until("Allow it, once? [y/N]")
@@ -167,6 +167,8 @@ def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
         assert "[change]" in text
         terminal.send("what?\r")
         terminal.until("Answer y to allow it")
+        terminal.send("v\r")
+        terminal.until(lambda text: text.count("+welcome") == 2)
         terminal.send("/approve\r")
         terminal.until("Read it, and answer y, or write: /approve apr_")
         terminal.send("y\r")

@@ -142,7 +142,7 @@ async def _rule(chat: Conversation, method: str, argument: str, *, asks: bool = 
                 suggestion=f"Read it, and answer y, or write: /approve {approval}",
             )
         found = await chat.daemon.call("Approvals.Get", approval=approval)
-        chat.show([*question_lines(found)])
+        chat.show([*question_lines(found, folded=True)])
         if not await chat.questions.confirm("Allow it, once?"):
             chat.say("It goes on waiting.")
             return

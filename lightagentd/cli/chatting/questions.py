@@ -12,9 +12,8 @@ from typing import Any
 
 from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import ALLOW, visible
+from lightagentd.cli.question import ALLOW, decision, question_lines, visible
 
-YES, NO = ("y", "yes"), ("n", "no", "")
 CONFIRMATION = "confirmation"
 """The id of a question that the chat itself asks."""
 
@@ -32,6 +31,8 @@ class Question:
     trace_id: str = ""
     digest: str = ""
     """Of the call that was shown."""
+    whole: tuple[str, ...] = ()
+    """The question with nothing folded."""
 
     @classmethod
     def of_call(cls, event: dict[str, Any]) -> Question:
@@ -44,6 +45,7 @@ class Question:
             summary=f"may {cell(call)} run?",
             trace_id=event["trace_id"],
             digest=event["digest"],
+            whole=tuple(question_lines(event)),
         )
 
     @classmethod
@@ -59,10 +61,12 @@ class Question:
         )
 
     def answer(self, line: str) -> str | None:
-        """The answer in a line: `yes` or `no`, or a text; None when the line does not answer this."""
+        """The answer in a line: `yes`, `no` or `view`, or a text; None when the line does not answer this."""
         text = line.strip()
         if self.kind != "input":
-            return "yes" if text.lower() in YES else "no" if text.lower() in NO else None
+            verdict, note = decision(line)
+            fits = self.kind == "approval" or (verdict != "view" and not note)
+            return verdict if verdict and fits else None
         if self.choices and text.isascii() and text.isdigit() and text not in self.choices:
             number = int(text) if len(text) < 4 else 0
             text = self.choices[number - 1] if 0 < number <= len(self.choices) else ""

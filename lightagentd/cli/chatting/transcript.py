@@ -17,7 +17,7 @@ from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell
-from lightagentd.cli.question import how_to_answer, question_id, question_lines
+from lightagentd.cli.question import HOW, how_to_answer, question_id, question_lines
 from lightagentd.cli.terminal import BOLD, DIM, MAGENTA, RED, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
@@ -63,7 +63,7 @@ class Transcript:
         self.questions = questions
         self._ended = ended
         self._is_markdown = is_markdown
-        self.plan_choices = _IN_CHAT if in_chat else _IN_SHELL
+        self.in_chat = in_chat
         self.program = "/" if in_chat else "lactl "
         self.may_answer: Callable[[dict[str, Any]], bool] = _may_answer
         """Whether the question about a call can be asked here."""
@@ -350,7 +350,9 @@ class _Events:
         asks = may_answer and self._on.screen.can_ask
         if self._on.shown.first(question.id, self._on.shown.questions):
             if self._on.screen.is_terminal:
-                self._on.lines([*question_lines(event)])
+                self._on.lines([*question_lines(event, folded=True)])
+                if asks and self._on.in_chat and question.kind == "approval":
+                    self._on.note(HOW)
             if not asks:
                 self._on.screen.warn(
                     "The turn waits until somebody answers this.", how_to_answer(event, self._on.program)
@@ -393,7 +395,8 @@ class _Events:
         else:
             self._on.note(plan_event_line(event))
         if stopped_at := plan.get("stopped_at"):
-            self._on.note(f"It stopped at the task {cell(stopped_at)}: {self._on.plan_choices}.", MAGENTA)
+            choices = _IN_CHAT if self._on.in_chat else _IN_SHELL
+            self._on.note(f"It stopped at the task {cell(stopped_at)}: {choices}.", MAGENTA)
 
     def _on_session(self, event: dict[str, Any]) -> None:
         self._on.session = event.get("session_info") or self._on.session

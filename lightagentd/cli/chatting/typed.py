@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightagentd.cli.chatting.commands import Command, parse
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
+from lightagentd.cli.question import NO_DECISION, decision, page
 from lightagentd.errors import Cancelled, InvalidArgument, LightagentError, SessionPaused
 
 if TYPE_CHECKING:
@@ -149,22 +151,24 @@ class Typed:
         if answer is None:
             self._say_how(question)
             self._chat.screen.ready()
+        elif question.kind == "approval" and answer == "view":
+            await self._chat.screen.suspended(partial(page, question.whole))
+            self._chat.screen.ready()
         elif question.kind == "confirmation":
             self._chat.questions.confirmed(answer == "yes")
         else:
-            self._chat.spawn(self._send_answer(question, answer))
+            note = decision(text)[1] if question.kind == "approval" else ""
+            self._chat.spawn(self._send_answer(question, answer, note))
 
     def _say_how(self, question: Question) -> None:
         if question.kind != "input":
-            self._chat.screen.warn(
-                "Answer y to allow it, or n to refuse it." if question.kind == "approval" else "y or n?"
-            )
+            self._chat.screen.warn(NO_DECISION if question.kind == "approval" else "y or n?")
         elif question.choices:
             self._chat.screen.warn("Answer with a number of the list, or with its text.")
         else:
             self._chat.screen.warn("The question waits for a text.", "Ctrl-C cancels the turn.")
 
-    async def _send_answer(self, question: Question, answer: str) -> None:
+    async def _send_answer(self, question: Question, answer: str, note: str) -> None:
         try:
             if question.kind == "input":
                 await self._chat.daemon.call("Inputs.Answer", input=question.id, text=answer)
@@ -172,7 +176,7 @@ class Typed:
                 allows = answer == "yes"
                 method = "Approvals.Approve" if allows else "Approvals.Deny"
                 shown = question.digest if allows else None
-                await self._chat.daemon.call(method, approval=question.id, digest=shown)
+                await self._chat.daemon.call(method, approval=question.id, digest=shown, note=note or None)
         except LightagentError as err:
             self._chat.screen.warn(err.message, err.suggestion)
             if not isinstance(err, InvalidArgument):

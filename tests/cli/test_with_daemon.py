@@ -119,6 +119,8 @@ def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
         ("tools call ops bash.exec command=true effect=change", 77),
         ("prompt ops write me a poem", 81),
         ("events --topic nosuch", 65),
+        ("events --agent nosuch", 66),
+        ("history --agent nosuch", 66),
         ("history --topic agents", 65),
         ("history --topic tool.inotify,daemn", 65),
         ("agents create ops", 73),

@@ -62,10 +62,10 @@ def test_what_is_on_the_wire_comes_from_the_signature() -> None:
 
 
 async def test_a_parameter_that_is_null_or_left_out_has_its_default() -> None:
-    given = {"topic": "tool.a", "caller": 0, "agent": None, "limit": None, "all": True}
+    given = {"topic": "agent.error", "caller": 0, "agent": None, "limit": None, "all": True}
     caller, wanted, limit, every = await declared("List").call(Things(), CALLER, given)
     assert caller is CALLER
-    assert wanted == Filter(topic="tool.a", caller=0)
+    assert wanted == Filter(topic="agent.error", caller=0)
     assert (limit, every) == (7, True)
     assert (await declared("List").call(Things(), CALLER, {}))[1] == Filter()
     with pytest.raises(TypeError):

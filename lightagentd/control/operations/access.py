@@ -6,7 +6,7 @@ The `Service` owns one `Access`, which all classes of operations share; it lives
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from lightagentd import api
@@ -18,7 +18,14 @@ from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.owners import Owners
 from lightagentd.control.seats import Seats
 from lightagentd.control.sight import Sight
-from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, PermissionDenied, ShuttingDown
+from lightagentd.errors import (
+    AgentNotFound,
+    InvalidArgument,
+    LightagentError,
+    LimitExceeded,
+    PermissionDenied,
+    ShuttingDown,
+)
 from lightagentd.events.context import act_for
 from lightagentd.events.history import History
 from lightagentd.host.seat import Seat
@@ -119,6 +126,20 @@ class Access:
         if caller.is_administrator or agent:
             return None
         return await self.inspectable(caller, await asyncio.to_thread(self._history.queries.agents))
+
+    async def check_known(self, agent: str) -> None:
+        """Raises AgentNotFound for a name that no agent has, nor had in any stored event."""
+        if not agent or agent in self._defined():
+            return
+        if agent not in await asyncio.to_thread(self._history.queries.agents):
+            raise AgentNotFound(
+                f"No event is about an agent {agent[:60]!r}.",
+                suggestion="Run: lactl agents list",
+                field="agent",
+            )
+
+    def _defined(self) -> Collection[str]:
+        return self._registry.shared.content.definitions.paths
 
     async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
         """The agents for which the caller may do this. Nobody is asked for a password."""

@@ -90,9 +90,12 @@ class History(Operations, interface="org.lightagent1.History"):
         return api.EventPage(events=events if oldest_first else events[::-1], next_seq=next_seq)
 
     async def _what_may_be_seen(self, caller: Caller, wanted: Filter, limit: int) -> Filter:
-        """The filter, narrowed to what the caller may see. Raises PermissionDenied, InvalidArgument."""
+        """The filter, narrowed to what the caller may see. Raises PermissionDenied, InvalidArgument,
+        AgentNotFound.
+        """
         caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent, viewing=True)
         check_limit(limit)
+        await self._access.check_known(wanted.agent)
         agents = await self._access.readable(caller, wanted.agent)
         return replace(wanted, viewer=caller.viewer, agents=agents)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -57,6 +57,9 @@ class _StoredAccess(Access):
         viewing: bool = False,  # noqa: ARG002
     ) -> Caller:
         return caller
+
+    def _defined(self) -> Collection[str]:
+        return ()
 
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
         return None

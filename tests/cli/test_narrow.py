@@ -66,11 +66,10 @@ MEMORY = {
 RULE = {
     "name": "restart-nginx",
     "decision": "allow",
-    "tool": "systemd",
-    "action": "restart",
-    "args": {"unit": "nginx.service"},
-    "origin": "/etc/lightagentd/policy.d/50-nginx.toml",
     "reason": "it is safe to restart it whenever that helps",
+    "even_if_tainted": True,
+    "conditions": {"tool": "systemd", "action": "restart", "args": {"unit": "nginx.service"}},
+    "origin": "/etc/lightagentd/policy.d/50-nginx.toml:1",
 }
 ACTIONS = [{**tool()["actions"][0], "name": name} for name in ("status", "list", "restart", "show", "failed")]
 LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -120,6 +119,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"skills": [skill("certificate-expiry-check", description=TEXT)]},
         "certificate-expiry-check Restarts failed,",
     ),
+    "policy list": ("Policy.List", {"rules": [RULE]}, 'restart-nginx allow tool="systemd"'),
     "undo --list": ("Undo.List", {"changes": [CHANGE]}, "call_01234567 call_fedcba98 /etc/nginx/"),
 }
 
@@ -160,16 +160,10 @@ def test_what_one_came_for_is_seen_of_what_is_stored(
 
 
 def test_every_list_is_looked_at() -> None:
-    looked_at = {
-        " ".join(word for word in name.split() if word != "x" and word[0] != "-")
-        for name in (*LISTS, *STORED)
-    }
-    looked_at |= {"undo", "memory candidates", "policy list", "tools select"}  # see their own tests
     lists = {
-        f"{noun} {name}"
+        f"{noun} list"
         for noun in root.list_commands(click.Context(root))
         if isinstance(group := root.get_command(click.Context(root), noun), click.Group)
-        for name in group.commands
-        if name == "list"
+        and "list" in group.commands
     }
-    assert lists <= looked_at
+    assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED)}

@@ -17,7 +17,7 @@ from lightagentd.client.blocking import Client
 from tests.bench.rig import Rig, rig, show
 
 STEPS = 20
-TARGET = 2.0
+TARGET = 1.5
 
 
 def run(rounds: int) -> None:

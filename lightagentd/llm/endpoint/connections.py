@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import select
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 
@@ -185,6 +186,8 @@ def _told_by_httpx() -> Iterator[None]:
         raise httpx.ReadTimeout(str(err)) from err
     except aiohttp.ClientConnectorError as err:
         raise httpx.ConnectError(str(err.__cause__)) from err.__cause__
+    except UnicodeError as err:  # for a name that DNS cannot have, the resolver says nothing else
+        raise httpx.ConnectError(str(err)) from socket.gaierror(socket.EAI_NONAME, "it is no name of DNS")
     except (aiohttp.ClientResponseError, HttpProcessingError) as err:
         raise httpx.RemoteProtocolError(err.message.splitlines()[0]) from err
     except aiohttp.InvalidURL as err:

@@ -60,8 +60,9 @@ async def test_a_connection_that_nobody_takes_is_unreachable() -> None:
     assert not err.reached
 
 
-async def test_a_host_without_an_address_is_unreachable() -> None:
-    err = await failed(base_url="http://no-such-host.invalid/v1")
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", f"{'a' * 70}.invalid"])
+async def test_a_host_without_an_address_is_unreachable(host: str) -> None:
+    err = await failed(base_url=f"http://{host}/v1")
     assert type(err) is ModelUnreachable
     assert "its name is not known" in err.message
     assert "DNS" in err.suggestion

@@ -1,6 +1,6 @@
 """The connections of one agent to one model server: a transport of httpx whose HTTP/1.1 is that of aiohttp.
 
-It takes a third of the CPU of the transport that comes with httpx, which still serves calls through a proxy.
+It takes about half of the CPU of the transport of httpx, which still serves calls through a proxy.
 Requests and responses, timeouts and errors are those of httpx. The owner closes it; that ends the answers
 that are being read. aiohttp connects, keeps a pool and parses. What it leaves unbounded is bounded
 here: the time for writing, and what a server sends outside of the body of an answer.

@@ -23,6 +23,7 @@ from pathlib import Path
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 from manual import commands, configuration, interfaces
 from manual.catalog import catalog
+from manual.client import typed_methods
 from manual.roff import Stamp
 
 from lightagentd import __version__
@@ -37,6 +38,7 @@ PAGES = {
 COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": FishComplete}
 """click's own scripts, which call lactl at each Tab."""
 CATALOG = "packaging/journal/lightagentd.catalog"
+CLIENT = "lightagentd/client/methods.py"
 VARLINK = "packaging/varlink"
 PRINTED: Mapping[str, Sequence[str]] = {
     "tests/data/dbus.txt": ("tests.control.dbus.signatures",),
@@ -64,9 +66,10 @@ def main(out: Path) -> None:
 
 def checkout(out: Path) -> None:
     """Write the generated files of the repository below a folder."""
-    for name in (CATALOG, *PRINTED):
+    for name in (CATALOG, CLIENT, *PRINTED):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
     (out / CATALOG).write_text(catalog())
+    (out / CLIENT).write_text(typed_methods())
     for stale in (out / VARLINK).glob("*.varlink"):
         stale.unlink()
     _run("lightagentd.control.varlink.interfaces", str(out.resolve() / VARLINK))

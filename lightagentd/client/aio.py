@@ -1,7 +1,7 @@
 """`AsyncClient`: the client library for programs that run on asyncio; `client` has the blocking one.
 
     async with AsyncClient() as client:
-        async for reply in client.stream("Sessions.Prompt", agent="ops", text="check disk"):
+        async for reply in client.sessions_prompt(agent="ops", text="check disk"):
             print(reply["event"])
 
 It is a module of its own because `lactl` imports `client`, and asyncio would be the larger half of its start.
@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncGenerator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightagentd.client.blocking import (
     CHUNK_BYTES,
@@ -26,13 +26,18 @@ from lightagentd.client.blocking import (
     with_interaction,
 )
 
+if TYPE_CHECKING:
+    from lightagentd.client.methods import AsyncMethods
+else:
+    from lightagentd.client.blocking import Methods as AsyncMethods
+
 __all__ = ["AsyncClient"]
 
 _BUSY_S = 0.02
 """How soon connecting to a busy socket is tried again."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncMethods):
     """Like `client.Client`; `timeout_s` limits connecting and each `call` as a whole.
 
     A cancelled call leaves its connection closed.

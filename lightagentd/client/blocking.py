@@ -1,8 +1,8 @@
 """The client library: `Client` blocks; `aio.AsyncClient` is the same for asyncio.
 
     with Client() as client:
-        status = client.call("Manager.GetStatus")["status"]
-        for reply in client.stream("Sessions.Prompt", agent="ops", text="check disk"):
+        status = client.manager_get_status()["status"]
+        for reply in client.sessions_prompt(agent="ops", text="check disk"):
             print(reply["event"])
 
 Both speak Varlink on the daemon's socket. A message is one JSON object and a NUL byte: calls are
@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightagentd.errors import (
     DaemonUnreachable,
@@ -36,9 +36,28 @@ from lightagentd.errors import (
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.varlink.interaction import PARAMETER
 
+if TYPE_CHECKING:
+    from lightagentd.client.methods import Methods
+else:
+
+    class Methods:
+        """`sessions_list(agent="ops")` and so on, by name; `methods` has their types for type checkers."""
+
+        def __getattr__(self, name):
+            interface, _, method = name.partition("_")
+            if not interface or not method:
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            called = f"{interface.capitalize()}.{method.title().replace('_', '')}"
+            asked = self.stream if called in STREAMS else self.call
+            return lambda **parameters: asked(called, **parameters)
+
+
 __all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
 
 SYSTEM_SOCKET = "/run/lightagentd/control.sock"
+
+STREAMS = {"Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"}
+"""The methods that yield many replies."""
 
 CHUNK_BYTES = 1 << 16
 """How much is read from the socket at once."""
@@ -63,13 +82,14 @@ def socket_path() -> str:
     return SYSTEM_SOCKET
 
 
-class Client:
+class Client(Methods):
     """A blocking client.
 
-    Methods are named without `org.lightagent1.`, and parameters that are None are left out. `timeout_s`
-    limits connecting, and in a `call` sending and each wait for the answer; a stream may be silent for any
-    time. With `interactive`, polkit may ask a person whether a call is allowed, and the call waits for that;
-    without, such a call fails with AuthorizationRequired.
+    `sessions_list(agent="ops")` is `call("Sessions.List", agent="ops")` with types, and so on; for a method
+    that streams it is `stream`. Methods are named without `org.lightagent1.`, and parameters that are None
+    are left out. `timeout_s` limits connecting, and in a `call` sending and each wait for the answer; a
+    stream may be silent for any time. With `interactive`, polkit may ask a person whether a call is allowed,
+    and the call waits for that; without, such a call fails with AuthorizationRequired.
     """
 
     def __init__(

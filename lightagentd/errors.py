@@ -342,8 +342,6 @@ class ModelRedirected(ModelUnreachable, code="model_redirected"):
 class ModelGarbled(ModelUnreachable, code="model_garbled"):
     """What answers is no model: a web page, a login portal, or bytes that make no sense."""
 
-    transient = False
-
 
 class ModelEmpty(ModelError, code="model_empty"):
     """The model answered with nothing: no text and no call. `again`: another try may have something."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lightagentd.errors import ModelGarbled
+from lightagentd.llm.endpoint.refusals import NoModel
 from lightagentd.llm.protocol import Part, Reasoning, ReasoningDelta, TextDelta, ToolCall
 
 MOST_CHARS = 2 << 20
@@ -37,7 +37,7 @@ class AnswerBound:
                 size = 0
             self._chars += size
             if self._chars > MOST_CHARS:
-                raise ModelGarbled(
+                raise NoModel(
                     f"The model {self._model} says more than {MOST_CHARS >> 20} MiB in one answer, which is"
                     " more than any model means.",
                     suggestion="Choose another model, or set max_output_tokens.",

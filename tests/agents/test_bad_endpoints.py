@@ -48,8 +48,8 @@ BAD = {
     "an error page": Bad(answer=faults.FAULTS["status_502_html"], code="model_overloaded", requests=TRIES),
     "a page for an answer": Bad(answer=faults.web_page, code="model_garbled"),
     "a captive portal": Bad(answer=faults.captive_portal, code="model_redirected", says="portal.invalid"),
-    "gzip garbage": Bad(answer=faults.gzip_garbage, code="model_garbled"),
-    "garbage": Bad(answer=faults.garbage, code="model_garbled"),
+    "gzip garbage": Bad(answer=faults.gzip_garbage, code="model_garbled", requests=TRIES),
+    "garbage": Bad(answer=faults.garbage, code="model_garbled", requests=TRIES),
     "a 200 with an error body": Bad(answer=faults.error_in_200, code="model_overloaded", requests=TRIES),
     "a 200 with a wrong key": Bad(
         answer=lambda: faults.error_in_200(kind="authentication_error", code="invalid_api_key"),

@@ -187,6 +187,24 @@ async def test_nothing_waits_beyond_the_turns_own_time(paths: Paths) -> None:
         assert server.requests == 1
 
 
+@pytest.mark.parametrize("kind", ["openai", "openai-responses", "anthropic"])
+async def test_garbled_answers_are_asked_for_again_until_one_was_read(paths: Paths, kind: str) -> None:
+    no_json = Answer(body=(b"data: {oh\n\n",))
+    said: list[Answer | Said] = [faults.garbage(), no_json, faults.gzip_garbage(), say("here")]
+    said.append(Answer(said=say("The ", "disk"), drop=3, body=no_json.body))
+    async with (
+        ModelServer(said) as server,
+        asking_providers(paths, {"main": table(server, kind=kind)}) as test,
+    ):
+        session = await test.session()
+        events = await test.prompt(session, "hello")
+        assert events[-1]["text"] == "here"
+        assert [event["code"] for event in notices(events)] == ["model_garbled"] * 3
+        assert server.requests == 4
+        assert (await test.prompt(session, "and now?"))[-1]["code"] == "model_garbled"
+        assert server.requests == 5, "somebody has read its beginning"
+
+
 # Other models
 
 

@@ -23,6 +23,7 @@ from lightagentd.errors import (
     ModelTimedOut,
     ModelUnreachable,
 )
+from lightagentd.llm.endpoint.refusals import NoModel
 from lightagentd.llm.retry import DEFAULT, NEVER, Backoff, RetrySettings
 
 DOWN = ModelUnreachable("It is away.")
@@ -99,7 +100,8 @@ def test_there_is_no_wait_beyond_the_turns_own_time() -> None:
         (ModelCircuitOpen, False),
         (ModelCertificate, False),
         (ModelRedirected, False),
-        (ModelGarbled, False),
+        (ModelGarbled, True),
+        (NoModel, False),
         (ModelRejected, False),
         (ModelKeyRefused, False),
         (ModelQuotaExceeded, False),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from lightagentd.errors import ModelCutOff, ModelError, ModelGarbled
 from lightagentd.llm.dialects.dialect import from_json
 from lightagentd.llm.endpoint.failures import begin
-from lightagentd.llm.endpoint.refusals import error_said, page_title, printable, refusal
+from lightagentd.llm.endpoint.refusals import NoModel, error_said, page_title, printable, refusal
 from lightagentd.llm.endpoint.sse import MOST_EVENT_BYTES, EventTooLong, SSEDecoder
 
 DONE = "[DONE]"
@@ -97,9 +97,9 @@ class Answer:
             raise refusal(self._model, self._status, self._headers, body)
         return body.decode("utf-8", "replace")
 
-    def _a_page(self) -> ModelGarbled:
+    def _a_page(self) -> NoModel:
         title = page_title(bytes(self._whole))
-        return ModelGarbled(
+        return NoModel(
             f"{begin(self._where)} answered with a web page{f' ({title!r})' if title else ''} "
             f"of type {self._content_type}, not with an answer of a model.",
             suggestion="Check base_url (most end in /v1), and whether a login page or a proxy is in the way.",
@@ -121,8 +121,8 @@ class Answer:
             reached=True,
         )
 
-    def _too_long(self, what: str) -> ModelGarbled:
-        return ModelGarbled(
+    def _too_long(self, what: str) -> NoModel:
+        return NoModel(
             f"{begin(self._where)} answered with {what}: that is no answer of a model.",
             suggestion="Check base_url, or choose another model.",
             reached=True,

@@ -20,7 +20,7 @@ from lightagentd.errors import (
     ModelTimedOut,
     ModelUnreachable,
 )
-from lightagentd.llm.endpoint.refusals import ProxyRefused, printable
+from lightagentd.llm.endpoint.refusals import NoModel, ProxyRefused, printable
 
 # X509_verify_cert(3): the codes of the reasons.
 _DATES = (9, 10, 11, 12)
@@ -100,7 +100,7 @@ def _tls(err: ssl.SSLError, where: str) -> ModelError:
             suggestion=suggestion,
         )
     if any(word in reason for word in ("wrong version number", "record layer failure", "http request")):
-        return ModelGarbled(
+        return NoModel(
             f"What answers for {where} does not speak TLS.",
             suggestion="If it is on this machine, base_url should begin with http://.",
         )

@@ -16,6 +16,7 @@ from typing import Any
 from lightagentd.errors import (
     ModelError,
     ModelFiltered,
+    ModelGarbled,
     ModelKeyRefused,
     ModelNotFound,
     ModelOverloaded,
@@ -113,6 +114,12 @@ class Said:
 
 class ProxyRefused(ModelUnreachable):
     """The proxy wants a user and a password: no retry changes that."""
+
+    transient = False
+
+
+class NoModel(ModelGarbled):
+    """Something else answers in place of a model, or without end: no retry changes that."""
 
     transient = False
 

@@ -109,7 +109,7 @@ async def test_a_client_certificate_that_is_missing_or_a_strangers_is_told(
 async def test_a_server_without_tls_is_told(authority: Authority) -> None:
     page = [Reply([b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"], read=False)]
     err = await error_of(None, page)
-    assert type(err) is ModelGarbled
+    assert isinstance(err, ModelGarbled)
     assert "http://" in err.suggestion
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
+from lightagentd.llm.function_schema import function_schema
 from lightagentd.llm.protocol import Function
 from lightagentd.tool import Effect, Place
 
@@ -44,7 +45,8 @@ class ActionInfo:
     @cached_property
     def offer(self) -> Function:
         """The function as a model sees it; always the same object."""
-        return Function(name=self.function, description=self.description, parameters=self.schema)
+        parameters = function_schema(self.schema)
+        return Function(name=self.function, description=self.description, parameters=parameters)
 
     def effect_of(self, args: dict[str, Any]) -> Effect:
         """The effect of a call with these arguments. Raises InvalidArgument for an unknown effect."""

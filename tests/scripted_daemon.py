@@ -228,6 +228,7 @@ def session(id: str = "ses_1", **changes: Any) -> dict[str, Any]:  # noqa: A002 
             mode="normal",
             waits_for="",
             forked_from="",
+            model="",
             interrupted="",
             tainted=False,
             tainted_by="",

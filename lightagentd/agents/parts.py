@@ -101,6 +101,11 @@ class AgentParts:
     def turn_timeout_s(self) -> float:
         return self.definition.front.limits.turn_timeout_s or self.limits.turn_timeout_s
 
+    def clients_for(self, model: str) -> list[ModelClient]:
+        """The agent's model and its fallbacks, with a session's choice first; one that is gone is ignored."""
+        chosen = [client for client in (*self.clients, *self.last_resort) if client.name == model][:1]
+        return [*chosen, *(client for client in self.clients if client not in chosen)]
+
     def recording_problems(self) -> list[str]:
         """Why the exchanges with its models are not recorded although they should be, as sentences."""
         from lightagentd.llm.recording import Recorder

@@ -30,7 +30,7 @@ from lightagentd.errors import AgentNotRunning, LightagentError, StepLimit, Time
 from lightagentd.events.model import new_id, within
 from lightagentd.events.types.agent import TurnFailed
 from lightagentd.events.types.session import TurnDone
-from lightagentd.llm.protocol import Message, ToolCall
+from lightagentd.llm.protocol import Message, ModelClient, ToolCall
 from lightagentd.policy.questions.questions import Suspended
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class TurnLoop:
         if turn.resumed is None:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
-        turn.stream.emit(turn_events.Started(model=parts.clients[0].name))
+        turn.stream.emit(turn_events.Started(model=self._first_client().name))
         try:
             async with asyncio.timeout(left_s) as timer:
                 turn.timer = timer
@@ -164,6 +164,9 @@ class TurnLoop:
             asking.close()
             await uninterrupted(self._results.settle())
 
+    def _first_client(self) -> ModelClient:
+        return self._parts.clients_for(self._session.record.model)[0]
+
     async def _run_steps(self, asking: Asking) -> None:
         turn, session, parts = self._turn, self._session, self._parts
         system = await parts.system_prompt(session)
@@ -171,7 +174,7 @@ class TurnLoop:
             session,
             parts.definition,
             parts.shared.content.toolbox,
-            parts.clients[0],
+            self._first_client(),
             change=self._shared.pool.has_change(parts.definition.name),
             max_tools=parts.limits.max_tools,
         )

@@ -8,10 +8,10 @@ from typing import Any, TypedDict
 class Session:
     """One conversation. `state`: idle, running, waiting (for the approval or the input `waits_for`). A paused
     one takes no prompts and begins no turn. `current`: its owner's prompts without a session go to it.
-    `mode`: normal, or the phase of its plan (drafting, ready, applying). `tainted`: text from outside is in
-    it, since the call `tainted_by`; `hosts` are those that it may reach again without a question.
-    `interrupted` says what is known of a turn that the daemon stopped in the middle of, until the next turn
-    is done.
+    `model`: what its turns ask first, empty for the agent's own. `mode`: normal, or the phase of its plan
+    (drafting, ready, applying). `tainted`: text from outside is in it, since the call `tainted_by`; `hosts`
+    are those that it may reach again without a question. `interrupted` says what is known of a turn that the
+    daemon stopped in the middle of, until the next turn is done.
     """
 
     id: str
@@ -28,6 +28,7 @@ class Session:
     mode: str
     waits_for: str
     forked_from: str
+    model: str
     interrupted: str
     tainted: bool
     tainted_by: str

@@ -187,6 +187,21 @@ def rename(settings: Settings, session: str, title: tuple[str, ...]) -> None:
     _told(settings, settings.call("Sessions.Rename", session=whole, title=" ".join(title)), "Renamed")
 
 
+@command.command("model")
+@session_argument
+@click.argument("model")
+@click.pass_obj
+def model(settings: Settings, session: str, model: str) -> None:
+    """Have SESSION ask MODEL first from its next turn on.
+
+    It is one that the agent or [models] in the configuration names, or 'default' for the agent's own. When it
+    is down, the agent's models are asked in their order.
+    """
+    whole = whole_session(settings, session)
+    found = settings.call("Sessions.SetModel", session=whole, model="" if model == "default" else model)
+    _told(settings, found, f"{cell(found['model'] or 'the model of the agent')} is asked first by")
+
+
 @command.command("pause")
 @session_argument
 @click.pass_obj

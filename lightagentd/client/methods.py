@@ -23,7 +23,8 @@ Status = TypedDict("Status", {"version": str, "pid": int, "state": str, "panic":
         "journal": bool, "journal_dropped": int, "history": HistoryStatus, "workers": list[WorkerStatus],
         "problems": list[str]})
 StatusReply = TypedDict("StatusReply", {"status": Status})
-Reloaded = TypedDict("Reloaded", {"applied": list[str], "needs_restart": list[str], "problems": list[str]})
+Reloaded = TypedDict("Reloaded", {"applied": list[str], "needs_restart": list[str], "problems": list[str],
+        "refused": list[str]})
 ReloadedReply = TypedDict("ReloadedReply", {"reloaded": Reloaded})
 Stopped = TypedDict("Stopped", {"panic": EmergencyStop, "turns": int, "workers": int, "problems": list[str]})
 StoppedReply = TypedDict("StoppedReply", {"stopped": Stopped})
@@ -41,12 +42,12 @@ AgentsReply = TypedDict("AgentsReply", {"agents": list[Agent]})
 AgentReply = TypedDict("AgentReply", {"agent": Agent})
 Session = TypedDict("Session", {"id": str, "agent": str, "owner": int, "title": str, "state": str,
         "created_us": int, "updated_us": int, "turns": int, "queued": int, "paused": bool, "current": bool,
-        "mode": str, "waits_for": str, "forked_from": str, "interrupted": str, "tainted": bool,
+        "mode": str, "waits_for": str, "forked_from": str, "model": str, "interrupted": str, "tainted": bool,
         "tainted_by": str, "hosts": list[str]})
 SessionReply = TypedDict("SessionReply", {"session": Session})
 SessionsReply = TypedDict("SessionsReply", {"sessions": list[Session]})
 Message = TypedDict("Message", {"seq": int, "time_us": int, "role": str, "content": str, "name": str,
-        "tool_call_id": str, "tool_calls": list[Any]})
+        "tool_call_id": str, "tool_calls": list[Any], "reasoning": str, "cut_off": str})
 MessagesReply = TypedDict("MessagesReply", {"messages": list[Message]})
 Transcript = TypedDict("Transcript", {"session": str, "format": str, "name": str, "text": str})
 ExportReply = TypedDict("ExportReply", {"export": Transcript})
@@ -55,10 +56,10 @@ TurnEvent = TypedDict("TurnEvent", {"type": Required[str], "session": Required[s
         "trace_id": Required[str], "text": str, "position": int, "model": str, "call_id": str, "tool": str,
         "action": str, "effect": str, "decision": str, "args": Any, "stream": str, "result": str,
         "metadata": Any, "approval": str, "cwd": str, "preview": str, "rule": str, "reason": str,
-        "expires_us": int, "volatile": bool, "digest": str, "may_answer": bool, "state": str,
-        "answered_by": int | None, "note": str, "input": str, "question": str, "choices": list[str],
-        "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int, "removed": int,
-        "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,
+        "expires_us": int, "volatile": bool, "digest": str, "may_answer": bool, "must_authenticate": bool,
+        "state": str, "answered_by": int | None, "note": str, "input": str, "question": str,
+        "choices": list[str], "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int,
+        "removed": int, "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,
         "cost": float | None, "prompt_tokens": int, "completion_tokens": int, "cached_tokens": int,
         "code": str, "message": str, "suggestion": str, "steps": int, "duration_ms": int}, total=False)
 EventReply = TypedDict("EventReply", {"event": TurnEvent})
@@ -188,6 +189,7 @@ class Methods:
     def sessions_messages(self, *, session: str, limit: int | None = None) -> MessagesReply: ...
     def sessions_switch(self, *, session: str) -> SessionReply: ...
     def sessions_rename(self, *, session: str, title: str) -> SessionReply: ...
+    def sessions_set_model(self, *, session: str, model: str) -> SessionReply: ...
     def sessions_pause(self, *, session: str) -> SessionReply: ...
     def sessions_resume(self, *, session: str) -> SessionReply: ...
     def sessions_fork(self, *, session: str, title: str | None = None,
@@ -297,6 +299,7 @@ class AsyncMethods:
     async def sessions_messages(self, *, session: str, limit: int | None = None) -> MessagesReply: ...
     async def sessions_switch(self, *, session: str) -> SessionReply: ...
     async def sessions_rename(self, *, session: str, title: str) -> SessionReply: ...
+    async def sessions_set_model(self, *, session: str, model: str) -> SessionReply: ...
     async def sessions_pause(self, *, session: str) -> SessionReply: ...
     async def sessions_resume(self, *, session: str) -> SessionReply: ...
     async def sessions_fork(self, *, session: str, title: str | None = None,

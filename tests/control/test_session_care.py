@@ -12,16 +12,17 @@ import pytest
 
 from lightagentd import errors
 from lightagentd.agents.sessions import copying
-from lightagentd.agents.sessions.session import Session, new_record
+from lightagentd.agents.sessions.session import Session, SessionRecord, new_record
 from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.events.history import History, NewEvent
 from lightagentd.host.paths import Paths
 from tests.agents.asking import asked, lines
-from tests.agents.scripted import ME, Scripted, check_conversation
+from tests.agents.scripted import ME, Scripted, check_conversation, scripted
 from tests.control.caring import ask, caring, conversation, get, make, out_of, texts
 from tests.control.test_authz import NOBODY, needs_root
 from tests.other_user import OUTSIDERS_GID
+from tests.scripted_model import say
 
 OTHER = Caller(uid=NOBODY, gid=OUTSIDERS_GID, pid=1)
 STRANGE = ("ses_0000000000000000", "", "x" * 600, "\0", "ses_\ud800")
@@ -37,6 +38,38 @@ async def test(paths: Paths) -> AsyncIterator[Scripted]:
 async def client(test: Scripted) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(test.daemon.paths.socket, timeout_s=60) as connected:
         yield connected
+
+
+# The model
+
+
+async def test_a_session_asks_the_model_that_was_chosen_for_it(paths: Paths) -> None:
+    toml = '[models]\nfallback = ["runbook"]\n'
+    async with scripted(paths, [say("from the model"), say("again")], toml=toml) as test:
+        async with AsyncClient(test.daemon.paths.socket, timeout_s=60) as client:
+            made = await make(client)
+            assert made["model"] == ""
+
+            async def answers(model: str, words: str) -> None:
+                chosen = await client.call("Sessions.SetModel", session=made["id"], model=model)
+                assert chosen["session"]["model"] == model
+                answer = await client.call("Manager.Ask", agent="test", text="what can you do", new=False)
+                assert words in answer["answer"]["text"]
+
+            await answers("runbook", "disk")
+            fork = (await client.call("Sessions.Fork", session=made["id"]))["session"]
+            assert fork["model"] == "runbook"
+            await client.call("Sessions.Switch", session=made["id"])
+            await answers("", "from the model")
+            await answers("openai/x", "again")
+            for wrong in ("openai/y", "x" * 1000):
+                with pytest.raises(errors.InvalidArgument, match="has no model") as caught:
+                    await client.call("Sessions.SetModel", session=made["id"], model=wrong)
+                assert "It has: openai/x, runbook." in caught.value.suggestion
+        events = test.stored(topic="session.model")
+        assert [event.data and event.data["model"] for event in events] == ["runbook", "", "openai/x"]
+        kept = test.agent.sessions[made["id"]].record
+        assert SessionRecord.from_dict(kept.to_dict()) == kept
 
 
 # The current session

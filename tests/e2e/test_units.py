@@ -152,7 +152,7 @@ TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "systemd.list": ({"pattern": "dbus*"}, "dbus.service"),
     "systemd.status": ({"unit": "dbus.service"}, "active"),
     "systemd.logs": ({"unit": "lightagentd.service"}, "lightagentd["),
-    "dbus.list": ({}, "org.freedesktop.systemd1"),
+    "dbus.list": ({}, "org.lightagent1  pid "),  # which the filter shows, and lets nobody ask
     "net.list_interfaces": ({}, "lo"),
     "net.connections": ({}, ""),
     "net.routes": ({}, ""),

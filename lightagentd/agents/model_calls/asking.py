@@ -49,8 +49,8 @@ class Asking:
     """The model calls of one turn."""
 
     def __init__(self, turn: Turn, parts: AgentParts, meter: Meter, results: Results) -> None:
-        self._clients = [*parts.clients]
-        self._last_resort = [*parts.last_resort]
+        self._clients = parts.clients_for(turn.session.record.model)
+        self._last_resort = [client for client in parts.last_resort if client not in self._clients]
         self._history = parts.history
         self._session = turn.session
         self._stream = turn.stream

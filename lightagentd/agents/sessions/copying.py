@@ -42,6 +42,7 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
         new_record(record.agent, owner, named),
         hosts=record.hosts if owner == record.owner else (),
         forked_from=record.id,
+        model=record.model,
     )
     session = Session(copy, source.history)
     with session.context():

@@ -70,13 +70,15 @@ class SessionRecord:
     """Whether it takes no prompts and begins no turn."""
     forked_from: str = ""
     """The session whose conversation it began with."""
+    model: str = ""
+    """The model that its turns ask first; empty for the agent's own."""
     interrupted: str = ""
     """What is known of a turn that the daemon stopped in the middle of, until the next turn is done."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
         """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
-        texts = ("id", "agent", "title", "tainted_by", "forked_from", "interrupted")
+        texts = ("id", "agent", "title", "tainted_by", "forked_from", "model", "interrupted")
         numbers = ("owner", "created_us", "updated_us", "turns")
         with decoding("sessions", str(value.get("id"))):
             checked(value, hosts=list, tainted=bool, paused=bool)
@@ -196,6 +198,12 @@ class Session:
         with self.context():
             event = kinds.SessionRenamed(title=title, by=by).event()
         await self._change(event, title=title)
+
+    async def set_model(self, model: str, *, by: int) -> None:
+        """Have later turns ask this model first. Raises SessionNotFound, StorageError."""
+        with self.context():
+            event = kinds.SessionModelSet(model=model, by=by).event()
+        await self._change(event, model=model)
 
     async def set_paused(self, paused: bool, *, by: int) -> None:
         """Pause or resume prompts and new turns; after resuming, the agent has to be told.

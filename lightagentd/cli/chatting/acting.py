@@ -49,13 +49,22 @@ async def usage(chat: Conversation, argument: str) -> None:
 
 
 async def model(chat: Conversation, argument: str) -> None:
-    """The agent's model, and how it is changed."""
+    """The agent's model, and how it is changed; or another one for the session."""
+    if "/" in argument or argument in ("runbook", "default"):
+        wanted = "" if argument == "default" else argument
+        found = await chat.daemon.call("Sessions.SetModel", session=chat.session, model=wanted)
+        chat.say(f"{cell(found['model'] or 'the model of the agent')} is asked first from now on.")
+        return
+    here = await chat.daemon.call("Sessions.Get", session=chat.session)
     found = await chat.daemon.call("Agents.Get", name=argument or chat.agent)
     then = f", then {', '.join(found['fallback'])}" if found["fallback"] else ""
+    chat.say(f"{found['name']}: {found['model']}{then}")
+    if here["model"]:
+        chat.say(f"This session asks {cell(here['model'])} first; /model default ends that.")
     chat.say(
-        f"{found['name']}: {found['model']}{then}",
-        f"To change it, set model in {found['origin']} (a copy below /etc/lightagentd/agent/"
-        f"{found['name']} if that is the shipped one), then run: lactl reload",
+        "For this session: /model MODEL. For all of them, set model in"
+        f" {found['origin']} (a copy below /etc/lightagentd/agent/{found['name']} if that is the shipped"
+        " one), then run: lactl reload"
     )
 
 

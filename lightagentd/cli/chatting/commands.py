@@ -90,7 +90,7 @@ COMMANDS = tuple(
         ),
         ("history", "[NUMBER]", "", session_acting.history, "Show the last messages."),
         ("usage", "", "", acting.usage, "Show what the session used, and its limits."),
-        ("model", "[AGENT]", "agent", acting.model, "Show the agent's model."),
+        ("model", "[MODEL]", "", acting.model, "Show the models, or have one asked first."),
         ("tools", "[TOOL]", "tool", acting.tools, "List the tools, or show one."),
         ("skills", "[SKILL]", "skill", acting.skills, "List the skills, or show one."),
         (

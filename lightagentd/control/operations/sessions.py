@@ -118,6 +118,23 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         await found.rename(title, by=caller.uid)
         return self._changed(found)
 
+    @method("SetModel", returns="session")
+    async def set_model(self, caller: Caller, session: str, model: str) -> api.Session:
+        """Have the next turns ask this model first: one that the agent or [models] of the configuration
+        names; empty for the agent's own.
+        """
+        caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        parts = agent.running_parts()
+        names = list(dict.fromkeys(client.name for client in (*parts.clients, *parts.last_resort)))
+        if model and model not in names:
+            raise InvalidArgument(
+                f"The agent {agent.name} has no model {model[:100]!r}.",
+                field="model",
+                suggestion=f"It has: {', '.join(names)}. An administrator adds others to fallback.",
+            )
+        await found.set_model(model, by=caller.uid)
+        return self._changed(found)
+
     @method("Pause", returns="session")
     async def pause(self, caller: Caller, session: str) -> api.Session:
         """Have a session take no prompts and begin no turn. What runs goes to its end, what waits stays."""

@@ -37,6 +37,16 @@ class SessionRenamed(EventType, topic="session.renamed", type="renamed"):
     """The uid of who asked for it."""
 
 
+class SessionModelSet(_ByPerson, topic="session.model", type="set"):
+    """Its turns ask another model first from now on."""
+
+    catalog = """A session with @AGENT@ asks another model
+    The user with uid @CALLER_UID@ chose which of the agent's models the session @SESSION@ asks first. The
+    history says which."""
+    model: str
+    """Empty for the agent's own."""
+
+
 class SessionPaused(_ByPerson, topic="session.paused", type="paused"):
     """It takes no prompts and begins no turn."""
 

@@ -205,6 +205,26 @@ async def test_garbled_answers_are_asked_for_again_until_one_was_read(paths: Pat
         assert server.requests == 5, "somebody has read its beginning"
 
 
+async def test_what_a_cut_answer_used_is_told(paths: Paths) -> None:
+    async with (
+        ModelServer([faults.unfinished(say("The disk ", "is"), pieces=3)]) as server,
+        asking_providers(paths, {"main": table(server, kind="anthropic", max_retries=0)}) as test,
+    ):
+        events = await test.prompt(await test.session(), "hello")
+        assert types(events)[-3:] == ["text_delta", "usage", "error"]
+        assert next(event for event in events if event["type"] == "usage")["prompt_tokens"] == 10
+
+
+async def test_a_request_that_is_too_long_and_cannot_be_shorter_goes_out_once(paths: Paths) -> None:
+    too_long = faults.status(400, message="Too long.", code="context_length_exceeded")
+    async with (
+        ModelServer([too_long]) as server,
+        asking_providers(paths, {"main": table(server)}) as test,
+    ):
+        assert (await test.prompt(await test.session(), "hello"))[-1]["code"] == "context_full"
+        assert server.requests == 1
+
+
 # Other models
 
 

@@ -111,12 +111,14 @@ async def test_cached_tokens_have_their_price_and_no_price_is_no_cost(paths: Pat
 
 
 async def test_a_step_without_a_price_or_without_figures_is_counted_as_such(paths: Paths) -> None:
-    uncounted = Stream(pieces=[chunk({"content": "hi"}, "stop"), DONE])
+    uncounted = Stream(pieces=[chunk({"content": "hi"}, "stop"), usage(0, 0), DONE])
     async with scripted(paths, [uncounted, say("again")]) as test:
         session = await test.session()
         assert "usage" not in [event["type"] for event in await test.prompt(session)]
         row = counters(test, f"session/{session.id}")
         assert (row.steps, row.steps_without_usage, row.steps_without_price) == (1, 1, 0)
+        assert row.prompt_tokens > 100, "an estimate: a budget is none otherwise"
+        assert row.completion_tokens > 0
         [event] = [one for one in await test.prompt(session) if one["type"] == "usage"]
         assert event["cost"] is None
         assert (row.steps, row.steps_without_usage, row.steps_without_price) == (2, 1, 1)
@@ -169,13 +171,13 @@ async def test_a_call_that_is_cancelled_counts_with_what_was_seen(paths: Paths, 
                 test.agent.cancel(session)
         row = stored(test, f"session/{session.id}")
         assert row["steps"] == 1
-        assert row.get("prompt_tokens", 0) == (30 if seen else 0)
+        assert row["prompt_tokens"] == 30 if seen else row["prompt_tokens"] > 100, "an estimate"
         assert row.get("steps_without_usage", 0) == (0 if seen else 1)
         [event_stored] = test.stored(turn.trace_id, "agent.llm_response")
         assert event_stored.type == "failed"
         [ended] = test.stored(turn.trace_id, "agent.error")
         assert ended.data is not None
-        assert ended.data["total_tokens"] == (37 if seen else 0)
+        assert ended.data["total_tokens"] == 37 if seen else ended.data["total_tokens"] > 100
 
 
 async def test_a_call_that_fails_counts_when_the_endpoint_had_it(paths: Paths) -> None:
@@ -200,7 +202,8 @@ async def test_what_an_endpoint_says_of_tokens_stays_within_bounds(paths: Paths,
         await test.prompt(session)
         row = stored(test, f"session/{session.id}")
         assert 0 <= row.get("prompt_tokens", 0) <= 10**9
-        assert row.get("completion_tokens", 0) == row.get("cached_tokens", 0) == 0
+        assert row.get("completion_tokens", 0) < 10
+        assert row.get("cached_tokens", 0) == 0
 
 
 async def test_after_kill_9_the_figures_are_those_of_the_stored_events(
@@ -254,7 +257,7 @@ async def test_a_budget_that_is_used_up_ends_the_turn_before_the_next_model_call
             "limit": 30.0,
             "message": "The budget of one turn is used up: 30 of 30 tokens.",
         }
-        assert len(test.conversation(session)) == 5, "what was done stays, with its results"
+        assert len(test.conversation(session)) == 6, "what was done stays, with its results"
         test.model.script = [say("fresh")]
         assert (await test.prompt(session))[-1]["type"] == "done", "another turn has its own budget"
 
@@ -295,7 +298,7 @@ async def test_no_more_tool_calls_run_than_the_budget_has_room_for(paths: Paths)
         assert [event["type"] for event in events].count("tool_result") == 2
         row = stored(test, f"session/{session.id}")
         assert (row["steps"], row["calls"]) == (1, 2)
-        assert len(test.conversation(session)) == 7, "the others have a result that says they were not run"
+        assert len(test.conversation(session)) == 8, "the others have a result that says they were not run"
 
 
 async def test_the_room_for_calls_is_the_same_after_a_restart(paths: Paths) -> None:

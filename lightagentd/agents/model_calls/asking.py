@@ -30,7 +30,17 @@ from lightagentd.errors import (
 from lightagentd.events.types.agent import FellBack
 from lightagentd.llm.circuit import is_down
 from lightagentd.llm.json_calls import call_in_text
-from lightagentd.llm.protocol import Finish, Function, Part, ReasoningDelta, Request, TextDelta, ToolCall
+from lightagentd.llm.protocol import (
+    Finish,
+    Function,
+    Message,
+    Part,
+    ReasoningDelta,
+    Request,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
 from lightagentd.redaction import off_loop
@@ -65,6 +75,7 @@ class Asking:
             turn=turn.trace_id,
             tell=turn.stream.emit,
             left_s=turn.left_s,
+            tell_usage=self._tell_usage,
         )
         self._compactor = Compactor(
             turn.session,
@@ -73,17 +84,21 @@ class Asking:
             results,
             compact_at=parts.limits.compact_at,
             tell=turn.stream.emit,
-            tell_usage=self._tell_usage,
         )
 
     async def ask(self, system: str, functions: Sequence[Function]) -> Reply:
         """One model call. Raises ModelError, ContextFull, BudgetExceeded, StorageError."""
-        refused = False
+        too_long: ModelError | ContextFull | None = None
+        sent: Sequence[Message] = ()
         while True:
             client = self._clients[0]
             self._said.clear()
             try:
+                refused = too_long is not None
                 messages = await self._compactor.fit(client, system, functions, refused=refused)
+                if too_long is not None and messages is sent:
+                    raise too_long  # it cannot be made shorter
+                sent = messages
                 request = Request(system=system, messages=messages, functions=functions)
                 try:
                     reply = await self._calls.make(client, request, self._hear)
@@ -94,16 +109,15 @@ class Asking:
                 if any(text.strip() for text in self._said):
                     raise
                 if _too_long(err):
-                    if not refused and client.context_tokens:
-                        refused = True
+                    if too_long is None and client.context_tokens:
+                        too_long = err
                         continue
                     err = _context_full(err)
                 await self._fall_back(err, system, functions)
-                refused = False
+                too_long = None
                 continue
             if reply.usage is not None:
                 self._compactor.gauge.take_count(reply.usage.prompt_tokens)
-            self._tell_usage(reply)
             if not reply.calls and (found := call_in_text(reply.text)):
                 reply = replace(reply, calls=(found,))
             reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
@@ -143,15 +157,15 @@ class Asking:
         self._stream.emit(turn_events.Notice(code=err.code, message=message))
         await self._history.append(FellBack(code=err.code, message=message).event())
 
-    def _tell_usage(self, reply: Reply) -> None:
-        usage = reply.usage
-        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+    def _tell_usage(self, model: str, usage: Usage) -> None:
+        if usage.prompt_tokens or usage.completion_tokens:
+            self._stream.end_text()
             used = turn_events.Used(
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
-                cost=self._meter.ledger.cost(reply.model, usage),
+                cost=self._meter.ledger.cost(model, usage),
             )
             self._results.tell(used)
 

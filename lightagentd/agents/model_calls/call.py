@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from lightagentd.agents.model_calls.compaction.window import BYTES_PER_TOKEN, bytes_of, bytes_of_function
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.errors import ModelError
 from lightagentd.events.history import Change, History, NewEvent
@@ -19,6 +20,7 @@ from lightagentd.events.model import Event
 from lightagentd.events.types.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
 from lightagentd.llm.protocol import (
     Finish,
+    Message,
     ModelClient,
     Part,
     Reasoning,
@@ -40,6 +42,8 @@ class Reply:
     duration_ms: int
     reasoning: tuple[Reasoning, ...] = ()
     failed: bool = False
+    estimate: Usage | None = None
+    """What the call used, about, if the endpoint did not count."""
 
     @property
     def usage(self) -> Usage | None:
@@ -53,8 +57,11 @@ class Reply:
         `counted_calls` is the number of tool calls for which the budgets have room. `summary` says that the
         call was made to shorten a conversation, and is no step of a turn.
         """
-        changes = meter.count(self.model, self.usage, calls=counted_calls)
-        usage = self.usage or Usage()
+        known = self.usage is not None
+        usage = self.usage or self.estimate
+        changes = meter.count(self.model, usage, calls=counted_calls, known=known)
+        cost = None if usage is None else meter.ledger.cost(self.model, usage)
+        usage = usage or Usage()
         kind = ModelBrokeOff if self.failed else ModelSummedUp if summary else ModelAnswered
         event = kind(
             model=self.model,
@@ -65,8 +72,8 @@ class Reply:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            counted=self.usage is not None,
-            cost=None if self.usage is None else meter.ledger.cost(self.model, self.usage),
+            counted=known,
+            cost=cost,
         ).event()
         return [event], changes
 
@@ -86,6 +93,11 @@ class Heard:
     def has_text(self) -> bool:
         """Whether there was text to read."""
         return any(text.strip() for text in self.texts)
+
+    @property
+    def counted(self) -> Usage | None:
+        """What the endpoint said that the call used."""
+        return (self.finish.usage if self.finish is not None else None) or self.usage
 
     def take(self, part: Part) -> None:
         if self.on_first is not None:
@@ -138,12 +150,15 @@ async def model_call(
         raise
     finally:
         if not whole and (left or heard.texts or heard.calls or heard.usage):
-            store_failed(_reply(client, heard, started, failed=True), meter)
+            store_failed(_reply(client, request, heard, started, failed=True), meter)
         meter.asks = whole
-    return _reply(client, heard, started)
+    return _reply(client, request, heard, started)
 
 
-def _reply(client: ModelClient, heard: Heard, started: float, *, failed: bool = False) -> Reply:
+def _reply(
+    client: ModelClient, request: Request, heard: Heard, started: float, *, failed: bool = False
+) -> Reply:
+    said = heard.texts or heard.calls
     return Reply(
         text="".join(heard.texts),
         calls=tuple(heard.calls),
@@ -152,6 +167,20 @@ def _reply(client: ModelClient, heard: Heard, started: float, *, failed: bool = 
         duration_ms=round((time.monotonic() - started) * 1000),
         reasoning=tuple(heard.reasoning),
         failed=failed,
+        estimate=_estimate(request, heard) if said and heard.counted is None else None,
+    )
+
+
+def _estimate(request: Request, heard: Heard) -> Usage:
+    """About what a call used. A server that counts nothing must not make a budget endless."""
+    asked = len(request.system.encode("utf-8", "replace"))
+    asked += sum(map(bytes_of, request.messages)) + sum(map(bytes_of_function, request.functions))
+    thoughts = "".join(block.text for block in heard.reasoning)
+    said = bytes_of(
+        Message(role="assistant", content="".join(heard.texts) + thoughts, tool_calls=tuple(heard.calls))
+    )
+    return Usage(
+        prompt_tokens=round(asked / BYTES_PER_TOKEN), completion_tokens=round(said / BYTES_PER_TOKEN)
     )
 
 

@@ -19,13 +19,14 @@ from lightagentd.errors import ModelCircuitOpen, ModelEmpty, ModelError, ModelFi
 from lightagentd.events.history import History
 from lightagentd.events.types.agent import ModelTriedAgain
 from lightagentd.llm.circuit import Circuit, Circuits
-from lightagentd.llm.protocol import ModelClient, Part, Request
+from lightagentd.llm.protocol import ModelClient, Part, Request, Usage
 from lightagentd.llm.retry import Backoff, settings_of
 
 
 class ModelCalls:
     """Makes the model calls of one turn, which owns it. `turn` tells its attempts from those of other turns.
-    `left_s` gives the turn's remaining time, if it is limited.
+    `left_s` gives the turn's remaining time, if it is limited. `tell_usage` is told what each attempt used,
+    also one that broke off.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ModelCalls:
         turn: str,
         tell: Callable[[turn_events.Event], None],
         left_s: Callable[[], float | None],
+        tell_usage: Callable[[str, Usage], None],
     ) -> None:
         self._meter = meter
         self._results = results
@@ -46,6 +48,7 @@ class ModelCalls:
         self._turn = turn
         self._tell = tell
         self._left_s = left_s
+        self._tell_usage = tell_usage
 
     async def make(
         self, client: ModelClient, request: Request, hear: Callable[[Part], Awaitable[None]]
@@ -66,7 +69,11 @@ class ModelCalls:
             tries += 1
             heard = Heard(on_first=None if circuit is None else lambda: circuit.answered(self._turn))
             try:
-                reply = await model_call(client, request, meter=self._meter, hear=hear, heard=heard)
+                try:
+                    reply = await model_call(client, request, meter=self._meter, hear=hear, heard=heard)
+                finally:
+                    if heard.counted is not None:
+                        self._tell_usage(client.name, heard.counted)
                 return self._with_something(reply)
             except ModelError as err:
                 if circuit is not None:

@@ -48,7 +48,8 @@ class _ModelCall(EventType):
     completion_tokens: int
     cached_tokens: int
     counted: bool
-    """Whether the endpoint said how many tokens it took; else the three figures are 0."""
+    """Whether the endpoint said how many tokens it took; else the figures are an estimate, or 0 where nothing
+    was said."""
     cost: float | int | None
     """In the currency of the configured prices; null when there is no price, or no count."""
 

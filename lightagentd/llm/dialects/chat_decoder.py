@@ -132,11 +132,10 @@ class ChatDecoder:
         prompt = count(usage.get("prompt_tokens"))
         # Gemini and xAI count the reasoning tokens only in the sum.
         beyond = count(usage.get("total_tokens")) - prompt
-        self._usage = Usage(
-            prompt_tokens=prompt,
-            completion_tokens=max(count(usage.get("completion_tokens")), beyond),
-            cached_tokens=count(cached),
-        )
+        completion = max(count(usage.get("completion_tokens")), beyond)
+        if not (prompt or completion):
+            return  # the server does not count
+        self._usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=count(cached))
         if self._on_usage is not None:
             self._on_usage(self._usage)
 

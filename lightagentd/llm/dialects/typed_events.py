@@ -112,7 +112,9 @@ class TypedDecoder(ABC):
         yield Finish(reason=self._reason or ("tool_calls" if calls else "stop"), usage=self._usage)
 
     def _count(self, *, prompt: int, completion: int, cached: int) -> None:
-        """Store the usage so far, and report it at once."""
+        """Store the usage so far, and report it at once. Zeros are of a server that does not count."""
+        if not (prompt or completion):
+            return
         self._usage = Usage(
             prompt_tokens=min(prompt, MOST_TOKENS), completion_tokens=completion, cached_tokens=cached
         )

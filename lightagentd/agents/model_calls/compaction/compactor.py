@@ -89,7 +89,6 @@ class Compactor:
         *,
         compact_at: float,
         tell: Callable[[turn_events.Event], None],
-        tell_usage: Callable[[Reply], None],
     ) -> None:
         self._session = session
         self._history = session.history
@@ -98,7 +97,6 @@ class Compactor:
         self._results = results
         self._compact_at = compact_at
         self._tell = tell
-        self._tell_usage = tell_usage
         self.gauge = Gauge(session.counted)
 
     async def fit(
@@ -216,7 +214,6 @@ class Compactor:
             reply = await self._calls.make(client, request, hear)
         except ModelError:
             return None, ""
-        self._tell_usage(reply)
         summary = self._history.redactor.text(reply.text).strip()
         whole = reply.finish.reason == "stop" and not reply.calls
         return reply, summary if whole and len(summary.encode()) <= limit_bytes else ""

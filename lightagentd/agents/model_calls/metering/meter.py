@@ -52,18 +52,19 @@ class Meter:
         self.pause()
         self.ledger.meters.discard(self)
 
-    def count(self, model: str, usage: Usage | None, *, calls: int = 0) -> list[Change]:
-        """Count a model call and its tool calls; the changes must commit with its event."""
+    def count(self, model: str, usage: Usage | None, *, calls: int = 0, known: bool = True) -> list[Change]:
+        """Count a model call and its tool calls; the changes must commit with its event.
+
+        `known`: the usage is no estimate.
+        """
         self.asks = False
-        more = Counters(steps=1, calls=calls)
-        if usage is None:
-            more.steps_without_usage = 1
-        else:
+        more = Counters(steps=1, calls=calls, steps_without_usage=int(usage is None or not known))
+        if usage is not None:
             more.prompt_tokens = usage.prompt_tokens
             more.completion_tokens = usage.completion_tokens
             more.cached_tokens = usage.cached_tokens
             cost = self.ledger.cost(model, usage)
-            more.cost, more.steps_without_price = (0.0, 1) if cost is None else (cost, 0)
+            more.cost, more.steps_without_price = (0.0, int(known)) if cost is None else (cost, 0)
         return self._add(more)
 
     def ending(self) -> list[Change]:

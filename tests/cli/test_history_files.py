@@ -77,7 +77,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def busy(daemon_process: DaemonProcess) -> DaemonProcess:
     """A running daemon with a session that was prompted."""
     daemon_process.start()
-    assert daemon_process.lactl("prompt", "ops", "what can you do?").returncode == 0
+    assert daemon_process.lactl("prompt", "ops", "check memory").returncode == 0
     return daemon_process
 
 
@@ -104,7 +104,7 @@ def test_a_backup_of_a_running_daemon_is_restored_after_it_was_stopped(
     [installed] = [event for event in events if event["type"] == "installed"]
     assert installed["data"]["set_aside"] == placed["set_aside"]
     assert not [event for event in events if event["type"] == "recovered"]
-    assert busy.lactl("prompt", "ops", "what can you do?").returncode == 0
+    assert busy.lactl("prompt", "ops", "check memory").returncode == 0
     assert busy.lactl("audit", "verify").returncode == 0
 
 
@@ -154,7 +154,7 @@ def test_an_export_is_imported_and_a_daemon_goes_on_with_it(busy: DaemonProcess,
     busy.lactl("history", "export", str(tmp_path / "other"), state)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
     busy.start()
-    assert busy.lactl("prompt", "ops", "what can you do?").returncode == 0
+    assert busy.lactl("prompt", "ops", "check memory").returncode == 0
     assert busy.lactl("audit", "verify").returncode == 0
     assert len(told(busy.lactl("sessions", "list", "--json"))) == 1
 

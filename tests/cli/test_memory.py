@@ -143,7 +143,7 @@ def test_the_profile_is_shown_set_edited_and_cleared(daemon: DaemonProcess, tmp_
         (("add", "sk-abcdefghijklmnopqrstuvwx"), 65, "looks like a key or a password"),
         (("add",), 2, "Missing argument"),
         (("search", " "), 65, "The query is empty"),
-        (("list", "--state", "x"), 2, "takes one of"),
+        (("list", "--state", "x"), 2, "--state takes one of"),
         (("profile", "--clear", "--edit"), 2, "cannot be used together"),
         (("profile", "--set", "/none"), 66, "There is no file /none"),
         (("profile", "--set", "/"), 65, "/ cannot be read: Is a directory"),

@@ -67,10 +67,10 @@ def command(
     (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
     TEXT or standard input.
 
-    On a terminal the text is streamed, and each tool call is a dim line with its effect and duration; so is
-    the beginning of what the model thinks, or all of it with --show-reasoning (in a pipe on standard error).
-    In a pipe only the final answer is printed; with --json, every event of the turn as one line. Ctrl-C
-    cancels the turn.
+    On a terminal the text is laid out as it comes, each tool call is a dim line with its effect and duration,
+    what runs is shown with its last lines, and of what the model thinks the beginning, or all of it with
+    --show-reasoning (in a pipe on standard error). In a pipe only the final answer is printed, as it is; with
+    --json, every event of the turn as one line. Ctrl-C cancels the turn.
 
     With --no-wait the ids of session and turn are printed once the prompt is stored, and the turn goes on by
     itself; so it does after --timeout, with exit status 124. 'lactl wait SESSION' waits for its end, 'lactl
@@ -79,7 +79,8 @@ def command(
     What came from standard input or a file counts as text from outside: from then on the session asks before
     it changes anything or goes to a new host.
 
-    A call that needs to be allowed is shown, and asked about on the terminal if you may allow it; else the
+    A call that needs to be allowed is shown, and asked about on the terminal if you may allow it: y allows
+    it, n refuses it, with a reason for the agent if you write one, v shows all of what is folded. Else the
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it.

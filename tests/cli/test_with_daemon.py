@@ -101,7 +101,7 @@ def test_a_prompt_leaves_a_session_a_history_and_a_trace(daemon: DaemonProcess) 
 
 
 def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
-    done = on_terminal(["prompt", "ops", "check memory"], env=daemon.env | {"NO_COLOR": "1", "TERM": "xterm"})
+    done = on_terminal(["prompt", "ops", "check memory"], env=daemon.env | {"TERM": "dumb"})
     assert done.status == 0
     assert done.out.startswith("→ skill.run name=memory-check ")
     assert "\n← skill.run ok " in done.out

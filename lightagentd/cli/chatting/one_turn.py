@@ -32,7 +32,7 @@ class TurnTerminal:
         self.colours = terminal.has_colours()
         self.view: Transcript | None = None
         self._drawn: list[str] = []
-        self._due_s = 0.0
+        self._due_s = time.monotonic() + _REDRAW_S
 
     @property
     def columns(self) -> int:

@@ -279,6 +279,8 @@ def message(role: str, content: str, **changes: Any) -> dict[str, Any]:
             cut_off="",
             tool_call_id="",
             tool_calls=[],
+            reasoning="",
+            cut_off="",
         )
     ) | dict(changes)
 

@@ -67,9 +67,8 @@ def command(
     (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
     TEXT or standard input.
 
-    On a terminal the text is laid out as it comes, each tool call is a dim line with its effect and duration,
-    what runs is shown with its last lines, and of what the model thinks the beginning, or all of it with
-    --show-reasoning (in a pipe on standard error). In a pipe only the final answer is printed, as it is; with
+    On a terminal the text is laid out as it comes, with a dim line for each tool call and for the beginning of
+    what the model thinks (all of it with --show-reasoning). In a pipe only the final answer is printed; with
     --json, every event of the turn as one line. Ctrl-C cancels the turn.
 
     With --no-wait the ids of session and turn are printed once the prompt is stored, and the turn goes on by
@@ -100,9 +99,8 @@ def command(
         "attachments": attachments(files) or None,
     }
     if wait:
-        watch(
-            settings, "Sessions.Prompt", parameters, quiet=quiet, thoughts=show_reasoning, timeout_s=timeout_s
-        )
+        shows = {"quiet": quiet, "thoughts": show_reasoning}
+        watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows)
     else:
         _send(settings, parameters, quiet=quiet)
 

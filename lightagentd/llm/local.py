@@ -24,6 +24,7 @@ TIMEOUT_S = 2.0
 _MOST_BYTES = 1 << 20
 _MOST_MODELS = 500
 _NAME_CHARS = 200
+_HERE = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class Sign:
     is_it: Callable[[dict[str, Any]], bool]
     models: str
     names: Callable[[dict[str, Any]], list[object]]
+    may_want_key: bool = False
+    """Whether it may show its models only to those who have its key."""
 
 
 def _ids(listed: dict[str, Any]) -> list[object]:
@@ -93,6 +96,14 @@ SIGNS: tuple[Sign, ...] = (
         models="/v1/models",
         names=_ids,
     ),
+    Sign(
+        provider="litellm",
+        path="/health/readiness",
+        is_it=lambda said: isinstance(said.get("litellm_version"), str),
+        models="/v1/models",
+        names=_ids,
+        may_want_key=True,
+    ),
 )
 
 
@@ -102,6 +113,26 @@ async def found_locally(
     """The servers that answer now; never raises. `places`: base URLs of providers that are elsewhere."""
     looked = await asyncio.gather(*(_look(sign, timeout_s, places or {}) for sign in SIGNS))
     return [server for server in looked if server is not None]
+
+
+async def served(base_url: str, headers: dict[str, str]) -> list[str]:
+    """The models that a server on this machine lists at `/models` of its base URL; none of other servers, and
+    none that does not answer.
+    """
+    parts = urlsplit(base_url)
+    if parts.scheme != "http" or parts.hostname not in _HERE:
+        return []
+    import httpx
+
+    transport = httpx.AsyncHTTPTransport(verify=False)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            listed = await _get(transport, f"{base_url.rstrip('/')}/models", headers)
+    except (OSError, ValueError, httpx.HTTPError):
+        return []
+    finally:
+        await transport.aclose()
+    return [name for name in _ids(listed)[:_MOST_MODELS] if _is_name(name)]
 
 
 async def _look(sign: Sign, timeout_s: float, places: dict[str, str]) -> LocalServer | None:
@@ -137,7 +168,12 @@ async def _asked(sign: Sign, base_url: str, root: str) -> LocalServer | None:
         said = await _get(transport, f"{root}{sign.path}")
         if not sign.is_it(said):
             return None
-        listed = said if sign.models == sign.path else await _get(transport, f"{root}{sign.models}")
+        try:
+            listed = said if sign.models == sign.path else await _get(transport, f"{root}{sign.models}")
+        except ValueError:
+            if not sign.may_want_key:
+                raise
+            listed = {}
         version = said.get("version", "")
         return LocalServer(
             name=sign.provider,
@@ -151,11 +187,14 @@ async def _asked(sign: Sign, base_url: str, root: str) -> LocalServer | None:
         await transport.aclose()
 
 
-async def _get(transport: httpx.AsyncHTTPTransport, url: str) -> dict[str, Any]:
+async def _get(
+    transport: httpx.AsyncHTTPTransport, url: str, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
     """The JSON object at a URL. Raises ValueError and httpx.HTTPError."""
     import httpx
 
-    request = httpx.Request("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"})
+    accepted = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    request = httpx.Request("GET", url, headers={**(headers or {}), **accepted})
     response = await transport.handle_async_request(request)
     try:
         if response.status_code != httpx.codes.OK or "content-encoding" in response.headers:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.llm.local import SIGNS, LocalServer, found_locally
+from lightagentd.llm.local import SIGNS, LocalServer, found_locally, served
 
 MODELS = {"object": "list", "data": [{"id": "a-model", "object": "model", "owned_by": "llamacpp"}]}
 OLLAMA = {
@@ -26,6 +26,8 @@ LMSTUDIO = {
     "/v1/models": MODELS,
 }
 VLLM = {"/v1/models": {"object": "list", "data": [{"id": "org/model", "owned_by": "vllm"}]}}
+
+LITELLM = {"/health/readiness": {"status": "connected", "litellm_version": "1.80.0"}}
 
 
 @contextlib.asynccontextmanager
@@ -74,6 +76,8 @@ async def look(root: str, *providers: str) -> list[LocalServer]:
         ("llamacpp", LLAMACPP, ("a-model",), ""),
         ("lmstudio", LMSTUDIO, ("qwen",), ""),
         ("vllm", VLLM, ("org/model",), ""),
+        ("litellm", LITELLM | {"/v1/models": MODELS}, ("a-model",), ""),
+        ("litellm", LITELLM, (), ""),
     ],
 )
 async def test_a_server_is_told_by_what_it_answers(
@@ -82,7 +86,7 @@ async def test_a_server_is_told_by_what_it_answers(
     async with serving(answers) as root:
         [found] = await look(root, *(sign.provider for sign in SIGNS))
         assert found == LocalServer(name=provider, base_url=f"{root}/v1", models=models, version=version)
-        assert found.model_strings == [f"{provider}/{models[0]}"]
+        assert found.model_strings == [f"{provider}/{model}" for model in models]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,14 @@ async def test_a_server_that_hangs_holds_up_nobody_for_long() -> None:
     async with serving({}, hang=True) as root:
         places = {sign.provider: f"{root}/v1" for sign in SIGNS}
         assert await found_locally(timeout_s=0.05, places=places) == []
+
+
+async def test_what_a_server_lists() -> None:
+    async with serving(VLLM) as root:
+        assert await served(f"{root}/v1", {"Authorization": "Bearer x"}) == ["org/model"]
+        assert await served(f"{root}/other", {}) == []
+    assert await served(f"{root}/v1", {}) == []
+    assert await served("http://192.0.2.1/v1", {}) == [], "only on this machine"
 
 
 async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

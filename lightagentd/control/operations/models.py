@@ -26,7 +26,7 @@ from lightagentd.events.context import within
 from lightagentd.events.types.daemon import ModelsRefreshed
 from lightagentd.llm.circuit import endpoint_of_url
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
-from lightagentd.llm.local import LocalServer, found_locally
+from lightagentd.llm.local import LocalServer, found_locally, served
 from lightagentd.llm.metadata.facts import CONFIGURATION, Facts
 from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import ModelClient
@@ -68,12 +68,14 @@ class Models(Operations, interface="org.lightagent1.Models"):
     @method("List", returns="models")
     async def listed(self, caller: Caller, *, provider: str = "", all_: bool = False) -> list[api.Model]:
         """The models that agents or the configuration name. With provider, those of that one that anything is
-        known of; with all, those of every configured provider, too.
+        known of, and those that it lists itself if it is on this machine; with all, those of every configured
+        provider, too.
         """
         caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
         if provider:
             names = await asyncio.to_thread(self._known_of, [provider])
+            names += [f"{provider}/{model}" for model in await self._served(provider)]
             names += [model for model in in_use if model.partition("/")[0] == provider]
             if not names:
                 raise NotFound(
@@ -190,6 +192,15 @@ class Models(Operations, interface="org.lightagent1.Models"):
             for model, agents in found.items()
             if model == self._models.default or not agents or seen & set(agents)
         }
+
+    async def _served(self, provider: str) -> list[str]:
+        """The models that a provider on this machine lists."""
+        with contextlib.suppress(ConfigError):
+            recipe = await asyncio.to_thread(recipe_of, f"{provider}/-", self._models)
+            if (settings := recipe.settings) is not None and recipe.recording is None:
+                key = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+                return await served(settings.base_url, settings.headers | key)
+        return []
 
     def _known_of(self, providers: Iterable[str]) -> list[str]:
         return [facts.model for one in providers for facts in self._shared.metadata.known_of(one)]

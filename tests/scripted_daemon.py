@@ -275,8 +275,6 @@ def message(role: str, content: str, **changes: Any) -> dict[str, Any]:
             role=role,
             content=content,
             name="",
-            reasoning="",
-            cut_off="",
             tool_call_id="",
             tool_calls=[],
             reasoning="",

@@ -16,7 +16,9 @@ from tests.bench import (
     conversations,
     footprint,
     growth,
+    guard,
     history,
+    latency,
     peers,
     planes,
     selection,
@@ -42,7 +44,10 @@ BENCHMARKS = {
     "peers": peers.run,
     "growth": growth.run,
     "agents": agents.run,
+    "latency": latency.run,
 }
+ON_REQUEST = {"guard": guard.run}
+"""They repeat a part of the others."""
 
 
 def machine() -> str:
@@ -60,7 +65,7 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME")
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, *ON_REQUEST, []], metavar="NAME")
     parser.add_argument(
         "--rounds", type=int, default=7, help="how often each figure is measured (at least 5)"
     )
@@ -70,10 +75,11 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks: dict[str, Callable[[int], None]] = {
         **BENCHMARKS,
+        **ON_REQUEST,
         "history": partial(history.run, events=options.events),
     }
     print(f"machine: {machine()}")
-    for name in options.names or benchmarks:
+    for name in options.names or BENCHMARKS:
         benchmarks[name](max(5, options.rounds))
         sys.stdout.flush()
 

@@ -7,6 +7,7 @@ databases with the same commits, and encodes and hashes nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import statistics
 import tempfile
@@ -19,6 +20,7 @@ import lmdb
 
 from lightagentd.agents.sessions.session import SessionRecord
 from lightagentd.events.audit.verification import verify
+from lightagentd.events.corruption.runs import Runs
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import GENESIS, Event, EventContext, encode
 from lightagentd.events.queries import Filter, StoredHistory
@@ -29,7 +31,7 @@ from tests.bench.rig import show
 from tests.conftest import DaemonProcess, write
 
 RATIO_TARGET, DURABLE_TARGET_MS, READ_TARGET_MS = 0.5, 5.0, 1.0
-VERIFY_TARGET, START_TARGET_S, MEMORY_TARGET_MIB = 100_000, 2.0, 150
+VERIFY_TARGET, VERIFY_DISK_TARGET, START_TARGET_S, MEMORY_TARGET_MIB = 250_000, 150_000, 1.0, 150
 COMMIT, COMMITS = 10, 300
 """Events of one commit, and commits of one round."""
 APPENDERS, EACH = 64, 40
@@ -46,20 +48,20 @@ Puts = list[tuple[str, bytes, bytes]]
 
 
 def run(rounds: int, events: int = EVENTS_STORED) -> None:
-    with tempfile.TemporaryDirectory(prefix="la-bench-", dir=_roomy()) as folder:
+    with tempfile.TemporaryDirectory(prefix="la-bench-", dir=roomy()) as folder:
         base = Path(folder)
         base.chmod(0o755)
         asyncio.run(_appends(base, rounds))
         _large(base, rounds, events)
 
 
-def _roomy() -> str | None:
+def roomy() -> str | None:
     """Where there is room: a large store does not fit into a /tmp that is memory."""
     cache = Path(".cache")
     return str(cache.resolve()) if cache.is_dir() else None
 
 
-def _event(number: int) -> NewEvent:
+def event_of(number: int) -> NewEvent:
     """One of a usual size: a call's result in a turn of one of many sessions."""
     session = number // 20 % SESSIONS  # a turn of some 20 events, then another session's
     who = EventContext(
@@ -84,22 +86,20 @@ def _event(number: int) -> NewEvent:
 
 async def _appends(base: Path, rounds: int) -> None:
     """Each figure of ours and its twin of the bare library in turns, so that both meet the same machine."""
-    ours, bare = await _opened(base / "ours"), _Bare(base / "bare")
+    ours, bare = await opened(base / "ours"), Bare(base / "bare")
     figures: dict[str, list[float]] = {}
     try:
         number = 0
         for _ in range(rounds):
-            events = [_event(number + at) for at in range(COMMIT * COMMITS)]
+            events = [event_of(number + at) for at in range(COMMIT * COMMITS)]
             number += len(events)
-            puts = _puts(events)
-            _note(figures, "10", len(events) / await _timed(_ten_each(ours, events)))
+            puts = puts_of(events)
+            _note(figures, "10", len(events) / await _timed(ten_each(ours, events)))
             _note(figures, "10 bare", len(events) / bare.timed(puts, COMMIT))
-            events = [_event(number + at) for at in range(APPENDERS * EACH)]
+            events = [event_of(number + at) for at in range(APPENDERS * EACH)]
             number += len(events)
-            puts = _puts(
-                [event for at in range(EACH) for event in events[at::EACH]]
-            )  # in the order of arrival
-            seconds, commits = await _group(ours, events)
+            puts = puts_of(in_turns(events))
+            seconds, commits = await group(ours, events)
             a_commit = max(1, round(len(events) / commits))
             _note(figures, "shared", a_commit)
             _note(figures, "group", len(events) / seconds)
@@ -118,6 +118,11 @@ async def _appends(base: Path, rounds: int) -> None:
     show(f"one event, idle, until durable (target: at most {DURABLE_TARGET_MS:g})", figures["one"], "ms")
     show("the same puts and commit of bare lmdb", figures["one bare"], "ms")
     show("fdatasync(2) of 4 KiB beside it", figures["sync"], "ms")
+
+
+def in_turns(events: Sequence[NewEvent]) -> list[NewEvent]:
+    """The events of all appenders in the order in which they arrive."""
+    return [event for at in range(EACH) for event in events[at::EACH]]
 
 
 def _parts(values: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
@@ -147,7 +152,7 @@ class _Ours:
         self.commits += 1
 
 
-async def _opened(folder: Path) -> _Ours:
+async def opened(folder: Path) -> _Ours:
     ours = _Ours(folder)
     await ours.history.start()
     return ours
@@ -159,12 +164,12 @@ async def _timed(work: Any) -> float:
     return time.perf_counter() - began
 
 
-async def _ten_each(ours: _Ours, events: Sequence[NewEvent]) -> None:
+async def ten_each(ours: _Ours, events: Sequence[NewEvent]) -> None:
     for some in _parts(events, COMMIT):
         await ours.history.append(*some)
 
 
-async def _group(ours: _Ours, events: Sequence[NewEvent]) -> tuple[float, int]:
+async def group(ours: _Ours, events: Sequence[NewEvent]) -> tuple[float, int]:
     """Many appenders of one event each at a time; gives the seconds and the commits."""
 
     async def appender(own: Sequence[NewEvent]) -> None:
@@ -176,13 +181,13 @@ async def _group(ours: _Ours, events: Sequence[NewEvent]) -> tuple[float, int]:
     return seconds, ours.commits - before
 
 
-async def _one(ours: _Ours, bare: _Bare, base: Path, number: int) -> tuple[float, float, float]:
+async def _one(ours: _Ours, bare: Bare, base: Path, number: int) -> tuple[float, float, float]:
     """Medians in ms of one event alone: ours, bare, and a bare fdatasync(2)."""
     taken: tuple[list[float], ...] = ([], [], [])
     with (base / "synced").open("wb", buffering=0) as file:
         for at in range(20):
-            event = _event(number + at)
-            puts = _puts([event])
+            event = event_of(number + at)
+            puts = puts_of([event])
             await asyncio.sleep(0.01)
             taken[0].append(await _timed(ours.history.append(event)))
             taken[1].append(bare.timed(puts, 1))
@@ -194,22 +199,22 @@ async def _one(ours: _Ours, bare: _Bare, base: Path, number: int) -> tuple[float
     return one, alone, synced
 
 
-def _puts(events: Sequence[NewEvent]) -> list[Puts]:
+def puts_of(events: Sequence[NewEvent]) -> list[Puts]:
     """What the history puts for some events; numbers and hashes are those of a chain of their own."""
     redactor, prev, found = Redactor(), GENESIS, list[Puts]()
     for seq, new in enumerate(events, 1):
         record, event = encode(new, seq, prev, redactor)
         prev = event.hash
-        found.append(_puts_of(record, event))
+        found.append(_puts_of_one(record, event))
     return found
 
 
-def _puts_of(record: bytes, event: Event) -> Puts:
+def _puts_of_one(record: bytes, event: Event) -> Puts:
     topic = event.topic.encode()
     return [(EVENTS, seq_key(event.seq), record), *((name, key, topic) for name, key in index_keys(event))]
 
 
-class _Bare:
+class Bare:
     """The bare library, with the databases of the history and as few calls as it takes."""
 
     def __init__(self, folder: Path) -> None:
@@ -244,7 +249,7 @@ def _large(base: Path, rounds: int, events: int) -> None:
     paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
     paths.state.mkdir(mode=0o700)
     began = time.perf_counter()
-    asyncio.run(_build(paths.history, events))
+    asyncio.run(build(paths.history, events))
     size_mib = (paths.history / "data.mdb").stat().st_size >> 20
     print(f"a store of {events} events has {size_mib} MiB ({time.perf_counter() - began:.0f} s to build)")
     history = StoredHistory(paths.history)
@@ -278,6 +283,8 @@ def _verify_rate(history: StoredHistory, events: int) -> float:
 def _daemon(paths: Paths, rounds: int, events: int) -> None:
     """Start-up, and memory after some queries and a turn, with and without the pages of the mapped file."""
     write(paths.config / "lightagentd.toml", "[history]\nmax_bytes = 0\n")
+    with contextlib.closing(StoredHistory(paths.history)) as stored:
+        Runs(paths.state / "last-run.json").stop(*stored.queries.stored_head())  # or all of it is examined
     daemon = DaemonProcess(paths)
     starts: list[float] = []
     own: list[float] = []
@@ -307,11 +314,11 @@ def _sizes_mib(pid: int) -> dict[str, float]:
     return {line[0].rstrip(":"): int(line[1]) / 1024 for line in lines if line[-1:] == ["kB"]}
 
 
-async def _build(folder: Path, events: int) -> None:
+async def build(folder: Path, events: int) -> None:
     """Write a store as the history does, but in large transactions that nothing syncs."""
     history = History(folder)
     await history.start()
-    first = await history.append(_event(0), changes=[_session(number) for number in range(SESSIONS)])
+    first = await history.append(event_of(0), changes=[_session(number) for number in range(SESSIONS)])
     await history.close()
     environment = Environment(folder)
     names = environment.db.keys()
@@ -338,7 +345,7 @@ def _fill(env: Any, db: dict[str, Any], first: Event, events: int) -> None:
     for numbers in _parts(range(2, events + 1), _AT_ONCE):
         with env.begin(write=True) as txn:
             for seq in numbers:
-                record, event = encode(_event(seq - 1), seq, prev, redactor)
+                record, event = encode(event_of(seq - 1), seq, prev, redactor)
                 prev = event.hash
-                for name, key, value in _puts_of(record, event):
+                for name, key, value in _puts_of_one(record, event):
                     txn.put(key, value, db=db[name], append=name == EVENTS)

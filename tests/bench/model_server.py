@@ -4,6 +4,7 @@
     GET  /bodies                               the requests of the newest conversation, in their order
     POST /steps/N/v1/chat/completions          N calls of `file_stat` for each prompt, then an answer
     POST /chunks/N/v1/chat/completions         an answer of N chunks of text, each an HTTP chunk of its own
+    POST /paced/N/v1/chat/completions          the same, one of them each PACE_S
 
 `python -m tests.bench.model_server` prints its address. What step a conversation is at is counted by the
 results in it, without reading it as JSON, so each prompt must begin a new conversation.
@@ -26,13 +27,16 @@ from typing import Any, ClassVar
 
 REPOSITORY = Path(__file__).parents[2]
 
+PACE_S = 0.05
 CHUNK = "a chunk of 20 chars "
 PATH = "/etc/hostname"
 _RESULT = re.compile(rb'"role": ?"tool"')
 _TARGET = re.compile(
-    rb"(?:GET|POST) (?:/(steps|chunks)/(\d+)/v1/chat/completions|/(counts|bodies)) HTTP/1\.1\r\n"
+    rb"(?:GET|POST) (?:/(steps|chunks|paced)/(\d+)/v1/chat/completions|/(counts|bodies)) HTTP/1\.1\r\n"
 )
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+_BETWEEN = b"\n\n\r\n"
+"""Where an event ends, and its HTTP chunk."""
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -101,7 +105,27 @@ class _Connection(asyncio.Protocol):
             if len(self._waiting) < whole:
                 return
             body, self._waiting = self._waiting[len(head) : whole], self._waiting[whole:]
-            self._transport.write(self._answer(head, body))
+            answer = self._answer(head, body)
+            if head.startswith(b"POST /paced/"):
+                self._write_paced(answer.split(_BETWEEN))
+            else:
+                self._transport.write(answer)
+
+    def _write_paced(self, pieces: list[bytes]) -> None:
+        """The head with the first chunk of text at once, then one chunk each time."""
+        first = 2  # behind the one with the role
+        self._transport.write(_BETWEEN.join(pieces[:first]) + _BETWEEN)
+        pieces = pieces[first:]
+
+        def next_piece() -> None:
+            if not self._transport.is_closing():
+                last = len(pieces) == 1
+                self._transport.write(pieces.pop(0) + (b"" if last else _BETWEEN))
+                if not last:
+                    loop.call_later(PACE_S, next_piece)
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(PACE_S, next_piece)
 
     def _answer(self, head: bytes, body: bytes) -> bytes:
         target = _TARGET.match(head)
@@ -116,7 +140,7 @@ class _Connection(asyncio.Protocol):
         if not done:
             self.bodies.clear()
         self.bodies.append(body)
-        if target[1] == b"chunks":
+        if target[1] != b"steps":
             return _text(wanted)
         return _call(done) if done < wanted else _text(1)
 
@@ -139,6 +163,10 @@ class ModelServer:
     def chunks(self, count: int) -> str:
         """The base URL behind which each answer has so many chunks."""
         return f"{self.address}/chunks/{count}/v1"
+
+    def paced(self, count: int) -> str:
+        """The base URL behind which each answer has so many chunks, one each `PACE_S`."""
+        return f"{self.address}/paced/{count}/v1"
 
     def counts(self) -> dict[str, int]:
         """How many connections and requests for answers there were; asking makes one connection."""

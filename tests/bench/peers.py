@@ -37,7 +37,7 @@ from tests.bench.rig import daemon_with
 from tests.conftest import REPOSITORY, DaemonProcess
 
 STEPS, CHUNKS = 20, 5000
-CHUNKS_TO_PEER = 5.0
+CHUNKS_TO_PEER = 10.0
 STEP_TO_PEER = {"steps": 0.22, "one-tool": 0.35}
 STEP_TO_BARE = {"steps": 1.5, "one-tool": 2.2}
 ENVIRONMENTS = REPOSITORY / ".cache/bench"
@@ -150,16 +150,12 @@ class Bare(Contender):
 def run(rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(model_server())
-        urls = {
-            "steps": server.steps(STEPS),
-            "one-tool": server.steps(STEPS),
-            "chunks": server.chunks(CHUNKS),
-        }
+        urls = urls_of(server)
         offers_all = daemon_with(urls, INSTRUCTIONS, all_tools=("steps",))
         daemon = stack.enter_context(offers_all)
         ours = Ours(name="lightagentd", daemon=daemon, client=stack.enter_context(daemon.client()))
-        bodies = {word: _bodies(ours, server, word) for word in WORK}
-        bare = stack.enter_context(_bare(bodies, urls))
+        bodies = {word: bodies_of(ours, server, word) for word in WORK}
+        bare = stack.enter_context(bare_loop(bodies, urls))
         peers = [
             stack.enter_context(started)
             for program, wanted in PEERS.items()
@@ -175,6 +171,11 @@ def run(rounds: int) -> None:
         for word in ("steps", "one-tool"):
             _report_steps(word, len(bodies[word][0]["tools"]), ours, peers, bare)
         _report_chunks(ours, peers, bare)
+
+
+def urls_of(server: ModelServer) -> dict[str, str]:
+    """The base URL of each kind of work."""
+    return {"steps": server.steps(STEPS), "one-tool": server.steps(STEPS), "chunks": server.chunks(CHUNKS)}
 
 
 def _report_steps(word: str, functions: int, ours: Ours, peers: list[Peer], bare: Bare) -> None:
@@ -221,7 +222,7 @@ def _check_chars(word: str, chars: int) -> None:
     assert chars == len(CHUNK) * (CHUNKS if word == "chunks" else 1), chars
 
 
-def _bodies(ours: Ours, server: ModelServer, word: str) -> list[dict[str, Any]]:
+def bodies_of(ours: Ours, server: ModelServer, word: str) -> list[dict[str, Any]]:
     """The requests that a turn makes."""
     ours.work(word)
     bodies = server.bodies()
@@ -230,7 +231,7 @@ def _bodies(ours: Ours, server: ModelServer, word: str) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _bare(bodies: Mapping[str, list[dict[str, Any]]], urls: Mapping[str, str]) -> Iterator[Bare]:
+def bare_loop(bodies: Mapping[str, list[dict[str, Any]]], urls: Mapping[str, str]) -> Iterator[Bare]:
     with asyncio.Runner() as runner:
         http = httpx.AsyncClient()
         yield Bare(name="bare httpx loop", bodies=bodies, urls=urls, runner=runner, http=http)

@@ -1,0 +1,31 @@
+"""When the guard of the figures fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bench.guard import RECORDED, worse
+
+
+@pytest.mark.parametrize(
+    ("recorded", "measured", "found"),
+    [
+        ({"a": 2.0}, {"a": 2.29}, []),
+        ({"a": 2.0}, {"a": 0.5}, []),
+        ({"a": 2.0, "b": 1.0}, {"a": 2.4, "b": 1.0}, ["guard, a: recorded 2, measured 2.4 (+20%)"]),
+        ({"a": 2.0}, {}, ["guard, a: not measured"]),
+        ({}, {"a": 2.0}, ["guard, a: not recorded"]),
+    ],
+)
+def test_what_got_worse_or_lacks_is_named(
+    recorded: dict[str, float], measured: dict[str, float], found: list[str]
+) -> None:
+    assert worse(recorded, measured) == found
+
+
+def test_what_is_recorded_is_ratios_by_name() -> None:
+    recorded = json.loads(RECORDED.read_text())
+    assert recorded
+    assert all(isinstance(ratio, float) and ratio > 0 for ratio in recorded.values())

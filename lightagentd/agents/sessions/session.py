@@ -197,13 +197,7 @@ class Session:
         title = self.history.redactor.text(title)
         with self.context():
             event = kinds.SessionRenamed(title=title, by=by).event()
-        await self._change(event, title=title)
-
-    async def set_model(self, model: str, *, by: int) -> None:
-        """Have later turns ask this model first. Raises SessionNotFound, StorageError."""
-        with self.context():
-            event = kinds.SessionModelSet(model=model, by=by).event()
-        await self._change(event, model=model)
+        await self.change(event, title=title)
 
     async def set_paused(self, paused: bool, *, by: int) -> None:
         """Pause or resume prompts and new turns; after resuming, the agent has to be told.
@@ -213,9 +207,9 @@ class Session:
         kind = kinds.SessionPaused if paused else kinds.SessionResumed
         with self.context():
             event = kind(by=by).event()
-        await self._change(event, paused=paused)
+        await self.change(event, paused=paused)
 
-    async def _change(self, event: NewEvent, **changes: Any) -> None:
+    async def change(self, event: NewEvent, **changes: Any) -> None:
         """Change fields of the record and store it with its event; a failure undoes the change."""
         self.check_there()
         before = {name: getattr(self.record, name) for name in changes}

@@ -25,7 +25,7 @@ from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
-from lightagentd.events.types.session import SessionCreated
+from lightagentd.events.types.session import SessionCreated, SessionModelSet
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.llm.protocol import Message
 from lightagentd.policy.operation import Operation
@@ -132,7 +132,9 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
                 field="model",
                 suggestion=f"It has: {', '.join(names)}. An administrator adds others to fallback.",
             )
-        await found.set_model(model, by=caller.uid)
+        with found.context():
+            event = SessionModelSet(model=model, by=caller.uid).event()
+        await found.change(event, model=model)
         return self._changed(found)
 
     @method("Pause", returns="session")

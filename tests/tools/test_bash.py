@@ -371,9 +371,14 @@ async def test_an_approved_command_runs_with_the_files_and_in_the_folder_that_we
     context.expected = json.loads(json.dumps(shown.expected))
     assert (await call("bash", "exec", **args)).output == f"{folder}\nown\n"
 
-    script.write_text("echo owned\n")
-    with pytest.raises(Conflict, match="is not as it was"):
-        await call("bash", "exec", **args)
+    for content, hint in (
+        ("echo owned\n", "look at it"),
+        ("pwd\necho owned\n", "It only grew, from 4 to 15"),
+    ):
+        script.write_text(content)
+        with pytest.raises(Conflict, match=f"{script} is not as it was") as caught:
+            await call("bash", "exec", **args)
+        assert hint in caught.value.suggestion
     script.write_text("pwd\n")
     elsewhere = folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(elsewhere)

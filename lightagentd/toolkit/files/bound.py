@@ -4,6 +4,9 @@ Approved are words, and others may change what they mean before the answer: repl
 rewrite a script. So the preview notes the folder's device and inode, and the digest of each named file that
 others can write; the call compares them before it runs. A name counts if it stands in the command as it is:
 what a shell makes up from variables and patterns is not found.
+
+A file that only grew, such as a log, counts as another one: from its words nobody knows whether a command just
+reads it or does what it says (`xargs`, `source`, `>> /etc/cron.d/x`). The refusal says that it grew.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ from lightagentd.toolkit.files.search import shown
 FILES, FILE_BYTES = 16, 16 << 20
 """More files, and larger ones, are not compared; the preview says so."""
 _WORDS, _LINKS = 1000, 40
+_LOOK = "Put what others can write into a folder of root's, look at it, and ask again."
+_GREW = (
+    "It only grew, from {} to {} bytes. Ask again with the same command, and have it answered soon; where the"
+    " file never rests, as a log, read it in a call that observes, and leave its name out of the change."
+)
 _BETWEEN = re.compile(r"[\s;&|()<>`'\"$={},:]+")
 
 
@@ -32,7 +40,7 @@ def facts(command: str, cwd: str, owner: int) -> tuple[str, dict[str, Any]]:
 
     `owner` is the uid whose files nobody else is taken to write, beside root's.
     """
-    lines, files = [], {}
+    lines, files, sizes = [], {}, {}
     folder = _folder(cwd)
     if not folder:
         lines.append(f"The folder {shown(cwd)} cannot be seen from here: what it is then counts.")
@@ -43,9 +51,12 @@ def facts(command: str, cwd: str, owner: int) -> tuple[str, dict[str, Any]]:
         lines.append(f"These cannot be seen from here, so their content is not compared: {listed}.")
     found = [path for path, seen in named.items() if seen and _others_write(path, {0, owner})]
     for path in found[:FILES]:
-        if digest := _digest(path):
-            files[path] = digest
-            lines.append(f"Others can write {shown(path)}: it runs only with the present content, {digest}.")
+        data = _read(path)
+        if data is not None:
+            files[path], sizes[path] = _digest(data), len(data)
+            lines.append(
+                f"Others can write {shown(path)}: it runs only with the present content, {files[path]}."
+            )
         else:
             lines.append(
                 f"Others can write {shown(path)}, and its content is not compared. Look at it first."
@@ -55,22 +66,24 @@ def facts(command: str, cwd: str, owner: int) -> tuple[str, dict[str, Any]]:
     return "".join(f"{line}\n" for line in lines), {
         "folder": folder,
         "files": files,
+        "sizes": sizes,
     } if folder or files else {}
 
 
 def check(expected: dict[str, Any], cwd: int) -> None:
     """Raise Conflict when the open folder or a file is not as it was approved."""
     if (folder := expected.get("folder")) and folder != _identity(os.fstat(cwd)):
-        raise _changed("The folder")
+        raise _changed("The folder", _LOOK)
     for path, digest in expected.get("files", {}).items():
-        if _digest(path) != digest:
-            raise _changed(shown(path))
+        data, size = _read(path), expected.get("sizes", {}).get(path, 0)
+        if data is None or _digest(data) != digest:
+            grew = size and data is not None and _digest(data[:size]) == digest
+            raise _changed(shown(path), _GREW.format(size, len(data)) if grew and data else _LOOK)
 
 
-def _changed(what: str) -> Conflict:
+def _changed(what: str, suggestion: str) -> Conflict:
     return Conflict(
-        f"{what} is not as it was when the command was approved, so nothing was run.",
-        suggestion="Put what others can write into a folder of root's, look at it, and ask again.",
+        f"{what} is not as it was when the command was approved, so nothing was run.", suggestion=suggestion
     )
 
 
@@ -146,14 +159,16 @@ def _on_the_way(path: str) -> Iterator[os.stat_result]:
         here = Path(os.path.normpath(here))
 
 
-def _digest(path: str) -> str:
-    """The digest of a regular file; empty for one that cannot be read or is too large."""
+def _read(path: str) -> bytes | None:
+    """The content of a regular file; None for one that cannot be read or is too large."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return ""
-            data = file.read(FILE_BYTES + 1)
+            data = file.read(FILE_BYTES + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except OSError:
-        return ""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}" if len(data) <= FILE_BYTES else ""
+        return None
+    return data if data is not None and len(data) <= FILE_BYTES else None
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -5,8 +5,8 @@ rewrite a script. So the preview notes the folder's device and inode, and the di
 others can write; the call compares them before it runs. A name counts if it stands in the command as it is:
 what a shell makes up from variables and patterns is not found.
 
-A file that only grew, such as a log, counts as another one: from its words nobody knows whether a command just
-reads it or does what it says (`xargs`, `source`, `>> /etc/cron.d/x`). The refusal says that it grew.
+A file that only grew, such as a log, counts as another one: from its words nobody knows whether a command
+just reads it or does what it says (`xargs`, `source`, `>> /etc/cron.d/x`). The refusal says that it grew.
 """
 
 from __future__ import annotations

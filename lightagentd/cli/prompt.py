@@ -67,7 +67,7 @@ def command(
     (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
     TEXT or standard input.
 
-    On a terminal the text is laid out as it comes, with a dim line for each tool call and for the beginning of
+    On a terminal the text is laid out as it comes, with a dim line for each tool call and the beginning of
     what the model thinks (all of it with --show-reasoning). In a pipe only the final answer is printed; with
     --json, every event of the turn as one line. Ctrl-C cancels the turn.
 

@@ -275,6 +275,20 @@ async def test_the_runbook_does_not_hide_what_an_administrator_has_to_mend(paths
         assert server.requests == 1
 
 
+async def test_a_fallback_with_a_small_window_hides_neither_the_error_nor_the_last_resort(
+    paths: Paths,
+) -> None:
+    async with ModelServer([say("never")]) as spare:
+        providers = {"main": {"base_url": NOWHERE}, "spare": {**table(spare), "context_tokens": 1024}}
+        async with asking_providers(paths, providers, models=["main/x", "spare/y"]) as test:
+            session = await test.session()
+            events = await test.prompt(session, "write me a poem about this: " + "sea " * 9000)
+            assert events[-1]["code"] == "model_unreachable"
+            events = await test.prompt(session, "check disk")
+            assert events[-1]["type"] == "done", events[-1]
+            assert "skill_run" in {message.name for message in test.conversation(session)}
+
+
 async def test_without_a_last_resort_the_turn_ends_with_the_error(paths: Paths) -> None:
     toml = "[models]\nfallback = []\n"
     async with asking_providers(paths, {"main": {"base_url": NOWHERE}}, toml=toml) as test:

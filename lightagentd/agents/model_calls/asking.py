@@ -61,6 +61,8 @@ class Asking:
     def __init__(self, turn: Turn, parts: AgentParts, meter: Meter, results: Results) -> None:
         self._clients = parts.clients_for(turn.session.record.model)
         self._last_resort = [client for client in parts.last_resort if client not in self._clients]
+        self._first_error: ModelError | ContextFull | None = None
+        """Why the first model does not answer in this turn."""
         self._history = parts.history
         self._session = turn.session
         self._stream = turn.stream
@@ -143,7 +145,12 @@ class Asking:
     async def _fall_back(
         self, err: ModelError | ContextFull, system: str, functions: Sequence[Function]
     ) -> None:
-        """Switch to the next available model. Raises the error when there is none."""
+        """Switch to the next available model. Raises the error when there is none; that of the first model
+        where the conversation just does not fit into the window of a fallback.
+        """
+        first = self._first_error = self._first_error or err
+        if isinstance(err, ContextFull):
+            err = first
         rest = self._clients[1:]
         while not rest and self._last_resort and is_down(err):
             client = self._last_resort.pop(0)

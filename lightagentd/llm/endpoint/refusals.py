@@ -137,7 +137,7 @@ def refusal(model: str, status: int, headers: Mapping[str, str], body: bytes) ->
         _kind(status if status >= 400 else said.status, said),
         f"The model {model} refused the request with status {status}: {_shown(said) or 'it says no more'}",
     )
-    found.retry_after_s = retry_after(headers)
+    found.retry_after_s = retry_after(headers, body)
     found.reached = status != _PROXY
     return found
 

@@ -1,6 +1,7 @@
 """Reads the header Retry-After, RFC 9110, section 10.2.3.
 
-OpenAI and Azure also say it in milliseconds (`retry-after-ms`), which is the more exact of the two.
+OpenAI and Azure also say it in milliseconds (`retry-after-ms`), which is the more exact of the two; Google
+says it in the body (`google.rpc.RetryInfo`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from datetime import UTC, datetime
 MOST_S = 7 * 86400.0
 """No endpoint means more than that; what to do with long times is up to who asks."""
 _NUMBER = re.compile(r"\+?\d{1,12}(?:\.\d{0,9})?", re.ASCII)
+_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d{1,12}(?:\.\d{1,9})?)s"')
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
     """The seconds to wait; None when the endpoint gives no valid value."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
@@ -25,6 +27,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     seconds = _seconds(said)
     if seconds is None:
         seconds = _until(said, headers.get("date", ""))
+    if seconds is None and (delay := _DELAY.search(body)):
+        seconds = float(delay[1])
     return None if seconds is None else min(seconds, MOST_S)
 
 

@@ -379,6 +379,26 @@ def test_how_long_to_wait_is_read_in_all_forms(headers: dict[str, str], seconds:
     assert refusal("p/m", 429, headers, b"").retry_after_s == seconds
 
 
+@pytest.mark.parametrize(
+    ("delay", "headers", "seconds"),
+    [
+        ("37s", {}, 37.0),
+        ("1.250s", {}, 1.25),
+        ("37s", {"retry-after": "5"}, 5.0),
+        ("37", {}, None),
+        ("-3s", {}, None),
+        ("9" * 13 + "s", {}, None),
+        ("9" * 12 + "s", {}, MOST_S),
+    ],
+)
+def test_google_says_in_the_body_how_long_to_wait(
+    delay: str, headers: dict[str, str], seconds: float | None
+) -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    body = json.dumps([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [info]}}])
+    assert refusal("p/m", 429, headers, body.encode()).retry_after_s == seconds
+
+
 def test_a_date_counts_from_now_where_the_endpoint_has_no_clock() -> None:
     seconds = retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert seconds is not None

@@ -125,7 +125,7 @@ def test_a_prompt_on_a_terminal_shows_the_call(daemon: DaemonProcess) -> None:
         ("history --topic tool.inotify,daemn", 65),
         ("agents create ops", 73),
         ("agents create UPPER", 65),
-        ("trace show trace_0", 66),
+        ("trace show trace_none", 66),
     ],
 )
 def test_errors_have_their_status(daemon: DaemonProcess, command: str, status: int) -> None:

@@ -269,7 +269,8 @@ def decision(line: str) -> tuple[str, str]:
 def page(lines: Sequence[str]) -> None:
     """Show lines that are safe already in the person's pager."""
     os.environ.setdefault("LESSSECURE", "1")  # under sudo it must not become a shell
-    click.echo_via_pager("\n".join(lines) + "\n")
+    click.echo_via_pager("\n".join(lines))
+    forget_what_was_typed()
 
 
 def is_allowed(found: dict[str, Any]) -> bool:

@@ -293,7 +293,6 @@ def at_terminal(
         (b"n\n", "Approvals.Deny", "denied"),
         (b"\n", "Approvals.Deny", "denied"),
         (b"yy\ny\n", "Approvals.Approve", "granted"),
-        (b"v\nn\n", "Approvals.Deny", "denied"),
         (b"no, use /tmp\n", "Approvals.Deny", "denied"),
     ],
 )
@@ -312,7 +311,7 @@ def test_what_is_long_is_folded_and_shown_whole_in_a_pager(scripted: ScriptedDae
     content = "\n".join(f"line {number}" for number in range(400))
     preview = "@@ -0,0 +1,400 @@\n" + "".join(f"+line {number}\n" for number in range(400))
     waits(scripted, args={"path": "/x", "content": content, "mark": "m" * 9000}, preview=preview)
-    status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", b"v\n"), ("+line 200", b"n\n"))
+    status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", b"v\n"), ("characters.\r\nAllow it", b"n\n"))
     assert status == 0
     folded, _, whole = out.partition("[y/N] ")
     assert len(folded.splitlines()) < 60

@@ -53,7 +53,7 @@ generate: setup
 	PYTHONPATH=. $(BIN)/python packaging/generate.py --checkout .
 
 bench: setup
-	$(BIN)/python -m tests.bench $(BENCH)
+	$(if $(RECORD),RECORD=1) $(BIN)/python -m tests.bench $(if $(WHERE),--where=$(WHERE)) $(BENCH)
 
 stats: setup-test
 	$(BIN)/python -m tests.house

@@ -72,7 +72,15 @@ def main() -> None:
     parser.add_argument(
         "--events", type=int, default=history.EVENTS_STORED, help="how many the large store of 'history' has"
     )
+    parser.add_argument(
+        "--where", choices=["here", "container"], default="here", help="container: here and in Debian 13"
+    )
     options = parser.parse_args()
+    if options.where == "container":
+        from tests.bench import container
+
+        numbers = [f"--rounds={options.rounds}", f"--events={options.events}"]
+        sys.exit(container.run([*numbers, *options.names]))
     benchmarks: dict[str, Callable[[int], None]] = {
         **BENCHMARKS,
         **ON_REQUEST,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def shares_s(pid: int) -> tuple[float, float]:
+    """What a process has used until now, and those below it that are alive."""
+    return used_ns(pid) / 1e9, sum(map(used_ns, _below(pid))) / 1e9
+
+
 def cpu_s(pid: int) -> float:
     """What a process and those below it that are alive have used until now, by the scheduler's own count."""
-    return sum(_used_ns(one) for one in (pid, *_below(pid))) / 1e9
+    return sum(used_ns(one) for one in (pid, *_below(pid))) / 1e9
 
 
-def _used_ns(pid: int) -> int:
+def used_ns(pid: int) -> int:
     """All threads of a process; 0 when it is gone."""
     total = 0
     try:

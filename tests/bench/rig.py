@@ -21,6 +21,7 @@ class Rig:
 
     daemon: DaemonProcess
     model_url: str
+    model_pid: int
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def rig(steps: int) -> Iterator[Rig]:
         daemon = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
         stack.callback(daemon.close)
         daemon.start()
-        yield Rig(daemon=daemon, model_url=url)
+        yield Rig(daemon=daemon, model_url=url, model_pid=server.pid)
 
 
 @contextlib.contextmanager

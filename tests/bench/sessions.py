@@ -1,11 +1,17 @@
-"""Many sessions prompting at once: no error, no reordering inside a session, steps a second."""
+"""Many sessions prompting at once: no error, no reordering inside a session, steps a second.
+
+Beside them is what bounds them: the CPU time of a step in the daemon, which has one thread, in its workers,
+in the model server, and in the clients.
+"""
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from typing import Any
 
+from tests.bench.processes import shares_s, used_ns
 from tests.bench.rig import Rig, rig, show
 
 SESSIONS = 200
@@ -13,11 +19,28 @@ STEPS = 2
 PROMPTS = 2
 
 
+TARGET = 200
+
+
 def run(rounds: int) -> None:
+    rates: list[float] = []
+    used: dict[str, list[float]] = {"daemon": [], "workers": [], "model server": [], "clients": []}
     with rig(STEPS) as ready:
-        rates = [_round(ready) for _ in range(rounds)]
-    show(f"{SESSIONS} sessions at once", rates, "steps/s")
+        for _ in range(rounds):
+            before = _used_s(ready)
+            rates.append(_round(ready))
+            for name, one, other in zip(used, before, _used_s(ready), strict=True):
+                used[name].append((other - one) / (SESSIONS * PROMPTS * (STEPS + 1)) * 1000)
+    show(f"{SESSIONS} sessions at once (target: at least {TARGET})", rates, "steps/s")
+    for name, values in used.items():
+        show(f"{SESSIONS} sessions at once, CPU of a step, {name}", values, "ms")
+    bound = 1000 / statistics.median(used["daemon"])
+    print(f"{SESSIONS} sessions at once, bound by the daemon on one core: {bound:.0f} steps/s")
     print(f"{SESSIONS} sessions at once: 0 errors, 0 reordered")
+
+
+def _used_s(ready: Rig) -> tuple[float, ...]:
+    return (*shares_s(ready.daemon.pid), used_ns(ready.model_pid) / 1e9, time.process_time())
 
 
 def _round(ready: Rig) -> float:

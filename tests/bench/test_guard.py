@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.bench.container import side_by_side
 from tests.bench.guard import RECORDED, worse
 
 
@@ -29,3 +30,13 @@ def test_what_is_recorded_is_ratios_by_name() -> None:
     recorded = json.loads(RECORDED.read_text())
     assert recorded
     assert all(isinstance(ratio, float) and ratio > 0 for ratio in recorded.values())
+
+
+def test_figures_of_two_places_stand_side_by_side() -> None:
+    found = side_by_side("machine: A\nstep: 2 ms\n", "machine: B\nstep, ratio: 1.5 (target: 2)\n")
+    assert [line.split() for line in found] == [
+        ["here", "Debian", "13"],
+        ["machine", "A", "B"],
+        ["step", "2", "ms", "-"],
+        ["step,", "ratio", "-", "1.5", "(target:", "2)"],
+    ]

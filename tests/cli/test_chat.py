@@ -538,7 +538,7 @@ def test_ctrl_c_ends_lines_from_a_program_and_their_turn(chats: Chatty) -> None:
             stderr=subprocess.PIPE,
         )
     with process:
-        until(lambda: chats.sessions()[0]["state"] == "running" and chats.sessions()[0]["title"] == "hang")
+        until(lambda: [(one["state"], one["title"]) for one in chats.sessions()[:1]] == [("running", "hang")])
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 130

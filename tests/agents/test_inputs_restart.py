@@ -202,7 +202,7 @@ async def test_a_turn_that_has_its_answer_and_is_killed_later_waits_for_nobody(p
         await asyncio.to_thread(daemon.kill)
         await asyncio.to_thread(daemon.start)
         messages = await settled(paths)
-        assert [one["role"] for one in messages] == ["user", "assistant", "tool"]
+        assert [one["role"] for one in messages] == ["user", "assistant", "tool", "assistant"]
         (session,) = await rpc(paths, "Sessions.List")
         assert "1 of its calls ended before that" in session["interrupted"]
         assert len(model.requests) == 2, "it is not taken up as one that waits"

@@ -543,7 +543,9 @@ def test_ctrl_c_ends_lines_from_a_program_and_their_turn(chats: Chatty) -> None:
         process.communicate(timeout=30)
     assert process.returncode == 130
     until(lambda: chats.sessions()[0]["state"] == "idle")
-    assert [each["role"] for each in _messages(chats)] == ["user", "assistant"]
+    prompt, answer = _messages(chats)
+    assert prompt["content"] == "hang"
+    assert answer["cut_off"].startswith("Error (cancelled)")
 
 
 @pytest.mark.parametrize(

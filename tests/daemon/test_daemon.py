@@ -275,9 +275,11 @@ async def test_after_kill_9_the_turn_is_interrupted_and_a_queued_prompt_runs(
             lambda got: got["messages"][-1]["content"] == "the queued answer",
         )
         shown = reply["messages"]
-        assert [message["role"] for message in shown] == ["user", "assistant", "tool", "user", "assistant"]
+        roles = [message["role"] for message in shown]
+        assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant"]
         assert "outcome_unknown" in shown[2]["content"]
-        assert shown[3]["content"] == "second"
+        assert "outcome_unknown" in shown[3]["cut_off"]
+        assert shown[4]["content"] == "second"
         errors = (await client.call("History.Query", topic="agent.error"))["events"]
         assert [(event["type"], event["data"]["code"]) for event in errors] == [
             ("interrupted", "outcome_unknown")

@@ -155,6 +155,7 @@ async def serve(address: str) -> None:
     await raw.connect()
     lines = asyncio.StreamReader(limit=1 << 20)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    os.set_blocking(sys.stdin.fileno(), True)  # standard output is the same socket
     while line := await lines.readline():
         print(json.dumps(await raw.answer(*json.loads(line))), flush=True)
 

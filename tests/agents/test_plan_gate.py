@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,9 @@ async def test_an_approval_is_of_no_use_for_the_same_call_later(paths: Paths) ->
 async def test_plan_mode_that_begins_in_a_turn_holds_for_the_rest_of_it(paths: Paths) -> None:
     out = prepare(paths)
     write(paths.config / "policy.d" / "10-all.toml", ALLOW_ALL)
-    script = [call("probe_add", add(out)), call("probe_add", add(out), call_id="c2"), say("I see")]
+    # What the second answer says settles the first result; the call comes a second later.
+    again = replace(call("probe_add", add(out), call_id="c2", text="Again."), pause_s=0.3)
+    script = [call("probe_add", add(out)), again, say("I see")]
     async with scripted(paths, script, front=FRONT, toml=TOML) as test:
         plan = await planning(test)
         turn = await test.agent.prompt(plan.session, "go")

@@ -53,10 +53,10 @@ async def test_a_session_asks_the_model_that_was_chosen_for_it(paths: Paths) -> 
             async def answers(model: str, words: str) -> None:
                 chosen = await client.call("Sessions.SetModel", session=made["id"], model=model)
                 assert chosen["session"]["model"] == model
-                answer = await client.call("Manager.Ask", agent="test", text="what can you do", new=False)
+                answer = await client.call("Manager.Ask", agent="test", text="check disk space", new=False)
                 assert words in answer["answer"]["text"]
 
-            await answers("runbook", "disk")
+            await answers("runbook", "filesystem")
             fork = (await client.call("Sessions.Fork", session=made["id"]))["session"]
             assert fork["model"] == "runbook"
             await client.call("Sessions.Switch", session=made["id"])

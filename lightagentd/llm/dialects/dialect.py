@@ -78,7 +78,7 @@ class ToolsJson:
     ) -> bytes:
         """The functions as JSON, made by `wire`, which is called only when they differ from the last ones."""
         known, tools = self._known
-        if known is not functions:
+        if known is not functions and known != functions:  # each session has a list of its own of the same
             tools = dump_json(wire(functions))
             self._known = (functions, tools)
         return tools

@@ -248,9 +248,11 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
             else:
                 settings.call("Approvals.Deny", approval=name, note=note or None)
         except LightagentError as err:
+            again = isinstance(err, PermissionDenied if is_call else InvalidArgument)
+            if again:
+                forget_what_was_typed()  # before the reader knows why
             warn(err.message, err.suggestion)
-            if isinstance(err, PermissionDenied if is_call else InvalidArgument):
-                forget_what_was_typed()
+            if again:
                 continue
         return
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -343,6 +344,11 @@ def search(at: Setup) -> list[str]:
     return found
 
 
+def marks(heard: bytes) -> set[str]:
+    """The kinds of secrets that were removed from it."""
+    return {kind.decode() for kind in re.findall(rb"\[removed: ([a-z0-9-]+)[ \]]", heard)}
+
+
 @pytest.mark.usefixtures("sandboxed")
 async def test_no_secret_is_found_again_on_any_path(paths: Paths) -> None:
     assert len({one.name for one in SAMPLES}) >= 25
@@ -366,7 +372,5 @@ async def test_no_secret_is_found_again_on_any_path(paths: Paths) -> None:
             copy.read_bytes(),
             json.dumps(at.model.requests[-1].body).encode(),
         ):
-            marks = {one.kind for one in SAMPLES if f"[removed: {one.kind} ".encode() in bytes(heard)}
-            assert len(marks) >= 10
-        everything = bytes(at.tap.heard)
-        assert {one.kind for one in SAMPLES if f"[removed: {one.kind} ".encode() not in everything} == set()
+            assert len(marks(bytes(heard))) >= 10
+        assert {one.kind for one in SAMPLES} - marks(bytes(at.tap.heard)) == set()

@@ -35,7 +35,7 @@ from lightagentd.events.history import Change, History
 from lightagentd.events.model import NewEvent, decode
 from lightagentd.events.store import layout
 from lightagentd.events.store.layout import INDEXES, Environment, index_prefix, seq_key
-from lightagentd.events.store.retention import Bounds, parts, prune, sweep
+from lightagentd.events.store.retention import NO_EVIDENCE, Bounds, parts, prune, sweep
 from lightagentd.events.types.daemon import DaemonStarting
 from tests.events.stored import alter, note, opened, raw_events
 
@@ -661,7 +661,7 @@ async def test_a_history_that_changes_while_it_is_verified_is_intact(
                 bounds = Bounds(reason="size", to_seq=history.head_seq - 300)
                 await history.appending(partial(prune, history.environment, bounds))
                 for part in parts(history.queries.state("prunings")):
-                    await history.appending(partial(sweep, history.environment, part))
+                    await history.appending(partial(sweep, history.environment, part, NO_EVIDENCE))
             done.set()
 
         async def delete(session: str) -> None:

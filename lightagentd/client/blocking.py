@@ -279,7 +279,8 @@ def _encode_call(method: str, parameters: dict[str, Any], *, more: bool) -> byte
         data = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\0"
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
-            f"The call of {method} is {len(data)} bytes; the daemon takes at most {MAX_MESSAGE_BYTES}.",
+            f"The call of {method} is {len(data)} bytes as JSON, where quotes and controls take more; the"
+            f" daemon takes at most {MAX_MESSAGE_BYTES}.",
             suggestion="Send less: the part that matters, or the name of a file that the agent can read.",
         )
     return data

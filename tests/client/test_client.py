@@ -173,7 +173,7 @@ class TestLimits:
     def test_a_call_beyond_the_limit_is_not_sent(self, scripted: ScriptedDaemon) -> None:
         scripted.answer("Agents.List", {"agents": []})
         with Client(scripted.path) as client:
-            with pytest.raises(errors.MessageTooLarge):
+            with pytest.raises(errors.MessageTooLarge, match=r"18874\d{3} bytes as JSON"):
                 client.call("Manager.Ask", text="\0" * (3 << 20))
             assert client.call("Agents.List") == {"agents": []}
         assert [call["method"] for call in scripted.calls] == ["Agents.List"]

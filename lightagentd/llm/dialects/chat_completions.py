@@ -25,6 +25,8 @@ from lightagentd.llm.dialects.fitting import (
     own_reasoning,
     wrapped_arguments,
 )
+from lightagentd.llm.dialects.reasoning_details import FIELD as DETAILS
+from lightagentd.llm.dialects.reasoning_details import kept
 from lightagentd.llm.protocol import Function, Message, ModelSettings, Reasoning, Request, ToolCall
 
 _NEW_LIMIT = "max_completion_tokens"
@@ -146,11 +148,13 @@ class ChatCompletions:
 
     def _reason(self, wire: dict[str, Any], own: Sequence[Reasoning]) -> None:
         """Add the preceding reasoning to a message."""
+        if details := kept(own):
+            wire[DETAILS] = details
         for block in own:
-            if not block.data:
+            if not block.data and not details:
                 field = block.id if block.id in REASONING else REASONING[0]
                 wire[field] = wire.get(field, "") + block.text
-        if self._all_reasoning and not any(wire.get(field) for field in REASONING):
+        if self._all_reasoning and not any(wire.get(field) for field in (*REASONING, DETAILS)):
             wire[REASONING[0]] = _NO_REASONING
 
     def _sign(self, calls: Sequence[dict[str, Any]], own: Sequence[Reasoning]) -> None:

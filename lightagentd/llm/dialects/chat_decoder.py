@@ -16,6 +16,8 @@ from lightagentd.errors import ModelCutOff, ModelGarbled, ModelOverloaded
 from lightagentd.events.model import dump_json, new_id
 from lightagentd.llm.dialects.dialect import count, from_json, text
 from lightagentd.llm.dialects.fitting import arguments_object
+from lightagentd.llm.dialects.reasoning_details import FIELD as DETAILS
+from lightagentd.llm.dialects.reasoning_details import ReasoningDetails
 from lightagentd.llm.dialects.think_tags import ThinkTags
 from lightagentd.llm.endpoint.refusals import error_said, printable, stream_error
 from lightagentd.llm.protocol import (
@@ -78,6 +80,7 @@ class ChatDecoder:
         self._think = ThinkTags()
         self._reasoning: list[str] = []
         self._reasoning_field = ""
+        self._details = ReasoningDetails()
 
     def feed(self, data: str) -> list[Part]:
         """The parts in the data of one event. Raises ModelError."""
@@ -140,6 +143,7 @@ class ChatDecoder:
             self._on_usage(self._usage)
 
     def _delta(self, delta: dict[str, Any], parts: list[Part]) -> None:
+        self._details.take(delta.get(DETAILS))
         for name in REASONING:
             if thought := text(delta.get(name)):
                 self._reasoning_field = self._reasoning_field or name
@@ -238,6 +242,8 @@ class ChatDecoder:
         if self._reasoning:
             own = self._reasoning_field if self._reasoning_field != REASONING[0] else ""
             yield Reasoning(model=self._model, text="".join(self._reasoning), id=own)
+        if self._details.blocks:
+            yield Reasoning(model=self._model, data=dump_json(self._details.blocks).decode(), id=DETAILS)
         calls = sorted(self._calls, key=lambda call: call.index)
         for at, call in enumerate(calls):
             if call.extra:

@@ -87,6 +87,10 @@ def thought(said: str, field: str = "") -> Reasoning:
     return Reasoning(model="p/m", text=said, id=field)
 
 
+def detail(index: int, **more: Any) -> dict[str, Any]:
+    return {"type": "t", "index": index, **more}
+
+
 GOOD: dict[str, tuple[bytes, list[Part]]] = {
     "text": (sent(text("Hel"), text("lo"), choice({}, "stop"), DONE), [TextDelta("Hello"), STOP]),
     "text with the end in one chunk": (sent(text("hi", "stop"), DONE), [TextDelta("hi"), STOP]),
@@ -381,6 +385,27 @@ GOOD: dict[str, tuple[bytes, list[Part]]] = {
         sent(choice({"reasoning": "Hmm.", "content": ""}), text("hi", "stop"), DONE),
         [ReasoningDelta("Hmm."), TextDelta("hi"), thought("Hmm.", "reasoning"), STOP],
     ),
+    "reasoning of OpenRouter in blocks": (
+        sent(
+            choice({"reasoning": "Hm", "reasoning_details": [detail(0, text="Hm", signature=None)]}),
+            choice({"reasoning": "m.", "reasoning_details": [detail(0, text="m.", signature="s")]}),
+            choice({"reasoning_details": [detail(1, data="AA=="), detail(2, data="BB==")]}),
+            text("hi", "stop"),
+            DONE,
+        ),
+        [
+            ReasoningDelta("Hmm."),
+            TextDelta("hi"),
+            thought("Hmm.", "reasoning"),
+            Reasoning(
+                model="p/m",
+                data='[{"type":"t","index":0,"text":"Hmm.","signature":"s"},'
+                '{"type":"t","index":1,"data":"AA=="},{"type":"t","index":2,"data":"BB=="}]',
+                id="reasoning_details",
+            ),
+            STOP,
+        ],
+    ),
     "reasoning in both fields": (
         sent(choice({"reasoning": "Hmm.", "reasoning_content": "Hmm."}), text("hi", "stop"), DONE),
         [ReasoningDelta("Hmm."), TextDelta("hi"), thought("Hmm."), STOP],
@@ -477,6 +502,11 @@ BAD: dict[str, tuple[bytes, type[ModelError]]] = {
     "a delta that is text": (sent(choice("x")), ModelGarbled),
     "content that is a number": (sent(text(7)), ModelGarbled),
     "content that is a list of text": (sent(text(["x"])), ModelGarbled),
+    "blocks of reasoning that are text": (sent(choice({"reasoning_details": "x"})), ModelGarbled),
+    "endless blocks of reasoning": (
+        sent(*[choice({"reasoning_details": [detail(0, data="x" * 500_000)]})] * 5),
+        ModelGarbled,
+    ),
     "reasoning that is a list": (sent(choice({"reasoning_content": ["x"]})), ModelGarbled),
     "calls that are text": (sent(choice({"tool_calls": ["x"]})), ModelGarbled),
     "calls that are a number": (sent(choice({"tool_calls": 7})), ModelGarbled),

@@ -118,6 +118,16 @@ def test_reasoning_goes_back_within_the_tool_loop_that_runs() -> None:
     assert sent[8]["reasoning"] == "newer"
 
 
+def test_blocks_of_reasoning_go_back_as_they_came() -> None:
+    blocks = [{"type": "reasoning.encrypted", "index": 0, "data": "AA==", "id": None}]
+    text = Reasoning(model="p/m", text="Hmm.", id="reasoning")
+    for data, expected in ((json.dumps(blocks), (blocks, None)), ("junk", (None, "Hmm."))):
+        stored = Reasoning(model="p/m", data=data, id="reasoning_details")
+        said = [Message(role="user", content="a"), *step(1, text, stored)]
+        sent = body(dialect(), Request(system="S", messages=said))["messages"][2]
+        assert (sent.get("reasoning_details"), sent.get("reasoning")) == expected
+
+
 def test_reasoning_of_another_model_stays_here() -> None:
     messages = [Message(role="user", content="x"), *step(1, hmm("theirs", model="other/m"))]
     assert "theirs" not in json.dumps(body(dialect(), Request(system="", messages=messages)))

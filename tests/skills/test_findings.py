@@ -53,6 +53,7 @@ def test_disk_check_says_what_it_could_not_measure_and_nothing_of_what_has_no_si
 ) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "skills/disk-check/scripts"))
     monkeypatch.setattr(sys, "argv", ["disk_check"])  # the module is a script, and runs
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     disk_check = importlib.import_module("disk_check")
 
     there = {"/srv": "ext4", "/run/netns/blue": "nsfs", "/net": "autofs"}

@@ -163,5 +163,6 @@ async def test_the_arguments_come_back_as_the_action_gets_them(pool: Pool, folde
         "mode": "",
         "encoding": "utf-8",
         "expect_sha256": "",
+        "parents": False,
     }
     assert seen.expected == {"kind": "nothing"}

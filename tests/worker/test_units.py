@@ -40,7 +40,7 @@ def test_limit_of_processes_is_the_one_that_commands_stay_below(effect: str) -> 
     assert lines(f"lightagent-{effect}@.service", "LimitNPROC") == [str(sandbox.PROCESSES)]
 
 
-def test_observe_and_reach_differ_in_the_network_alone() -> None:
+def test_observe_and_reach_differ_in_the_network_and_in_what_could_be_sent() -> None:
     files = [(UNITS / f"lightagent-{effect}@.service").read_text().splitlines() for effect in CONFINED]
     kinds = [
         {
@@ -64,7 +64,7 @@ def test_observe_and_reach_differ_in_the_network_alone() -> None:
         "CapabilityBoundingSet",
         "AmbientCapabilities",
     }
-    assert kinds[1] <= reach | {"BindReadOnlyPaths"}
+    assert kinds[1] <= reach | {"BindReadOnlyPaths", "ProtectProc"}
 
 
 @pytest.mark.parametrize("effect", [*CONFINED, "change"])

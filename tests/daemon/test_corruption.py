@@ -56,10 +56,10 @@ async def works(paths: Paths) -> tuple[list[str], list[Event]]:
     async with scripted(paths, [say("fine")]) as test:
         session = await test.session()
         assert (await test.prompt(session))[-1]["text"] == "fine"
-        await until(lambda: all(export_of(path).exists() for path in damage.left_aside(paths.history)))
+        await until(lambda: (task := test.daemon.recovery._salvaging) is not None and task.done())
+        assert all(export_of(path).exists() for path in damage.left_aside(paths.history))
         assert (await asyncio.to_thread(verify, test.daemon.history.environment)).ok
         problems = (await test.daemon.service.manager.status(ME)).problems
-        await test.daemon.history.append()  # what the salvage appended is stored before that
         return problems, test.stored(topic="daemon.history")
 
 

@@ -168,7 +168,7 @@ def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
         terminal.send("what?\r")
         terminal.until("Answer y to allow it")
         terminal.send("v\r")
-        terminal.until(lambda text: text.count("+welcome") == 2)
+        terminal.until(lambda text: text.count("+welcome") == 2 and text.rstrip().endswith("[y/N]"))
         terminal.send("/approve\r")
         terminal.until("Read it, and answer y, or write: /approve apr_")
         terminal.send("y\r")

@@ -317,7 +317,7 @@ class Worker:
         except WorkerUnavailable:
             self._clear_scratch(context.scratch)
             raise
-        over = self._calls.setdefault(context.call_id, asyncio.Event())
+        over, forgotten = self._calls.setdefault(context.call_id, asyncio.Event()), False
         with cgroup or contextlib.nullcontext(), using(whose):
             task = asyncio.create_task(run_action(action, args, context))
         task.add_done_callback(lambda _: context.news.set())
@@ -333,16 +333,24 @@ class Worker:
                 yield context.kept_event()
             if task.cancelled():
                 raise ToolError(f"{action.tool}.{action.name} cancelled itself.")
-            yield result_event(task.result(), context.left_out)
+            result = result_event(task.result(), context.left_out)
+            forgotten = True
+            self._forget(context, over)  # first: the next call may come over another connection
+            yield result
         finally:
             task.cancel()
             await asyncio.wait([task])
-            try:
-                await self._end_leftovers(cgroup)
-            finally:
-                self._calls.pop(context.call_id, None)
-                self._clear_scratch(context.scratch)
-                over.set()
+            if not forgotten:
+                try:
+                    await self._end_leftovers(cgroup)
+                finally:
+                    self._forget(context, over)
+
+    def _forget(self, context: CallContext, over: asyncio.Event) -> None:
+        """A call has ended, and nothing of it runs."""
+        self._calls.pop(context.call_id, None)
+        self._clear_scratch(context.scratch)
+        over.set()
 
     async def settle(self, call_id: str) -> None:
         """Wait until this call has ended."""

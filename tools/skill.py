@@ -20,6 +20,8 @@ from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, Tim
 FOLDERS_VARIABLE = "LIGHTAGENT_SKILLS"
 ERROR_TAIL_CHARS = 2000
 """How much of a failed script's standard error its error shows."""
+NOTHING_FOUND = 4
+"""The exit status of a script whose report says that what it was asked about by name is not there."""
 FILES_LIMIT = 200
 """How many files of a skill are listed."""
 
@@ -96,7 +98,7 @@ class Skill(Tool):
                 f"The script of the skill {skill.name} did not end within {bound_s:g} s.{_tail(done)}",
                 suggestion="Narrow what it looks at, if it takes arguments for that.",
             )
-        if done.status:
+        if done.status not in (0, NOTHING_FOUND):
             how = f"was ended by {done.signal}" if done.signal else f"failed with exit status {done.status}"
             raise ToolError(
                 f"The script of the skill {skill.name} {how}.{_tail(done)}",
@@ -152,6 +154,7 @@ def _metadata(skill: LoadedSkill, done: Completed) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "skill": skill.name,
         "exit_status": done.status,
+        "found": done.status != NOTHING_FOUND,
         "duration_ms": round(done.duration_s * 1000),
         "stdout_omitted_bytes": done.stdout.omitted_bytes,
     }

@@ -1,4 +1,4 @@
-"""The report that each script prints: Markdown with the finding first, then the evidence.
+"""The report that each script prints: Markdown with the cause first, what to do next, then the evidence.
 
 The scripts find this module through a path that they insert themselves, because they run as `python3 -I
 SCRIPT`. It needs Python 3.9 and nothing else. A report is printed once, at the end; nothing here keeps a
@@ -11,13 +11,26 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+_LINES = 25
+"""How long a report is, unless all of it is asked for."""
+NOTHING_FOUND = 4
+"""The exit status of a report on something named that is not there: no such unit, nothing on that port."""
+
 
 class Report:
-    """One finding, then notes and tables in the order in which they were added."""
+    """The cause in one sentence, what to do next, then the evidence in the order in which it was added."""
+
+    full = False
+    """Whether all of it was asked for (`--full`)."""
 
     def __init__(self) -> None:
         self.finding = ""
-        self._parts: list[str] = []
+        self.next = ""
+        """One command, such as what `checks.prompt` gives."""
+        self.found_nothing = False
+        """Whether what was asked about by name is not there; then the script ends with NOTHING_FOUND."""
+        self._parts: list[tuple[str, list[str], str]] = []
+        """Each part's title, its lines, and the header that stands before them."""
         self._notes: list[str] = []
 
     def table(
@@ -26,18 +39,17 @@ class Report:
         """A section with a table. Without rows it is the sentence `empty`, or nothing at all."""
         lines = [_row(cells) for cells in rows]
         if lines:
-            self.text(title, "\n".join([_row(header), _row(["---"] * len(header)), *lines]))
+            self._parts.append((title, lines, f"{_row(header)}\n{_row(['---'] * len(header))}\n"))
         elif empty:
             self.text(title, empty)
 
     def text(self, title: str, body: str) -> None:
-        self._parts.append(f"## {title}\n\n{body}")
+        self._parts.append((title, body.splitlines(), ""))
 
     def lines(self, title: str, lines: Sequence[str]) -> None:
         """A section with literal text, such as lines of a log."""
         if lines:
-            body = "\n".join("    " + clean(line) for line in lines)
-            self.text(title, body)
+            self._parts.append((title, ["    " + clean(line) for line in lines], ""))
 
     def note(self, sentence: str) -> None:
         """Note an omission of the report, with its reason; printed once, at the end."""
@@ -50,12 +62,29 @@ class Report:
         return bool(self._notes)
 
     def print(self) -> None:
-        parts = [f"**{self.finding}**", *self._parts]
+        text = f"**{self.finding}**\n"
+        if self.next:
+            text += f"\nNext: `{self.next}`\n"
+        notes = ""
         if self._notes:
-            parts.append(
-                "## What this report could not see\n\n" + "\n".join(f"- {note}" for note in self._notes)
-            )
-        sys.stdout.write("\n\n".join(parts) + "\n")
+            notes = "\n## What this report could not see\n\n" + "".join(f"- {note}\n" for note in self._notes)
+        room = _LINES - text.count("\n") - notes.count("\n") - 2
+        left_out = []
+        for number, (title, lines, header) in enumerate(self._parts, start=1):
+            head = f"\n## {title}\n\n{header}"
+            share = room if number == len(self._parts) else room // 2 + 2  # those behind it get the rest
+            fits = len(lines) if self.full else max(0, share - head.count("\n"))
+            if fits < min(len(lines), 2):
+                left_out.append(title)
+                continue
+            kept = lines if fits >= len(lines) else lines[: fits - 1]
+            text += head + "\n".join(kept) + "\n"
+            if len(kept) < len(lines):
+                left_out.append(f'{len(lines) - len(kept)} more under "{title}"')
+            room -= head.count("\n") + len(kept)
+        if left_out:
+            text += f"\nLeft out: {'; '.join(left_out)}. Ask again with --full for all of it.\n"
+        sys.stdout.write(text + notes)
 
 
 def options(description: str, **arguments: str) -> argparse.Namespace:
@@ -63,7 +92,10 @@ def options(description: str, **arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     for name, words in arguments.items():
         parser.add_argument(f"--{name}", help=words)
-    return parser.parse_args()
+    parser.add_argument("--full", action="store_true", help="all of the report, however long")
+    found = parser.parse_args()
+    Report.full = found.full
+    return found
 
 
 def run(make: Callable[[Report], None]) -> None:
@@ -78,6 +110,8 @@ def run(make: Callable[[Report], None]) -> None:
         report.note(f"The report stopped early: {type(err).__name__}: {clean(str(err))}.")
         report.finding = report.finding or "This could not be found out; the reason is at the end."
     report.print()
+    if report.found_nothing:
+        raise SystemExit(NOTHING_FOUND)
 
 
 def refuse(sentence: str) -> None:

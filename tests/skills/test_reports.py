@@ -12,9 +12,11 @@ import pytest
 from lightagentd.host.process import clean_environment
 from tests.skills.script import SKILLS, finding, report, skill
 
-SHARED = {"report", "commands", "procfs", "clock", "x509_dates"}
-SCRIPTS = sorted(Path(__file__).parents[2].glob("skills/*/scripts/*.py"))
-MODULES = [*SCRIPTS, *sorted(Path(__file__).parents[2].glob("skills/_lib/*.py"))]
+FOLDER = Path(__file__).parents[2] / "skills"
+LIBRARY = FOLDER / "_lib"
+SHARED = {path.stem for path in LIBRARY.iterdir()}
+SCRIPTS = sorted(FOLDER.glob("*/scripts/*.py"))
+MODULES = [*SCRIPTS, *sorted(LIBRARY.rglob("*.py"))]
 
 
 @pytest.mark.parametrize("name", sorted(SKILLS))

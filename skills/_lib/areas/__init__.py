@@ -1,0 +1,1 @@
+"""The checks by area; each module registers its own (see checks.py)."""

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+
+from lightagentd.llm.runbook.names import Find, Names
+
+NAMES = Names(
+    units=frozenset(
+        """
+        nginx.service NetworkManager.service geoindex.service geoindex.timer nightly.timer dashboard.service
+        backup.service backup.timer ssh.service ssh.socket mariadb.service apache2.service postgresql.service
+        postgresql@.service postgresql@15-main.service cron.service systemd-resolved.service
+        php8.2-fpm.service foo@.service foo@one.service foo@two.service getty@.service getty@tty1.service
+        node_exporter.service worker-1.service worker-2.service network.target user.slice srv-data.mount
+        cups.path catalog.service catalogs.service redis-server.service shipping-api.service sync.service
+        """.split()  # noqa: SIM905  # a list of words
+    ),
+    users=frozenset(("anna", "backup", "mail", "root", "deploy", "Backup2")),
+    packages=frozenset(("nginx", "openssh-server", "file", "python3-requests", "libssl3", "nginxx")),
+    interfaces=frozenset(("eth0", "wg0", "enp3s0")),
+    containers=frozenset(("web_shop", "geoindex")),
+    mounts=frozenset(("/", "/srv/data", "/srv/old/data", "/home")),
+)
+WORDS = {"dashboards", "status", "backups", "catalogue"}
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("nginx", "unit nginx.service, package nginx"),
+        ("Nginx's", "unit nginx.service, package nginx"),
+        ("nginx.service", "unit nginx.service"),
+        ("NGINX.SERVICE?", "unit nginx.service"),
+        ("networkmanager", "unit NetworkManager.service"),
+        ("network-manager", "unit NetworkManager.service"),
+        ("geoindex", "unit geoindex.service, container geoindex"),
+        ("geoindex.timer", "unit geoindex.timer"),
+        ("geoindex.socket", ""),
+        ("nightly", "ordinary unit nightly.timer"),
+        ("cups", "unit cups.path"),
+        ("network", "ordinary "),
+        ("network.target", "unit network.target"),
+        ("user", ""),
+        ("user.slice", "unit user.slice"),
+        ("foo@one", "unit foo@one.service"),
+        ("foo@bar", "unit foo@bar.service"),
+        ("foo@Bar.service", "unit foo@Bar.service"),
+        ("foo@bar.timer", ""),
+        ("fox@bar", ""),
+        ("foo", ""),
+        ("getty", "unit getty@tty1.service"),
+        ("node-exporter", "unit node_exporter.service"),
+        ("php-fpm", "unit php8.2-fpm.service"),
+        ("php8.2-fpm", "unit php8.2-fpm.service"),
+        ("php8.3-fpm", ""),
+        ("sshd", "unit ssh.service, package openssh-server"),
+        ("mysql", "unit mariadb.service"),
+        ("httpd", "unit apache2.service"),
+        ("postgres", "unit postgresql.service"),
+        ("crond", "unit cron.service"),
+        ("redis", "unit redis-server.service"),
+        ("resolved", "ordinary unit systemd-resolved.service"),
+        ("mongod", ""),
+        # one letter missing, too many, wrong, and two swapped
+        ("geoindx", "misspelled unit geoindex.service, container geoindex"),
+        ("geoiindex", "misspelled unit geoindex.service, container geoindex"),
+        ("geoindax", "misspelled unit geoindex.service, container geoindex"),
+        ("goeindex", "misspelled unit geoindex.service, container geoindex"),
+        ("geoidnex", "misspelled unit geoindex.service, container geoindex"),
+        ("eoindex", "misspelled unit geoindex.service, container geoindex"),
+        ("geoindx.timer", "misspelled unit geoindex.timer"),
+        ("ngnix", "misspelled unit nginx.service, package nginx"),
+        ("dashbord", "misspelled unit dashboard.service"),
+        ("shiping-api", "misspelled unit shipping-api.service"),
+        ("goendex", ""),
+        ("worker-3", ""),
+        ("catalogz", ""),
+        ("catalogue", ""),
+        ("ngix", ""),
+        ("dashboards", ""),
+        ("eth1", ""),
+        ("enp3s1", ""),
+        # ordinary words
+        ("dashboard", "ordinary unit dashboard.service"),
+        ("backup", "ordinary unit backup.service, user backup"),
+        ("backups", ""),
+        ("mail", "ordinary user mail"),
+        ("file", "ordinary package file"),
+        ("sync", "ordinary unit sync.service"),
+        ("data", "ordinary path /srv/data"),
+        ("home", "ordinary path /home"),
+        # other kinds
+        ("anna", "user anna"),
+        ("Backup2", "user Backup2"),
+        ("wg0", "interface wg0"),
+        ("web_shop", "container web_shop"),
+        ("python3-requests", "package python3-requests"),
+        ("python3-request", "misspelled package python3-requests"),
+        ("", ""),
+        ("?!", ""),
+        ("x" * 100_000, ""),
+    ],
+)
+def test_a_word_finds_what_exists_here(word: str, found: str) -> None:
+    sure, _, values = (
+        found.rpartition("misspelled ") if "misspelled" in found else found.rpartition("ordinary ")
+    )
+    expected = {
+        kind: Find(value=value, exact=sure == "" and "misspelled" not in found, ordinary="ordinary" in found)
+        for kind, value in (each.split() for each in values.split(", ") if each)
+    }
+
+    assert NAMES.find(word, WORDS.__contains__) == expected
+
+
+def test_a_word_of_the_examples_is_ordinary_though_it_is_a_name() -> None:
+    assert NAMES.find("catalog", {"catalog"}.__contains__)["unit"].ordinary
+    assert not NAMES.find("catalog")["unit"].ordinary
+
+
+def test_many_names_alike_are_no_misspelling_of_each_other() -> None:
+    names = Names(
+        units=frozenset(f"worker-{chr(97 + i // 26)}{chr(97 + i % 26)}.service" for i in range(600))
+    )
+
+    assert names.find("worker-aa")["unit"] == Find(value="worker-aa.service")
+    assert not names.find("worker-a")

@@ -23,7 +23,7 @@ GROUPS = {
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
     "Agents and models": "agents models tools skills memory",
-    "Machine": "status doctor config reload help",
+    "Machine": "health status doctor config reload help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {

@@ -61,7 +61,8 @@ class Report:
         """Whether anything has been omitted so far."""
         return bool(self._notes)
 
-    def print(self) -> None:
+    def render(self) -> str:
+        """The report as Markdown."""
         text = f"**{self.finding}**\n"
         if self.next:
             text += f"\nNext: `{self.next}`\n"
@@ -84,15 +85,21 @@ class Report:
             room -= head.count("\n") + len(kept)
         if left_out:
             text += f"\nLeft out: {'; '.join(left_out)}. Ask again with --full for all of it.\n"
-        sys.stdout.write(text + notes)
+        return text + notes
+
+
+def option_parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the option that all scripts have."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.add_argument("--full", action="store_true", help="all of the report, however long")
+    return parser
 
 
 def options(description: str, **arguments: str) -> argparse.Namespace:
     """The arguments of the command line: each keyword is one option and its help."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser = option_parser(description)
     for name, words in arguments.items():
         parser.add_argument(f"--{name}", help=words)
-    parser.add_argument("--full", action="store_true", help="all of the report, however long")
     found = parser.parse_args()
     Report.full = found.full
     return found
@@ -109,7 +116,7 @@ def run(make: Callable[[Report], None]) -> None:
     except Exception as err:
         report.note(f"The report stopped early: {type(err).__name__}: {clean(str(err))}.")
         report.finding = report.finding or "This could not be found out; the reason is at the end."
-    report.print()
+    sys.stdout.write(report.render())
     if report.found_nothing:
         raise SystemExit(NOTHING_FOUND)
 

@@ -1,4 +1,7 @@
-"""Files that begin with YAML between two lines `---` and go on with Markdown: AGENT.md and SKILL.md."""
+"""Files that begin with YAML between two lines `---` and go on with Markdown: AGENT.md and SKILL.md.
+
+Files that are YAML alone are read the same way.
+"""
 
 from __future__ import annotations
 
@@ -44,38 +47,47 @@ class FrontMatterFile:
 
 def read(path: Path) -> FrontMatterFile:
     """Read such a file. Raises ConfigError whose message names the file and, where it can, the line."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing.", suggestion="Write it, or remove the folder.") from None
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path} cannot be read: {err}.") from err
-    lines = text.splitlines()
+    lines = _text_of(path).splitlines()
     if not lines or lines[0].rstrip() != "---":
         raise ConfigError(f"{path}, line 1: the file must begin with front matter between two lines '---'.")
     end = next((number for number, line in enumerate(lines) if number and line.rstrip() == "---"), None)
     if end is None:
         raise ConfigError(f"{path}, line 1: the front matter has no closing line '---'.")
-    data, where = _decode(path, "".join(f"{line}\n" for line in lines[1:end]))
+    data, where = _decode(path, "".join(f"{line}\n" for line in lines[1:end]), first_line=2)
     return FrontMatterFile(path=path, data=data, lines=where, body="\n".join(lines[end + 1 :]).strip())
 
 
-def _decode(path: Path, front: str) -> tuple[dict[str, Any], dict[str, int]]:
+def read_yaml(path: Path) -> FrontMatterFile:
+    """Read a file that is YAML alone. Raises ConfigError as `read` does."""
+    data, where = _decode(path, _text_of(path), first_line=1)
+    return FrontMatterFile(path=path, data=data, lines=where, body="")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing.", suggestion="Write it, or remove the folder.") from None
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{path} cannot be read: {err}.") from err
+
+
+def _decode(path: Path, front: str, *, first_line: int) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         node, data = _load(front)
     except yaml.MarkedYAMLError as err:
-        line = err.problem_mark.line + 2 if err.problem_mark else 1
+        line = err.problem_mark.line + first_line if err.problem_mark else 1
         raise ConfigError(f"{path}, line {line}: {err.problem or 'this is not YAML'}.") from err
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as err:
         # PyYAML lets errors of its constructors through, for example of the date 2025-13-45.
-        raise ConfigError(f"{path}: the front matter is not YAML: {err}.") from err
+        raise ConfigError(f"{path}: this is not YAML: {err}.") from err
     if data is None:
         return {}, {}
     if not isinstance(data, dict) or not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}, line 2: the front matter must be a mapping of keys to values.")
+        raise ConfigError(f"{path}, line {first_line}: there must be a mapping of keys to values.")
     where: dict[str, int] = {}
     for key, _ in node.value:
-        name, line = str(key.value), key.start_mark.line + 2
+        name, line = str(key.value), key.start_mark.line + first_line
         if name in where:
             raise ConfigError(f"{path}, line {line}: the key {name} stands in line {where[name]} already.")
         where[name] = line

@@ -84,7 +84,9 @@ async def test_where_nothing_enforces_observe_no_shell_and_no_loose_script_runs(
     out = paths.state.parent / "lines"
     write(paths.config / "policy.d" / "10-all.toml", ALLOW_ALL)
     folder = paths.config / "skills" / "loose"
-    text = "---\nname: loose\ndescription: Looks\nprompts: [look]\nrunbook: scripts/x.sh\n---\nLook.\n"
+    text = (
+        "---\nname: loose\ndescription: Looks\nmetadata: {lightagentd: {script: scripts/x.sh}}\n---\nLook.\n"
+    )
     write(folder / "SKILL.md", text)
     write(folder / "scripts" / "x.sh", f"#!/bin/sh\necho x > {out}\n").chmod(0o777)
     attempts: list[Call] = [

@@ -26,7 +26,8 @@ def daemon() -> Iterator[DaemonProcess]:
         base.chmod(0o755)  # workers of root's daemon run as nobody
         paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
         folder = paths.config / "skills" / "slow-report"
-        write(folder / "SKILL.md", SLOW_SKILL)
+        for file, text in SLOW_SKILL.items():
+            write(folder / file, text)
         write(folder / "scripts" / "slow.py", "import time\ntime.sleep(60)\n")
         process = DaemonProcess(paths)
         try:

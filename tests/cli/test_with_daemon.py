@@ -17,15 +17,11 @@ from lightagentd.host.paths import Paths
 from tests.cli.conftest import on_terminal, start
 from tests.conftest import DaemonProcess, write
 
-SLOW_SKILL = """---
-name: slow-report
-description: Waits for ever, slowly.
-prompts:
-  - make the slow report
-runbook: scripts/slow.py
----
-# slow-report
-"""
+SLOW_SKILL = {
+    "SKILL.md": "---\nname: slow-report\ndescription: Waits for ever, slowly.\n---\n# slow-report\n",
+    "runbook.yaml": "script: scripts/slow.py\n",
+    "examples.txt": "make the slow report\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +35,8 @@ def daemon() -> Iterator[DaemonProcess]:
         base.chmod(0o755)
         paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
         folder = paths.config / "skills" / "slow-report"
-        write(folder / "SKILL.md", SLOW_SKILL)
+        for file, text in SLOW_SKILL.items():
+            write(folder / file, text)
         write(folder / "scripts" / "slow.py", "import time\ntime.sleep(60)\n")
         process = DaemonProcess(paths)
         try:

@@ -8,16 +8,11 @@ from collections.abc import Iterator
 from .machine import Machine
 from .product import UNIT
 
-SLOW_SKILL = """---
-name: slow-report
-description: Waits until it may end.
-prompts:
-  - make the slow report
-runbook: scripts/slow.py
-timeout_s: 120
----
-# slow-report
-"""
+SLOW_SKILL = {
+    "SKILL.md": "---\nname: slow-report\ndescription: Waits until it may end.\n---\n# slow-report\n",
+    "runbook.yaml": "script: scripts/slow.py\ntimeout_s: 120\n",
+    "examples.txt": "make the slow report\n",
+}
 # The worker sees the machine's /srv, and cannot write there: whoever runs the test says go.
 SLOW_SCRIPT = """import os, time
 while not os.path.exists("/srv/e2e-go"):
@@ -44,7 +39,8 @@ def edited(machine: Machine, unit: str, text: str) -> Iterator[None]:
 def slow_report(machine: Machine) -> Iterator[None]:
     """The prompt "make the slow report" takes until `let_it_end`."""
     machine.run(["rm", "-f", "/srv/e2e-go"])
-    machine.write(f"{_SKILL_FOLDER}/SKILL.md", SLOW_SKILL)
+    for file, text in SLOW_SKILL.items():
+        machine.write(f"{_SKILL_FOLDER}/{file}", text)
     machine.write(f"{_SKILL_FOLDER}/scripts/slow.py", SLOW_SCRIPT)
     machine.run(["systemctl", "reload", UNIT])
     try:

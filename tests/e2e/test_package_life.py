@@ -51,18 +51,11 @@ dpkg-deb --build --root-owner-group next {NEXT_PACKAGE}
 rm -r next
 """
 # A skill of the administrator's that reports when a file is there: a turn that lasts as long as a test wants.
-SKILL = """\
----
-name: slow-report
-description: Waits for the bell and then reports.
-prompts: [wait for the bell]
-runbook: scripts/slow_report.py
-timeout_s: 120
-words:
-  5: [wait for the bell]
----
-Waits.
-"""
+SKILL = {
+    "SKILL.md": "---\nname: slow-report\ndescription: Waits for the bell and then reports.\n---\nWaits.\n",
+    "runbook.yaml": "script: scripts/slow_report.py\ntimeout_s: 120\n",
+    "examples.txt": "wait for the bell\n",
+}
 # Puts a command where the calls of an agent that may change things run.
 CGROUP = "/sys/fs/cgroup/e2e/lightagent-change@e2e.service"
 BY_AGENT = ("sh", "-c", f'mkdir -p {CGROUP} && echo 0 > {CGROUP}/cgroup.procs && exec "$@"', "sh")
@@ -98,7 +91,8 @@ def fresh(other_machine: Machine) -> Machine:
 def upgraded(fresh: Machine, installed: Completed) -> Upgraded:
     """The upgrade of a running daemon in the middle of a turn."""
     fresh.run(["sh", "-c", REPACK], timeout_s=60)
-    fresh.write("/etc/lightagentd/skills/slow-report/SKILL.md", SKILL)
+    for file, text in SKILL.items():
+        fresh.write(f"/etc/lightagentd/skills/slow-report/{file}", text)
     fresh.write("/etc/lightagentd/skills/slow-report/scripts/slow_report.py", SCRIPT)
     fresh.write(ADMINS_AGENT, "---\ndescription: Looks around.\n---\nLook around.\n")
     config = fresh.run(["cat", CONFIG]).stdout

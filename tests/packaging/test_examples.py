@@ -14,7 +14,7 @@ import pytest
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
 from lightagentd.policy.rulefiles import load_texts, read_files
 from lightagentd.policy.rules import Rule
-from lightagentd.skills import FrontMatter, load_skill
+from lightagentd.skills import FrontMatter, Runbook, load_skill
 from lightagentd.unattended.prompt_file import PromptFile, check
 from lightagentd.worker.loader import load_tool
 from tests.conftest import REPOSITORY, DaemonProcess, write
@@ -106,13 +106,15 @@ def test_the_tutorial_can_be_followed(generated: Path, daemon_process: DaemonPro
 
 def test_every_key_that_a_page_describes_exists_and_the_other_way_round(generated: Path) -> None:
     page = plain(generated / "man/lightagent-skill.5")
-    keys = page.partition('.SH "FRONT MATTER"')[2].partition(".SH")[0]
-    assert re.findall(r"^\.TP\n\\fB(\w+)\\fR$", keys, re.MULTILINE) == list(FrontMatter.model_fields)
-    described = {
+    for section, model in (("FRONT MATTER", FrontMatter), ("RUNBOOK.YAML", Runbook)):
+        keys = page.partition(f'.SH "{section}"')[2].partition(".SH")[0]
+        described = [field.alias or name for name, field in model.model_fields.items()]
+        assert re.findall(r"^\.TP\n\\fB([\w-]+)\\fR$", keys, re.MULTILINE) == described
+    pages = {
         "lightagent-agent.5": (*AgentFrontMatter.model_fields, *AgentLimits.model_fields),
         "lightagent-policy.5": Rule.model_fields,
     }
-    for name, fields in described.items():
+    for name, fields in pages.items():
         keys = plain(generated / "man" / name).partition('.SH "')[2].partition('.SH "EXAMPLES')[0]
         assert [field for field in fields if rf"\fB{field}\fR" not in keys] == []
     daemon = plain(generated / "man/lightagentd.8")

@@ -16,16 +16,17 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 FRONT = """---
 name: {name}
 description: Says hello.
-prompts: [say hello]
-runbook: scripts/hello.py
-timeout_s: {timeout_s}
-args:
-  path: {{kind: path, description: "Where."}}
-  host: {{kind: host, description: "Whom.", effect: reach}}
+license: MIT
 ---
 # How to say hello
 
 Say it.
+"""
+RUNBOOK = """script: scripts/hello.py
+timeout_s: {timeout_s}
+args:
+  path: {{kind: path, description: "Where."}}
+  host: {{kind: host, description: "Whom.", effect: reach}}
 """
 
 
@@ -40,7 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _write(folder: Path, script: str, name: str = "hello", timeout_s: float = 30) -> Path:
     (folder / name / "scripts").mkdir(parents=True)
-    (folder / name / "SKILL.md").write_text(FRONT.format(name=name, timeout_s=timeout_s))
+    (folder / name / "SKILL.md").write_text(FRONT.format(name=name))
+    (folder / name / "runbook.yaml").write_text(RUNBOOK.format(timeout_s=timeout_s))
     (folder / name / "scripts" / "hello.py").write_text(script)
     return folder / name
 
@@ -78,9 +80,9 @@ async def test_load_gives_the_body_without_front_matter_and_the_files(call: Call
     (where / "reference.md").write_text("more")
     result = await call("skill", "load", name="hello")
     assert result.output.startswith("# How to say hello\n\nSay it.\n")
-    assert "prompts:" not in result.output
-    assert result.metadata["files"] == ["SKILL.md", "reference.md", "scripts/hello.py"]
-    assert f"in {where}:\n- SKILL.md\n- reference.md\n- scripts/hello.py\n" in result.output
+    assert "license:" not in result.output
+    assert result.metadata["files"] == ["SKILL.md", "reference.md", "runbook.yaml", "scripts/hello.py"]
+    assert f"in {where}:\n- SKILL.md\n- reference.md\n- runbook.yaml\n- scripts/hello.py\n" in result.output
     assert result.metadata["runbook"] == str(where / "scripts" / "hello.py")
 
 

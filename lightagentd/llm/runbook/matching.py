@@ -20,6 +20,7 @@ from lightagentd.llm.runbook.intent import asks_to_change
 from lightagentd.llm.runbook.offtopic import is_foreign, is_other_talk
 from lightagentd.llm.runbook.tokens import Token, asks, clauses_of, tokenize
 from lightagentd.llm.runbook.vocabulary import CHANGE_VERBS, GROUPS, NEUTRAL, UNITS, words
+from lightagentd.llm.runbook.weights import PROMPTS, WORDS
 from lightagentd.llm.runbook.wording import Speller, stem
 from lightagentd.skills import Skill
 
@@ -85,11 +86,11 @@ class SkillIndex:
         self._examples: dict[str, str] = {}
         spelled: set[str] = set(_TIME_WORDS)
         for skill in self._skills.values():
-            for phrase, weight in skill.words.items():
+            for phrase, weight in _words_of(skill).items():
                 spelled.update(token.word for token in tokenize(phrase))
                 weights = self._phrases[_stems(tokenize(phrase))]
                 weights[skill.name] = max(weight, weights.get(skill.name, weight), key=abs)
-            for example in skill.prompts:
+            for example in _prompts_of(skill):
                 self._examples.setdefault(_normal(example), skill.name)
         self._learn_elsewhere()
         self._learn_texts()
@@ -125,8 +126,8 @@ class SkillIndex:
         """Words of descriptions and examples count too: much where a skill names no words, else a little."""
         users: dict[str, dict[str, float]] = defaultdict(dict)
         for skill in self._skills.values():
-            share = 1.0 if not skill.words else 0.2
-            for text, weight in ((skill.description, 1.5), *((prompt, 3.0) for prompt in skill.prompts)):
+            share = 1.0 if skill.name not in WORDS else 0.2
+            for text, weight in ((skill.description, 1.5), *((prompt, 3.0) for prompt in _prompts_of(skill))):
                 for token in tokenize(text):
                     word = stem(token.text)
                     if (
@@ -144,9 +145,13 @@ class SkillIndex:
         """Phrases that no skill answers, except those that a skill names, such as an administrator's own."""
         named = set(self._phrases)
         told = [
-            {stem(token.text) for text in (skill.description, *skill.prompts) for token in tokenize(text)}
+            {
+                stem(token.text)
+                for text in (skill.description, *_prompts_of(skill))
+                for token in tokenize(text)
+            }
             for skill in self._skills.values()
-            if not skill.words
+            if skill.name not in WORDS
         ]
         for weight, phrases in ELSEWHERE.items():
             for phrase in map(_stems, map(tokenize, phrases.split(","))):
@@ -244,3 +249,12 @@ def _stems(tokens: Sequence[Token]) -> tuple[str, ...]:
 
 def _normal(text: str) -> str:
     return " ".join(token.text for token in tokenize(text) if token.text not in ",.;:!?")
+
+
+def _words_of(skill: Skill) -> dict[str, int]:
+    listed = WORDS.get(skill.name, {})
+    return {phrase.strip(): n for n in sorted(listed, key=abs) for phrase in listed[n].split(",")}
+
+
+def _prompts_of(skill: Skill) -> tuple[str, ...]:
+    return tuple(example.text for example in skill.examples) or PROMPTS.get(skill.name, ())

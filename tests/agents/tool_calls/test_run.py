@@ -231,7 +231,8 @@ async def test_without_a_sandbox_commands_count_as_change_and_trusted_skills_run
 
 async def test_without_a_sandbox_a_skill_that_others_can_write_does_not_run(paths: Paths) -> None:
     folder = paths.config / "skills" / "loose"
-    write(folder / "SKILL.md", "---\nname: loose\ndescription: A skill.\nrunbook: scripts/run.py\n---\n")
+    write(folder / "SKILL.md", "---\nname: loose\ndescription: A skill.\n---\n")
+    write(folder / "runbook.yaml", "script: scripts/run.py\n")
     script = write(folder / "scripts" / "run.py", "print('ran')\n")
     script.chmod(0o666)
     found = await results(paths, ("skill_run", {"name": "loose"}, "a"), toml=BARE)

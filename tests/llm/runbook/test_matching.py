@@ -192,10 +192,9 @@ def make_skill(folder: Path, name: str, description: str, prompts: list[str]) ->
     target = folder / name
     target.mkdir()
     (target / "run.py").write_text("print('**Fine.**')\n")
-    lines = "".join(f"\n  - {prompt}" for prompt in prompts)
-    (target / "SKILL.md").write_text(
-        f"---\nname: {name}\ndescription: {description}\nrunbook: run.py\nprompts:{lines}\n---\n"
-    )
+    (target / "SKILL.md").write_text(f"---\nname: {name}\ndescription: {description}\n---\n")
+    (target / "runbook.yaml").write_text("script: run.py\n")
+    (target / "examples.txt").write_text("\n".join(prompts))
     return load_skills([folder]).skills[name]
 
 

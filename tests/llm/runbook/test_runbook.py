@@ -15,6 +15,7 @@ from lightagentd.skills import SkillCatalog, load_skills
 from tests.conftest import REPOSITORY, write
 
 RUN = Function(name="skill_run", description="", parameters={})
+PLANTS = "name: plants\ndescription: Waters the plants."
 SHIPPED = load_skills([REPOSITORY / "skills"])
 
 
@@ -133,10 +134,9 @@ async def test_a_skill_that_was_added_is_known_at_once(tmp_path: Path) -> None:
     client = RunbookClient(lambda: catalogs[-1])
     with pytest.raises(NoRunbook):
         await answer(client, user("water the plants"))
-    front = (
-        "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]\nrunbook: scripts/w.py"
-    )
-    write(tmp_path / "plants" / "SKILL.md", f"---\n{front}\n---\n")
+    write(tmp_path / "plants" / "SKILL.md", f"---\n{PLANTS}\n---\n")
+    write(tmp_path / "plants" / "runbook.yaml", "script: scripts/w.py\n")
+    write(tmp_path / "plants" / "examples.txt", "water the plants\n")
     write(tmp_path / "plants" / "scripts" / "w.py", "print('done')\n")
     catalogs.append(load_skills([tmp_path]))
     assert not catalogs[-1].broken
@@ -146,8 +146,8 @@ async def test_a_skill_that_was_added_is_known_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_skill_without_a_script_is_not_called(tmp_path: Path) -> None:
-    front = "name: plants\ndescription: Waters the plants.\nprompts: [water the plants]"
-    write(tmp_path / "plants" / "SKILL.md", f"---\n{front}\n---\nText.\n")
+    write(tmp_path / "plants" / "SKILL.md", f"---\n{PLANTS}\n---\nText.\n")
+    write(tmp_path / "plants" / "examples.txt", "water the plants\n")
     catalog = load_skills([tmp_path])
     with pytest.raises(NoRunbook):
         await answer(RunbookClient(lambda: catalog), user("water the plants"))

@@ -3,7 +3,7 @@
 A value of kind `time` is what `--since` of the shipped scripts takes: `boot`, `today`, `yesterday`, either
 followed by ` HH:MM`, a span back from now (`-30s`, `-15min`, `-2h`, `-7d`), or `YYYY-MM-DD`, optionally
 followed by ` HH:MM`; times are local. One of kind `priority` is a level as
-journalctl(1) writes it.
+journalctl(1) writes it. A flag is `yes` where it is given, and an option without a value for the script.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Kind = Literal[
     "interface",
     "container",
     "priority",
+    "flag",
 ]
 
 _HOST = re.compile(
@@ -57,6 +58,7 @@ _SHAPES: dict[str, tuple[re.Pattern[str], str]] = {
         re.compile("emerg|alert|crit|err|warning|notice|info|debug"),
         "emerg, alert, crit, err, warning, notice, info or debug",
     ),
+    "flag": (re.compile("yes"), "yes, or leave it out"),
 }
 
 

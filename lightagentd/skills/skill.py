@@ -47,7 +47,8 @@ class Skill:
         return tuple(example.text for example in plain_first[:PROMPTS_SHOWN])
 
     def command(self, args: Mapping[str, str]) -> list[str]:
-        """The argv that runs the script with these arguments; each value is inside its own `--name=value`.
+        """The argv that runs the script with these arguments; each value is inside its own `--name=value`, a
+        flag is `--name`.
 
         Raises InvalidArgument for a name that the skill does not declare, a value that does not fit its
         kind, and a skill without a script.
@@ -60,7 +61,10 @@ class Skill:
             self._declared(name).check(name, value)
         python = str(SYSTEM_PYTHON) if SYSTEM_PYTHON.exists() else sys.executable
         interpreter = ["/bin/sh"] if self.runbook.suffix == ".sh" else [python, "-I", "-B"]
-        return [*interpreter, str(self.runbook), *(f"--{name}={value}" for name, value in args.items())]
+        return [*interpreter, str(self.runbook), *(self._option(name, value) for name, value in args.items())]
+
+    def _option(self, name: str, value: str) -> str:
+        return f"--{name}" if self._declared(name).kind == "flag" else f"--{name}={value}"
 
     def effect_of(self, args: Mapping[str, str]) -> str:
         """`observe` or `reach`: the greater of the skill's effect and those of the arguments given."""

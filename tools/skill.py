@@ -22,6 +22,8 @@ ERROR_TAIL_CHARS = 2000
 """How much of a failed script's standard error its error shows."""
 NOTHING_FOUND = 4
 """The exit status of a script whose report says that what it was asked about by name is not there."""
+OUTPUT_LIMIT_BYTES = 512 * 1024
+"""How much of a script's output counts: a state of the machine is longer than a report."""
 FILES_LIMIT = 200
 """How many files of a skill are listed."""
 
@@ -91,6 +93,7 @@ class Skill(Tool):
             cwd=ctx.scratch,
             env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
             on_output=live.feed,
+            limit_bytes=OUTPUT_LIMIT_BYTES,
         )
         live.finish()
         if done.timed_out:

@@ -126,3 +126,12 @@ class Reloaded:
     needs_restart: list[str]
     problems: list[str]
     refused: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A stored state of the machine. `counts`: how many names each section has, such as `package`."""
+
+    seq: int
+    taken_us: int
+    counts: dict[str, int]

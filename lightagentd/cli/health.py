@@ -1,4 +1,4 @@
-"""`lactl health`: what is wrong with this machine?"""
+"""`lactl health`, `changes` and `snapshot`: what is wrong with this machine, and what changed on it?"""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import click
 
 from lightagentd import errors
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import print_json, say, say_markdown
+from lightagentd.cli.output import print_json, say, say_markdown, told
 from lightagentd.cli.terminal import Styled, is_terminal
+from lightagentd.cli.when import local
 from lightagentd.errors import ToolError
 
 PROBLEMS, WARNINGS = 2, 1
@@ -19,9 +20,13 @@ PROBLEMS, WARNINGS = 2, 1
 _CLEAR = "\x1b[H\x1b[2J"
 
 
+_agent = click.option("--agent", default="ops", show_default=True, help="The agent whose sandbox it runs in.")
+_full = click.option("--full", is_flag=True, help="All of it, however long.")
+
+
 @click.command("health", cls=Command)
-@click.option("--agent", default="ops", show_default=True, help="The agent whose sandbox the checks run in.")
-@click.option("--full", is_flag=True, help="All findings, however many.")
+@_agent
+@_full
 @click.option(
     "--watch", "every_s", type=click.IntRange(1, 86400), metavar="SECONDS", help="Check again and again."
 )
@@ -35,13 +40,10 @@ def command(context: click.Context, settings: Settings, agent: str, full: bool, 
     those that could not be, each with the reason.
     """
     while True:
-        found = _checked(settings, agent, full=full)
+        found = _told(settings, agent, "health", full=full)
         if every_s is not None and is_terminal() and not settings.json:
             say(Styled(_CLEAR), end="")
-        if settings.json:
-            print_json({key: value for key, value in found.items() if key != "report"})
-        else:
-            say_markdown(found["report"])
+        _show(settings, found)
         if every_s is None:
             break
         time.sleep(every_s)
@@ -49,10 +51,47 @@ def command(context: click.Context, settings: Settings, agent: str, full: bool, 
     context.exit(PROBLEMS if "problem" in severities else WARNINGS if severities else 0)
 
 
-def _checked(settings: Settings, agent: str, *, full: bool) -> dict[str, Any]:
-    """What the script of the skill health tells as JSON."""
-    args = {"json": "yes", **({"full": "yes"} if full else {})}
-    call = {"agent": agent, "tool": "skill", "action": "run", "args": {"name": "health", "args": args}}
+@click.command("changes", cls=Command)
+@_agent
+@click.option(
+    "--since", default="yesterday", show_default=True, metavar="TIME", help="yesterday, -2h, 2026-01-31 ..."
+)
+@_full
+@click.pass_obj
+def changes(settings: Settings, agent: str, since: str, full: bool) -> None:
+    """Say what changed on this machine since TIME, next to the first error after it.
+
+    It compares the last snapshot before TIME with now: packages, units, timers, ports, users, sudo, cron,
+    mounts, kernel, and the files in /etc. TIME is boot, today, yesterday 14:00, -30min, -2h, -7d or a date.
+    """
+    found = _told(settings, agent, "what-changed", since=since, full=full)
+    _show(settings, found)
+
+
+@click.command("snapshot", cls=Command)
+@_agent
+@click.pass_obj
+def snapshot(settings: Settings, agent: str) -> None:
+    """Store the state of this machine in the history, for `lactl changes`.
+
+    lightagent-snapshot.timer does so once a day.
+    """
+    taken = settings.call("Manager.TakeSnapshot", timeout_s=None, agent=agent)
+    parts = ", ".join(f"{count} of {section}" for section, count in taken["counts"].items() if count)
+    told(settings, taken, f"Stored as event {taken['seq']}: {parts}.", taken["seq"], local(taken["taken_us"]))
+
+
+def _show(settings: Settings, found: dict[str, Any]) -> None:
+    if settings.json:
+        print_json({key: value for key, value in found.items() if key != "report"})
+    else:
+        say_markdown(found["report"])
+
+
+def _told(settings: Settings, agent: str, skill: str, *, full: bool, **args: str) -> dict[str, Any]:
+    """What a skill's script tells as JSON."""
+    args = {"json": "yes", **args, **({"full": "yes"} if full else {})}
+    call = {"agent": agent, "tool": "skill", "action": "run", "args": {"name": skill, "args": args}}
     text = ""
     with settings.client() as client:
         for reply in client.stream("Tools.Call", **call):

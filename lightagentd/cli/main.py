@@ -23,7 +23,7 @@ GROUPS = {
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
     "Agents and models": "agents models tools skills memory",
-    "Machine": "health status doctor config reload help",
+    "Machine": "health changes snapshot status doctor config reload help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {
@@ -31,6 +31,8 @@ _IN_ANOTHER = {
     "approve": "approvals:approve",
     "deny": "approvals:deny",
     "answer": "inputs:answer",
+    "changes": "health:changes",
+    "snapshot": "health:snapshot",
 }
 COMMANDS = {name: _IN_ANOTHER.get(name, f"{name}:command") for name in " ".join(GROUPS.values()).split()}
 """Every command, and its module and name there."""

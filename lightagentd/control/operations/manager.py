@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lightagentd import __version__, api
+from lightagentd.agents.snapshots import take
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
@@ -80,6 +81,17 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
         """Read configuration, rules, agents, skills and tools again, as SIGHUP does; for people alone."""
         await self._access.admit_person(caller, Operation.ADMINISTER)
         return await self.reload_content()
+
+    @method("TakeSnapshot", returns="snapshot")
+    async def take_snapshot(self, caller: Caller, *, agent: str) -> api.Snapshot:
+        """Store the state of the machine in the history, as the skill what-changed tells it in the sandbox of
+        an agent.
+        """
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        await self._access.check_open(caller)
+        self._runtime.panic.check()
+        event = await take(self._runtime.registry.get(agent), caller.uid)
+        return api.Snapshot(seq=event.seq, taken_us=event.time_us, counts=(event.data or {})["counts"])
 
     async def reload_content(self) -> api.Reloaded:
         """What SIGHUP asks for, and an administrator."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightagentd.events.model import Event
-from lightagentd.events.types.event_type import ERROR, NOTICE, WARNING, Reported, Text
+from lightagentd.events.types.event_type import ERROR, NOTICE, WARNING, Object, Reported, Text
 
 
 class _Message(Reported):
@@ -70,6 +70,20 @@ class SandboxChosen(_Message, topic="daemon.state", type="sandbox"):
     @classmethod
     def priority_of(cls, event: Event) -> str:
         return WARNING if (event.data or {}).get("enforced") is False else cls.priority
+
+
+class SnapshotTaken(Reported, topic="machine.state", type="snapshot"):
+    """The state of the machine, to be compared with later."""
+
+    catalog = """The state of the machine was stored
+    Packages, units, ports, users, mounts and digests of the files in /etc stand in the history, so that what
+    changed can be told later.
+    > What changed since: lactl changes --since yesterday"""
+    by: int
+    counts: Object
+    """How many names each section has."""
+    state: Text
+    """The state as JSON, compressed with zlib, in base85."""
 
 
 class CommandsMissing(_Message, topic="daemon.state", type="commands_missing"):

@@ -16,6 +16,9 @@ from report import Report, option_parser, plural, run, span
 _TIMEOUT_S = 4.0
 """How long checks may take; with Python's start and the report it is under five seconds."""
 
+_MOST_AS_JSON = 100
+"""The result of a call is bounded."""
+
 
 def headline(found: list[checks.Finding], outcomes: list[checks.Outcome]) -> str:
     """How many problems and warnings there are and the worst of them, or that nothing is wrong."""
@@ -38,7 +41,7 @@ def line(number: int, one: checks.Finding, now: float) -> str:
 
 def as_json(found: list[checks.Finding], outcomes: list[checks.Outcome], report: str) -> str:
     whole = {
-        "findings": [asdict(one) for one in found],
+        "findings": [asdict(one) for one in found[:_MOST_AS_JSON]],
         "checks": [one.check.name for one in outcomes],
         "not_made": {one.check.name: one.problem for one in outcomes if one.problem},
         "report": report,

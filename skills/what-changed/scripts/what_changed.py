@@ -26,6 +26,8 @@ _PACKAGE_LINE = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\S* (install|upgrade|remove|purge) (\S+) (.*)"
 )
 _MOST_BY_TIME = 200
+_MOST_AS_JSON = 200
+"""The result of a call is bounded; `count` says how many there are."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,16 @@ def make(report: Report) -> None:
         report.lines("The first error since then", [error])
         report.next = checks.prompt(f"errors since {time.strftime('%Y-%m-%d %H:%M', time.localtime(start))}")
     if options.json:
-        rows_ = [{"section": one.section, "name": one.name, "change": one.what} for one in changes]
-        whole = {"since": start, "has_snapshot": before is not None, "changes": rows_, "first_error": error}
+        rows_ = [
+            {"section": one.section, "name": one.name, "change": one.what} for one in changes[:_MOST_AS_JSON]
+        ]
+        whole = {
+            "since": start,
+            "has_snapshot": before is not None,
+            "count": len(changes),
+            "changes": rows_,
+            "first_error": error,
+        }
         sys.stdout.write(json.dumps({**whole, "report": report.render()}) + "\n")
         raise SystemExit(0)
 

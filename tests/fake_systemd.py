@@ -131,6 +131,12 @@ class FakeSystemd:
         self._jobs = 0
         self._subscribed = False
 
+    async def load(self, unit: FakeUnit) -> None:
+        """Load another unit, and say so to whoever subscribed."""
+        self.units[unit.name] = unit
+        if self._subscribed:
+            await self._bus.emit(ROOT, MANAGER, "UnitNew", "so", [unit.name, unit.path])
+
     async def answer(self, call: Call) -> Reply:
         self.called.append(call.member)
         if call.member in self.refuses:

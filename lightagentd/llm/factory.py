@@ -28,6 +28,7 @@ from lightagentd.skills import SkillCatalog
 
 if TYPE_CHECKING:
     from lightagentd.llm.metadata.facts import Facts, Metadata
+    from lightagentd.llm.runbook.machine_names import MachineNames
 
 
 _DIALECTS = {
@@ -86,11 +87,20 @@ def recipe_of(
     )
 
 
-def client_of(recipe: Recipe, *, catalog: Callable[[], SkillCatalog], redactor: Redactor) -> ModelClient:
-    """The client of a recipe; the redactor learns its secrets. Raises ConfigError."""
+def client_of(
+    recipe: Recipe,
+    *,
+    catalog: Callable[[], SkillCatalog],
+    redactor: Redactor,
+    names: MachineNames | None = None,
+) -> ModelClient:
+    """The client of a recipe; the redactor learns its secrets. `names` is for the runbook.
+
+    Raises ConfigError.
+    """
     settings = recipe.settings
     if settings is None:
-        return RunbookClient(catalog)
+        return RunbookClient(catalog, names)
     _tell(redactor, settings)
     client = _client(recipe.kind, settings, recipe.recording, redactor)
     if recipe.record is None:

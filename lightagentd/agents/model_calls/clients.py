@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.model_calls.call import store_unwatched
@@ -21,6 +22,7 @@ from lightagentd.llm.circuit import CircuitState
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.llm.runbook.machine_names import MachineNames
 from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
 
@@ -47,6 +49,7 @@ class ModelClients:
         self._metadata = metadata
         self._redactor = redactor
         self._catalog = catalog
+        self._names = MachineNames()
         self._made_of: dict[str, list[Recipe]] = {}
         self._unmade: dict[str, ConfigError] = {}
 
@@ -69,11 +72,12 @@ class ModelClients:
         """New clients for an agent that starts. Raises ConfigError."""
         own, behind = self._recipes(definition)
         catalog = self._catalog(definition)
-        made = [client_of(recipe, catalog=catalog, redactor=self._redactor) for recipe in own]
+        make = partial(client_of, catalog=catalog, redactor=self._redactor, names=self._names)
+        made = [make(recipe) for recipe in own]
         last_resort = []
         for model, recipe in behind.items():
             try:
-                last_resort.append(client_of(recipe, catalog=catalog, redactor=self._redactor))
+                last_resort.append(make(recipe))
             except ConfigError as err:
                 self._unmade[model] = err
         self._made_of[definition.name] = [*own, *behind.values()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.placeholders import Extraction
 from lightagentd.llm.runbook.times import take_clock_times, take_dates, take_times
 from lightagentd.llm.runbook.vocabulary import UNITS, words
@@ -51,10 +52,15 @@ _MACHINE = re.compile(
 )
 
 
-def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
+def extract(prompt: str, speller: Speller, now: datetime, names: Names) -> Extraction:
     """Extract the arguments from a prompt, those with an unmistakable shape first."""
     found = Extraction(text=_plain(_without_courtesy(prompt)))
     _shaped(found)
+    found.take(
+        r"(?<![\w<:/.@-])(?P<name>[A-Za-z][\w@.-]*\w)(?![\w:/>@-])",
+        "unit",
+        lambda word: _unit_here(names, word["name"], speller),
+    )
     found.text = re.sub(r"(?<![\w<@/-])(?<!<[a-z]{4}:)(?<![a-z]:)\w{6,}(?![\w@/>-])", _humps, found.text)
     found.text = re.sub(
         r"(?<![\w<:.@/-])[A-Za-z]{4,}(?![\w:@/>-])", lambda word: _mend(word[0], speller), found.text
@@ -67,6 +73,12 @@ def extract(prompt: str, speller: Speller, now: datetime) -> Extraction:
     _hosts(found, speller)
     _units(found, speller)
     return found
+
+
+def _unit_here(names: Names, word: str, speller: Speller) -> str | None:
+    """The unit of this machine that a word names, if the word means nothing else."""
+    unit = names.find(word, speller.knows).get("unit")
+    return None if unit is None or unit.ordinary else unit.value
 
 
 def _plain(prompt: str) -> str:

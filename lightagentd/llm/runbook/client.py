@@ -16,9 +16,11 @@ from lightagentd.errors import NoRunbook
 from lightagentd.events.model import new_id
 from lightagentd.llm.protocol import Finish, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.retry import NEVER
+from lightagentd.llm.runbook.names import Names
 from lightagentd.skills import SkillCatalog
 
 if TYPE_CHECKING:
+    from lightagentd.llm.runbook.machine_names import MachineNames
     from lightagentd.llm.runbook.matching import Match, SkillIndex
 
 RUN = "skill_run"
@@ -34,15 +36,18 @@ _LOOKED_AT_CHARS = 2000
 
 
 class RunbookClient:
-    """`catalog` returns the installed skills; the index is rebuilt when they change."""
+    """`catalog` returns the installed skills; the index is rebuilt when they change. `names` is shared with
+    other clients; without it no name of this machine is known.
+    """
 
     name = "runbook"
     context_tokens = 0
     window_known = True
     retry = NEVER
 
-    def __init__(self, catalog: Callable[[], SkillCatalog]) -> None:
+    def __init__(self, catalog: Callable[[], SkillCatalog], names: MachineNames | None = None) -> None:
         self._catalog = catalog
+        self._names = names
         self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
@@ -80,10 +85,13 @@ class RunbookClient:
             self._indexed = catalog, await asyncio.to_thread(_index_of, catalog)
         index = self._indexed[1]
         questions = (message.question for message in reversed(request.messages) if message.role == "user")
-        return index.match(next(questions, "")[:_LOOKED_AT_CHARS])
+        names = Names() if self._names is None else await self._names.current()
+        return index.match(next(questions, "")[:_LOOKED_AT_CHARS], names=names)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """End what collects the names; clients that share it start it anew."""
+        if self._names is not None:
+            await self._names.close()
 
 
 @dataclass(frozen=True, kw_only=True)

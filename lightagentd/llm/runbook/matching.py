@@ -17,6 +17,7 @@ from datetime import datetime
 from lightagentd.llm.runbook.arguments import extract
 from lightagentd.llm.runbook.elsewhere import ANCHORS, ELSEWHERE, HOMONYMS, OFF_TOPIC
 from lightagentd.llm.runbook.intent import asks_to_change
+from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.offtopic import is_foreign, is_other_talk
 from lightagentd.llm.runbook.tokens import Token, asks, clauses_of, tokenize
 from lightagentd.llm.runbook.vocabulary import CHANGE_VERBS, GROUPS, NEUTRAL, UNITS, words
@@ -36,6 +37,7 @@ _DOUBT_ANCHORED = 0.6
 """The same where an administrator's word stands in the prompt."""
 _MOST = 12.0
 """More evidence than this does not outweigh more unknown words."""
+_NO_NAMES = Names()
 _NO_SKILL = ""
 """Stands among the skills for what none of them answers."""
 _BARE_ARGUMENT = 3
@@ -99,9 +101,9 @@ class SkillIndex:
         plain = NEUTRAL | CHANGE_VERBS | OFF_TOPIC | ANCHORS | HOMONYMS | words(" ".join(ELSEWHERE.values()))
         self._speller = Speller(spelled | CHANGE_VERBS | UNITS, plain)
 
-    def match(self, prompt: str, *, now: datetime | None = None) -> Match | None:
+    def match(self, prompt: str, *, now: datetime | None = None, names: Names = _NO_NAMES) -> Match | None:
         """The runbook for a prompt, or None. `now` is local time, for weekdays and dates."""
-        found = extract(prompt, self._speller, now or datetime.now().astimezone())
+        found = extract(prompt, self._speller, now or datetime.now().astimezone(), names)
         tokens = tokenize(found.text)
         exact = self._examples.get(_normal(prompt))
         if exact is not None:

@@ -11,6 +11,7 @@ import pytest
 from lightagentd.errors import NoRunbook
 from lightagentd.llm.protocol import Finish, Function, Message, Part, Request, TextDelta, ToolCall, Usage
 from lightagentd.llm.runbook.client import NO_REPORT, RunbookClient
+from lightagentd.llm.runbook.machine_names import MachineNames
 from lightagentd.skills import SkillCatalog, load_skills
 from tests.conftest import REPOSITORY, write
 
@@ -151,3 +152,17 @@ async def test_a_skill_without_a_script_is_not_called(tmp_path: Path) -> None:
     catalog = load_skills([tmp_path])
     with pytest.raises(NoRunbook):
         await answer(RunbookClient(lambda: catalog), user("water the plants"))
+
+
+async def test_a_unit_that_exists_on_this_machine_is_recognised(tmp_path: Path) -> None:
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    client = RunbookClient(lambda: SHIPPED, MachineNames(root=tmp_path))
+    try:
+        for name in ("geoindex", "shipping-api"):  # the second one is made while the client serves
+            (units / f"{name}.service").touch()
+            call, _ = await answer(client, user(f"why is {name} down"))
+            assert isinstance(call, ToolCall)
+            assert json.loads(call.arguments)["args"] == {"unit": f"{name}.service"}
+    finally:
+        await client.close()

@@ -138,8 +138,8 @@ def nsswitch_faults(text: str, file: str = "/etc/nsswitch.conf") -> Iterator[Fau
             yield Fault(file, number, "hosts has neither `dns` nor `resolve`, so no name server is asked")
         for one in services:
             if one not in _BUILT_IN and not _has_library(one):
-                words = f"hosts has {shorten(one, 40)!r}, but there is no library for it here"
-                yield Fault(file, number, words, is_problem=False)
+                what = f"hosts has {shorten(one, 40)!r}, but there is no library for it here"
+                yield Fault(file, number, what, is_problem=False)
     for database in ("passwd", "group"):
         number, services = known.get(database, (0, ["files"]))
         if not {"files", "compat", "db"} & set(services):

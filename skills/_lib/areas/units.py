@@ -1,0 +1,259 @@
+"""Units: failed, crashing, stuck, without what they need, stopped by somebody, changed on disk."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+
+from causes import Run, last_run, why
+from checks import WARNING, CannotSee, Finding, check
+from commands import journal, message, stamp
+from report import clean, plural, shorten, span
+from systemd_units import Unit, enabled, loaded, named
+
+FAILURE_RESULT = "d9b373ed55a64feb8242e02dbe79a49c"
+STARTED = "39f53479d3a045ac8e11786248231fbf"
+STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
+"""Message ids of systemd; see sd-messages(3)."""
+_MOST = 8
+"""For so many failed units the journal is read."""
+_SLOW_S, _LOOP_S, _LOOP = 15.0, 900.0, 3
+_WAITS_LONG_S = 6 * 3600.0
+
+
+def ago(when: float | None) -> str:
+    """` 12 min ago`, or an empty string where the time is not known."""
+    return f" {span(time.time() - when)} ago" if when else ""
+
+
+def is_crashing(unit: Unit) -> bool:
+    """Whether it is between two automatic starts, or was started again some times and just now."""
+    entered = unit.changed
+    recent = entered is not None and time.time() - entered < _LOOP_S
+    return unit.restarts_itself or (unit.number("NRestarts") >= _LOOP and recent and unit.kind != "mount")
+
+
+def is_failed(unit: Unit) -> bool:
+    return unit["ActiveState"] == "failed"
+
+
+def is_stuck(unit: Unit, *, patience_s: float = _SLOW_S) -> bool:
+    """Whether it starts or stops for longer than that does on a machine in order.
+
+    A task of Type=oneshot may take its time; a backup that a timer started takes hours.
+    """
+    state = unit["ActiveState"]
+    if state not in ("activating", "deactivating", "reloading") or unit.restarts_itself or not unit.changed:
+        return False
+    if state == "activating" and unit["Type"] == "oneshot" and unit["SubState"] == "start":
+        patience_s = _WAITS_LONG_S if unit["TriggeredBy"] else 600.0
+    return time.time() - unit.changed > patience_s
+
+
+def failure(unit: Unit, run: Run | None = None) -> str:
+    """What happened to a unit that failed or crashes, with the cause, as one sentence."""
+    run = last_run(unit) if run is None else run
+    cause = why(unit, run)
+    if is_crashing(unit) and not is_failed(unit):
+        count = plural(max(unit.number("NRestarts"), 0), "restart")
+        state = "waits for its next start" if unit.restarts_itself else "runs again"
+        return f"{unit.name} crashes again and again ({count}, it {state}): {cause}."
+    given_up = run.says("Start request repeated too quickly") and unit["Result"] != "start-limit-hit"
+    limit = "; systemd has given up restarting it (start limit hit)" if given_up else ""
+    return f"{unit.name} failed{ago(unit.changed)}: {cause}{limit}."
+
+
+def stuck(unit: Unit) -> str:
+    """What a unit that starts or stops is waiting for."""
+    for_s = span(time.time() - (unit.changed or time.time()))
+    if unit["ActiveState"] == "deactivating":
+        limit = f"; it is killed after {unit['TimeoutStopUSec']}" if unit["TimeoutStopUSec"] else ""
+        return f"{unit.name} has been stopping for {for_s} ({unit['SubState']}){limit}."
+    if unit["ActiveState"] == "reloading":
+        return f"{unit.name} has been reloading for {for_s}: it has not said that it is done."
+    limit = unit["TimeoutStartUSec"]
+    until = f"; the time limit is {limit}" if limit not in ("", "infinity") else ""
+    running = next(
+        (f"{name}={shorten(ran['argv'], 60)}" for name, ran in unit.runs() if _is_running(ran)), ""
+    )
+    if unit["Type"] in ("notify", "notify-reload") and unit["SubState"] == "start":
+        reason = "it has not told systemd that it is ready (Type=notify)"
+    elif unit["Type"] == "forking" and unit["SubState"] == "start":
+        reason = "its process has not gone into the background (Type=forking)"
+    elif unit["Type"] == "dbus" and unit["SubState"] == "start":
+        reason = f"it has not taken its bus name {unit['BusName']} (Type=dbus)"
+    else:
+        reason = f"{running} has not ended" if running else f"it is in the state {unit['SubState']}"
+    return f"{unit.name} has been starting for {for_s}: {reason}{until}."
+
+
+def missing_needs(unit: Unit, known: dict[str, Unit]) -> list[str]:
+    """Why a unit cannot start: what it needs and what is masked, missing or failed."""
+    others = {name: known[name] for name in unit.needs() if name in known}
+    others |= {one.name: one for one in named(*(set(unit.needs()) - set(others)))}
+    words = {"masked": "is masked", "not-found": "does not exist", "bad-setting": "has a bad setting"}
+    told = []
+    for name, other in sorted(others.items()):
+        if other["LoadState"] in words:
+            told.append(f"{name}, which it needs, {words[other['LoadState']]}")
+        elif is_failed(other) or other.restarts_itself:
+            told.append(f"{name}, which it needs, failed")
+    return told
+
+
+def is_wanted(unit: Unit, known: dict[str, Unit]) -> bool:
+    """Whether a unit that does not run should: an active target or unit pulls it in."""
+    pulls = f"{unit['WantedBy']} {unit['RequiredBy']} {unit['UpheldBy']}".split()
+    return any(known[name].is_active for name in pulls if name in known)
+
+
+def not_running(known: dict[str, Unit], units: Iterable[Unit]) -> list[Unit]:
+    """Of these enabled units those that should run and do not, for another reason than a failure.
+
+    What a timer, a socket or the bus starts may be idle; a oneshot is done; an unmet condition is intended.
+    """
+    return [
+        unit
+        for unit in units
+        if unit["ActiveState"] == "inactive"
+        and unit.kind in ("service", "socket", "timer", "path")
+        and unit["LoadState"] == "loaded"
+        and (
+            unit["Type"] != "oneshot" or (unit["RemainAfterExit"] == "yes" and unit["InactiveExitTimestamp"])
+        )
+        and not unit["TriggeredBy"]
+        and not (unit["ConditionTimestamp"] and unit["ConditionResult"] == "no")
+        and not unit["Job"].strip("0")
+        and is_wanted(unit, known)
+    ]
+
+
+def stopper(unit: Unit) -> tuple[str, float | None]:
+    """How a unit that does not run came to its end, and when: `was stopped (alice by sudo: ...)`."""
+    ended = unit["InactiveEnterTimestamp"]
+    if not ended:
+        return "has not been started since boot", None
+    entries, problem = journal("-b", "-u", unit.name, f"MESSAGE_ID={STOPPING}", limit=1, timeout_s=5)
+    when = unit.changed
+    if problem and not entries:
+        return f"stopped; by whom is not known ({problem.rstrip('.')})", when
+    if not entries or (when and stamp(entries[-1]) < when - 300):
+        status = unit["ExecMainStatus"] or "0"
+        return f"ended by itself with status {status}", when
+    who = _who(unit.name, stamp(entries[-1]))
+    return f"was stopped{f' by {who}' if who else ', by somebody with the rights of root,'}", when
+
+
+def _who(name: str, when: float) -> str:
+    """The user whose command was logged just before, and that command."""
+    window = ("--since", f"@{int(when) - 90}", "--until", f"@{int(when) + 2}")
+    entries, _ = journal(*window, *_sources(), limit=200, timeout_s=5)
+    stem = name.rpartition(".")[0]
+    for entry in reversed(entries):
+        text = message(entry)
+        command = re.search(r"^\s*(\S+) : .*COMMAND=(.*)", text)
+        if command and (stem in command[2] or re.search(r"\b(?:apt|dpkg|dnf|isolate)", command[2])):
+            return f"{command[1]} (sudo {shorten(command[2], 80)})"
+        polkit = re.search(r"manage-units for .*?\(owned by unix-user:([\w.-]+)\)|unix-user:([\w.-]+)", text)
+        if polkit and "manage-units" in text:
+            return f"{polkit[1] or polkit[2]} (polkit)"
+        switched = re.search(
+            r"\(to root\) (\S+) on|session opened for user root(?:\(uid=0\))? by (\w+)", text
+        )
+        if switched and (switched[1] or switched[2]):
+            return f"{switched[1] or switched[2]} (as root by su or sudo)"
+    return ""
+
+
+def _sources() -> list[str]:
+    return [f"_COMM={name}" for name in ("sudo", "su", "polkitd", "pkexec", "systemd-logind")]
+
+
+def _is_running(ran: re.Match[str]) -> bool:
+    return ran["pid"] != "0" and ran["code"] == "(null)"
+
+
+@check("units.failed", "units that failed")
+def failed() -> Iterator[Finding]:
+    found = [unit for unit in loaded().values() if is_failed(unit)]
+    for number, unit in enumerate(found):
+        text = failure(unit, None if number < _MOST else Run())
+        yield Finding(text, f"why is {unit.name} down", unit.changed)
+
+
+@check("units.crashing", "units that crash again and again")
+def crashing() -> Iterator[Finding]:
+    for unit in loaded().values():
+        if is_crashing(unit) and not is_failed(unit):
+            yield Finding(failure(unit), f"why is {unit.name} down", unit.changed)
+
+
+@check("units.stuck", "units that neither start nor stop")
+def stuck_units() -> Iterator[Finding]:
+    for unit in loaded().values():
+        if is_stuck(unit):
+            yield Finding(stuck(unit), f"why is {unit.name} down", unit.changed)
+
+
+@check("units.unloadable", "enabled units that are broken or lack what they need")
+def unloadable() -> Iterator[Finding]:
+    known = loaded()
+    for unit in {one.name: one for one in (*known.values(), *enabled())}.values():
+        if unit["LoadState"] in ("bad-setting", "error"):
+            error = clean(unit["LoadError"].partition(" ")[2].strip('"')) or "it has a bad setting"
+            yield Finding(f"{unit.name} cannot be loaded: {error}.", f"why is {unit.name} down")
+    for unit in enabled():
+        if unit["ActiveState"] == "inactive" and unit["LoadState"] == "loaded":
+            for reason in missing_needs(unit, known):
+                text = f"{unit.name} is enabled and cannot start: {reason}."
+                yield Finding(text, f"why is {unit.name} down")
+
+
+@check("units.not_running", "enabled units that do not run")
+def stopped() -> Iterator[Finding]:
+    known = loaded()
+    for unit in not_running(known, enabled()):
+        if not missing_needs(unit, known):
+            how, when = stopper(unit)
+            text = f"{unit.name} is enabled and does not run: it {how}{ago(when)}."
+            yield Finding(text, f"who stopped {unit.name}", when, WARNING)
+
+
+@check("units.changed_on_disk", "units whose files changed after systemd read them")
+def changed_on_disk() -> Iterator[Finding]:
+    found = [unit.name for unit in loaded().values() if unit["NeedDaemonReload"] == "yes"]
+    if found:
+        names = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+        text = f"The files of {names} changed after systemd read them: run systemctl daemon-reload."
+        yield Finding(text, f"status of {found[0]}", severity=WARNING)
+
+
+@check("units.users", "units of users' own managers that failed")
+def users() -> Iterator[Finding]:
+    for name, user, when, line in failed_of_users():
+        reason = f": {line}" if line else ""
+        yield Finding(f"{name} of the user {user} failed{ago(when)}{reason}.", f"errors of {name}", when)
+
+
+def failed_of_users() -> list[tuple[str, str, float, str]]:
+    """Units of users' managers whose last end in a day was a failure: (unit, user, when, its last line)."""
+    import procfs
+
+    wanted = [f"MESSAGE_ID={one}" for one in (FAILURE_RESULT, STARTED)]
+    entries, problem = journal("-b", "--since", "-1d", *wanted, "_COMM=systemd", limit=2000, timeout_s=5)
+    if problem and not entries:
+        raise CannotSee(problem)
+    last = {}
+    for entry in entries:
+        if entry.get("USER_UNIT"):
+            last[str(entry["USER_UNIT"]), str(entry.get("_UID"))] = entry
+    found = []
+    for (name, uid), entry in last.items():
+        if entry.get("MESSAGE_ID") == FAILURE_RESULT:
+            identity = entry.get("USER_INVOCATION_ID", "")
+            lines, _ = journal(f"_SYSTEMD_INVOCATION_ID={identity}", limit=40, timeout_s=5)
+            line = Run(lines).cause()
+            user = procfs.user(int(uid)) if uid.isdigit() else uid
+            found.append((name, user, stamp(entry), line))
+    return found

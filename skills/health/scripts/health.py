@@ -64,9 +64,12 @@ def make(report: Report) -> None:
     if found:
         lines = [line(number, one, now) for number, one in enumerate(found, start=1)]
         report.text("What is wrong, worst first", "\n".join(lines))
+    unmade: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.problem:
-            report.note(f"{outcome.check.about}: {outcome.problem}")
+            unmade.setdefault(outcome.problem, []).append(outcome.check.about)
+    for problem, abouts in unmade.items():
+        report.note(f"{problem} Not looked for: {', '.join(abouts)}.")
     if options.json:
         sys.stdout.write(as_json(found, outcomes, report.render()) + "\n")
         raise SystemExit(0)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
+import os
+import time
 import zlib
 from contextlib import aclosing
 from typing import Any
 
 from lightagentd.agents.agent import Agent
-from lightagentd.errors import Refused, ToolError
+from lightagentd.errors import LightagentError, Refused, ToolError
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, new_id
@@ -21,8 +24,12 @@ from lightagentd.policy.call import Decision, PolicyCall
 from lightagentd.tool import Effect
 from lightagentd.worker.lanes import Call
 
+_log = logging.getLogger(__name__)
+
 SKILL = "what-changed"
 _TIMEOUT_S = 60.0
+_DAY_S = 86_400.0 - 1800.0
+"""A day, less than the time between two looks."""
 _LOOKED_AT = 400
 """How many snapshots are looked at for the one before a time: more than a year of days."""
 
@@ -75,6 +82,20 @@ async def take(agent: Agent, owner: int) -> Event:
     packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     [stored] = await dispatcher.history.append(SnapshotTaken(by=owner, counts=counts, state=packed).event())
     return stored
+
+
+async def once_a_day(history: History, agents: list[Agent]) -> None:
+    """Take a snapshot with the first agent that can, unless the newest one is from the last day."""
+    newest = history.queries.of_topic(SnapshotTaken.topic, Filter(), 1)
+    if newest and time.time() - newest[0].time_us / 1e6 < _DAY_S:
+        return
+    for agent in agents:
+        try:
+            await take(agent, os.geteuid())
+        except LightagentError as err:
+            _log.info("the agent %s cannot tell the state of the machine: %s", agent.name, err.message)
+        else:
+            return
 
 
 def before(history: History, time_us: int) -> str:

@@ -129,9 +129,17 @@ class Reloaded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotSection:
+    """One kind of thing in a state, such as `package`, and how many there are."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A stored state of the machine. `counts`: how many names each section has, such as `package`."""
+    """A stored state of the machine."""
 
     seq: int
     taken_us: int
-    counts: dict[str, int]
+    sections: list[SnapshotSection]

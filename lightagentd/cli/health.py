@@ -72,12 +72,12 @@ def changes(settings: Settings, agent: str, since: str, full: bool) -> None:
 @_agent
 @click.pass_obj
 def snapshot(settings: Settings, agent: str) -> None:
-    """Store the state of this machine in the history, for `lactl changes`.
+    """Store the state of this machine in the history, for 'lactl changes'.
 
     lightagent-snapshot.timer does so once a day.
     """
     taken = settings.call("Manager.TakeSnapshot", timeout_s=None, agent=agent)
-    parts = ", ".join(f"{count} of {section}" for section, count in taken["counts"].items() if count)
+    parts = ", ".join(f"{one['count']} of {one['name']}" for one in taken["sections"] if one["count"])
     told(settings, taken, f"Stored as event {taken['seq']}: {parts}.", taken["seq"], local(taken["taken_us"]))
 
 

@@ -193,6 +193,9 @@ class History(Section):
     """After so many events at the latest the daemon signs the history's head."""
     checkpoint_s: Seconds = 60.0
     """After so many seconds at the latest, when there are events that no checkpoint covers."""
+    snapshots: bool = True
+    """Whether the state of the machine (packages, units, ports, users, digests of /etc) is stored once a day,
+    for `lactl changes`."""
 
 
 class Worker(Section):

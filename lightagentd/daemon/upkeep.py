@@ -1,4 +1,5 @@
-"""Keeps the history within its limits: retention by age, size and session, and compaction of the file.
+"""Keeps the history within its limits: retention by age, size and session, and compaction of the file; and
+stores the state of the machine once a day.
 
 The daemon owns one `Upkeep`. It runs some time after the start, then every hour, and whenever an
 administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightagentd import api
+from lightagentd.agents import snapshots
 from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.errors import (
     Conflict,
@@ -101,6 +103,8 @@ class Upkeep:
                 _log.error("upkeep of the history: %s", err.message)
                 self.problem = err.message
             await asyncio.sleep(PERIOD_S)
+            if self._settings.snapshots:
+                await snapshots.once_a_day(self._history, list(self._registry.agents.values()))
 
     async def prune(self) -> api.Pruned:
         """Apply the limits now. Raises Conflict when a run is under way already, StorageError,

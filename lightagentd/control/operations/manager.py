@@ -91,7 +91,9 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
         await self._access.check_open(caller)
         self._runtime.panic.check()
         event = await take(self._runtime.registry.get(agent), caller.uid)
-        return api.Snapshot(seq=event.seq, taken_us=event.time_us, counts=(event.data or {})["counts"])
+        counts = (event.data or {})["counts"].items()
+        sections = [api.SnapshotSection(name=name, count=count) for name, count in counts]
+        return api.Snapshot(seq=event.seq, taken_us=event.time_us, sections=sections)
 
     async def reload_content(self) -> api.Reloaded:
         """What SIGHUP asks for, and an administrator."""

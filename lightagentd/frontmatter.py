@@ -5,6 +5,8 @@ Files that are YAML alone are read the same way.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from lightagentd.errors import ConfigError
 _Model = TypeVar("_Model", bound=BaseModel)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, in a tenth of the time, where PyYAML was built with it."""
+_UNQUOTED = re.compile(r"""[A-Za-z_-]+:\s+[^\s'"|>\[{&*!].*:(?:\s.*)?""")
+"""A key, and a plain value that YAML takes for another key."""
 NESTING_LIMIT = 100
 """How deep lists and mappings may be nested: libyaml's loader would overflow the stack of a thread."""
 
@@ -30,6 +34,8 @@ class FrontMatterFile:
     data: dict[str, Any]
     lines: dict[str, int]
     body: str
+    quoted: tuple[int, ...] = ()
+    """Lines whose value had to be put in quotes to be YAML."""
 
     def parse(self, model: type[_Model]) -> _Model:
         """The front matter as a model. Raises ConfigError that names the file, the line and the key."""
@@ -45,16 +51,35 @@ class FrontMatterFile:
             raise ConfigError(f"{where}: the key {key}{problem}.") from err
 
 
-def read(path: Path) -> FrontMatterFile:
-    """Read such a file. Raises ConfigError whose message names the file and, where it can, the line."""
+def read(path: Path, *, quote: bool = False) -> FrontMatterFile:
+    """Read such a file. Raises ConfigError whose message names the file and, where it can, the line.
+
+    With `quote`, one that is not YAML is read again with quotes around values that have a colon in them,
+    which other programs' readers take (`description: Use it when: ...`).
+    """
     lines = _text_of(path).splitlines()
     if not lines or lines[0].rstrip() != "---":
         raise ConfigError(f"{path}, line 1: the file must begin with front matter between two lines '---'.")
     end = next((number for number, line in enumerate(lines) if number and line.rstrip() == "---"), None)
     if end is None:
         raise ConfigError(f"{path}, line 1: the front matter has no closing line '---'.")
-    data, where = _decode(path, "".join(f"{line}\n" for line in lines[1:end]), first_line=2)
-    return FrontMatterFile(path=path, data=data, lines=where, body="\n".join(lines[end + 1 :]).strip())
+    body, odd = "\n".join(lines[end + 1 :]).strip(), []
+    try:
+        data, where = _decode(path, _joined(lines[1:end]), first_line=2)
+    except ConfigError:
+        odd = [number for number in range(1, end) if _UNQUOTED.fullmatch(lines[number])] if quote else []
+        if not odd:
+            raise
+        for number in odd:
+            key, _, value = lines[number].partition(":")
+            lines[number] = f"{key}: {json.dumps(value.strip(), ensure_ascii=False)}"
+        data, where = _decode(path, _joined(lines[1:end]), first_line=2)
+    quoted = tuple(number + 1 for number in odd)
+    return FrontMatterFile(path=path, data=data, lines=where, body=body, quoted=quoted)
+
+
+def _joined(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def read_yaml(path: Path) -> FrontMatterFile:

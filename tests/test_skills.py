@@ -213,7 +213,7 @@ def test_missing_folders_and_shared_modules_are_passed_over(tmp_path: Path) -> N
 
 def test_a_skill_without_a_script_cannot_be_run(tmp_path: Path) -> None:
     write(tmp_path, runbook="")
-    with pytest.raises(InvalidArgument, match="has no script"):
+    with pytest.raises(InvalidArgument, match="has no runbook"):
         load_skills([tmp_path]).skills["ping-check"].command({})
 
 

@@ -6,6 +6,7 @@ worker sets. They are read again for each call, so that a new or repaired skill 
 
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ OUTPUT_LIMIT_BYTES = 512 * 1024
 """How much of a script's output counts: a state of the machine is longer than a report."""
 FILES_LIMIT = 200
 """How many files of a skill are listed."""
+FILE_BYTES = 48 * 1024
+"""How much of a file is read at once."""
 
 
 class ListArgs(Args):
@@ -34,11 +37,15 @@ class ListArgs(Args):
 
 class LoadArgs(Args):
     name: str = Field(description="The skill's name.")
+    file: str = Field(default="", description="One of its files, such as references/x.md, not its text.")
+    offset: int = Field(default=0, ge=0, le=1 << 40, description="The first byte of the file to show.")
 
 
 class RunArgs(Args):
     name: str = Field(description="The skill's name.")
-    args: dict[str, str] = Field(default_factory=dict, description="The script's arguments by name.")
+    args: dict[str, str] = Field(default_factory=dict, description="The runbook's arguments by name.")
+    script: str = Field(default="", description="A file of it to run, such as scripts/x.py, not its runbook.")
+    arguments: list[str] = Field(default_factory=list, description="The words after that file's name.")
     effect: Effect = Field(default=Effect.OBSERVE, description="What the script may do; most only observe.")
 
 
@@ -50,9 +57,7 @@ class Skill(Tool):
     @action(clean="texts of installed skills, which an administrator chose")
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the skills with their descriptions and the arguments of their scripts."""
-        catalog = load_skills(_folders())
-        if (allowed := ctx.expected.get("skills")) is not None:
-            catalog = catalog.only(allowed)
+        catalog = _catalog(ctx)
         lines = [_line(skill) for skill in catalog.skills.values()]
         lines += [f"{name}: cannot be used: {reason}" for name, reason in catalog.broken.items()]
         return Result(
@@ -62,51 +67,51 @@ class Skill(Tool):
 
     @action(clean="texts of installed skills, which an administrator chose")
     async def load(self, ctx: Context, args: LoadArgs) -> Result:
-        """Read a skill: how to do what it is about, and which files it has."""
-        skill = _find(load_skills(_folders()), args.name)
-        files, more = _files(skill.folder)
-        output = skill.body.rstrip() + f"\n\nFiles of this skill, in {skill.folder}:\n"
-        output += "".join(f"- {file}\n" for file in files)
-        if more:
-            output += f"- and {more} more\n"
+        """Read a skill: how to do what it is about, and which files it has; or one of these files."""
+        skill = _find(ctx, args.name)
+        metadata = {"skill": skill.name, "folder": str(skill.folder)}
+        if args.file:
+            return Result(output=_part(skill.file(args.file, field="file"), args.offset), metadata=metadata)
+        files = skill.files()
         return Result(
-            output=output,
+            output=_text(skill, files),
             metadata={
-                "skill": skill.name,
-                "folder": str(skill.folder),
-                "files": files,
+                **metadata,
+                "files": files[:FILES_LIMIT],
                 "runbook": str(skill.runbook) if skill.runbook else None,
             },
         )
 
     @action(effect=None, taints=True, timeout_s=120)
     async def run(self, ctx: Context, args: RunArgs) -> Result:
-        """Run a skill's script and give its report."""
-        skill = _find(load_skills(_folders()), args.name)
-        argv = skill.command(args.args)
-        _check_effect(skill, args, ctx.effect)
-        bound_s = min(skill.timeout_s, ctx.timeout_s - min(TERM_GRACE_S + 0.5, ctx.timeout_s / 10))
+        """Run a skill's runbook and give its report, or run another script of the skill."""
+        skill = _find(ctx, args.name)
+        bound_s = ctx.timeout_s - min(TERM_GRACE_S + 0.5, ctx.timeout_s / 10)
+        if args.script:
+            argv, folder = _script_argv(skill, args), skill.folder
+        else:
+            argv, folder = skill.command(args.args), ctx.scratch
+            _check_effect(skill, args, ctx.effect)
+            bound_s = min(skill.timeout_s, bound_s)
         live = LiveText(ctx.progress)
         done = await run(
             argv,
             timeout_s=bound_s,
-            cwd=ctx.scratch,
+            cwd=folder,
             env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
             on_output=live.feed,
             limit_bytes=OUTPUT_LIMIT_BYTES,
         )
         live.finish()
+        what = f"The script {args.script}{' ' if args.script else ''}of the skill {skill.name}"
         if done.timed_out:
             raise TimedOut(
-                f"The script of the skill {skill.name} did not end within {bound_s:g} s.{_tail(done)}",
+                f"{what} did not end within {bound_s:g} s.{_tail(done)}",
                 suggestion="Narrow what it looks at, if it takes arguments for that.",
             )
         if done.status not in (0, NOTHING_FOUND):
             how = f"was ended by {done.signal}" if done.signal else f"failed with exit status {done.status}"
-            raise ToolError(
-                f"The script of the skill {skill.name} {how}.{_tail(done)}",
-                suggestion="Load the skill and follow its text with the other tools.",
-            )
+            raise ToolError(f"{what} {how}.{_tail(done)}", suggestion=_after_failure(args, ctx.effect))
         return Result(output=done.stdout.text() or "(no output)\n", metadata=_metadata(skill, done))
 
 
@@ -114,14 +119,21 @@ def _folders() -> list[Path]:
     return [Path(folder) for folder in os.environ.get(FOLDERS_VARIABLE, "").split(":") if folder]
 
 
-def _find(catalog: SkillCatalog, name: str) -> LoadedSkill:
+def _catalog(ctx: Context, only: str = "") -> SkillCatalog:
+    """What the agent may use, or one of it."""
+    catalog, allowed = load_skills(_folders(), only=only), ctx.expected.get("skills")
+    return catalog if allowed is None else catalog.only(allowed)
+
+
+def _find(ctx: Context, name: str) -> LoadedSkill:
+    catalog = _catalog(ctx, name)
     if name in catalog.skills:
         return catalog.skills[name]
     if name in catalog.broken:
         raise ConfigError(
-            f"The skill {name} cannot be used: {catalog.broken[name]}", suggestion="Mend its SKILL.md."
+            f"The skill {name} cannot be used: {catalog.broken[name]}", suggestion="Mend its files."
         )
-    near = difflib.get_close_matches(name, catalog.skills, n=3)
+    near = difflib.get_close_matches(name, _catalog(ctx).skills, n=3)
     raise SkillNotFound(
         f"There is no skill {name!r}.",
         field="name",
@@ -143,14 +155,49 @@ def _line(skill: LoadedSkill) -> str:
     return f"{skill.name}: {skill.description}{arguments}{'' if skill.runbook else ' (text only)'}"
 
 
-def _files(folder: Path) -> tuple[list[str], int]:
-    """The paths of a skill's files below its folder, and how many are not among them."""
-    found = sorted(
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-    return found[:FILES_LIMIT], max(0, len(found) - FILES_LIMIT)
+def _text(skill: LoadedSkill, files: Sequence[str]) -> str:
+    """The text of a skill, its author's hints, and its files."""
+    lines = [skill.body.rstrip(), ""]
+    if skill.front.compatibility:
+        lines.append(f"It needs: {skill.front.compatibility}")
+    if skill.front.allowed_tools:
+        lines.append(f"Its author thought of these tools: {skill.front.allowed_tools}")
+    lines.append(f"Files of this skill, in {skill.folder}:")
+    lines += [f"- {file}" for file in files[:FILES_LIMIT]]
+    if len(files) > FILES_LIMIT:
+        lines.append(f"- and {len(files) - FILES_LIMIT} more")
+    return "\n".join(lines) + "\n"
+
+
+def _part(path: Path, offset: int) -> str:
+    """A part of a file, as text."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        data, size = file.read(FILE_BYTES), path.stat().st_size
+    if b"\0" in data:
+        return f"{path} is not text; it has {size} bytes.\n"
+    rest = size - offset - len(data)
+    more = f"\n({rest} more bytes: offset {offset + len(data)})\n" if rest > 0 else ""
+    return data.decode(errors="replace") + more
+
+
+def _script_argv(skill: LoadedSkill, args: RunArgs) -> list[str]:
+    if args.args:
+        raise InvalidArgument(
+            "args are for the runbook.",
+            field="args",
+            suggestion="Give its words as arguments.",
+        )
+    return skill.script_command(args.script, args.arguments)
+
+
+def _after_failure(args: RunArgs, effect: Effect) -> str:
+    if not args.script:
+        return "Load the skill and follow its text with the other tools."
+    if effect is Effect.CHANGE:
+        return "Load the skill and see how its text has the script called."
+    kept_from = "write" if effect is Effect.REACH else "write or use the network"
+    return f"With the effect {effect} it may not {kept_from}; another effect can be asked for."
 
 
 def _metadata(skill: LoadedSkill, done: Completed) -> dict[str, Any]:
@@ -167,5 +214,6 @@ def _metadata(skill: LoadedSkill, done: Completed) -> dict[str, Any]:
 
 
 def _tail(done: Completed) -> str:
-    tail = done.stderr.text()[-ERROR_TAIL_CHARS:].strip()
-    return f" It says:\n{tail}" if tail else ""
+    tails = [stream.text()[-ERROR_TAIL_CHARS:].strip() for stream in (done.stdout, done.stderr)]
+    said = "\n".join(filter(None, tails))
+    return f" It says:\n{said}" if said else ""

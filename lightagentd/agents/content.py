@@ -42,6 +42,9 @@ class Content:
             asyncio.to_thread(load_skills, content_folders("skills", self._paths)),
             self._read_tools(pool, builtins),
         )
+        for skill in self.skills.skills.values():
+            for warning in skill.warnings:
+                _log.warning("%s", warning)
 
     async def _read_tools(self, pool: Pool, builtins: Builtins) -> None:
         try:

@@ -4,7 +4,7 @@ The checks run in this order, and the first refusal decides:
 
 1. While a plan is drafted in the session, whatever does more than observe is denied, or every call where the
    agent says `plan_tools: none`. A shell command is only as harmless as its sandbox: where nothing enforces
-   `observe`, a command that claims it counts as `change`, here and for everything that follows. The scripts
+   `observe`, a command that claims it counts as `change`, here and for everything that follows. The runbooks
    of installed skills that nobody else can write are the exception.
 2. What the agent does not have (tools, skills, effects) is denied, and so is a change by an agent that has no
    worker for change, and every change while the history's disk is full: what was changed must be on record.
@@ -132,7 +132,7 @@ class Policy:
         name = f"{call.tool}.{call.action}"
         if not call.offered:
             return _deny("agent-tools", f"The agent {call.agent} may not use {name}.", "Use another tool.")
-        skill = str(call.args.get("name", ""))
+        skill = _skill_of(call)
         if (
             call.tool == "skill"
             and skill
@@ -176,9 +176,14 @@ class Policy:
         key = (call.tool, call.action)
         if key in SHELLS:
             return Effect.CHANGE, "unenforced-shell"
-        if key in SCRIPTS and not self._trusted_skill(str(call.args.get("name", ""))):
+        # Who installed a skill said what its runbook does, and of its other scripts nothing.
+        if key in SCRIPTS and (call.args.get("script") or not self._trusted_skill(_skill_of(call))):
             return Effect.CHANGE, "unenforced-script"
         return call.effect, ""
+
+
+def _skill_of(call: PolicyCall) -> str:
+    return str(call.args.get("name", ""))
 
 
 def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:

@@ -17,7 +17,7 @@ from lightagentd.skills.examples import Example as Example
 from lightagentd.skills.examples import Mark as Mark
 from lightagentd.skills.examples import read_examples as read_examples
 from lightagentd.skills.front_matter import FrontMatter as FrontMatter
+from lightagentd.skills.interpreters import SYSTEM_PYTHON as SYSTEM_PYTHON
 from lightagentd.skills.runbook import Runbook as Runbook
 from lightagentd.skills.skill import SHARED_FOLDER as SHARED_FOLDER
-from lightagentd.skills.skill import SYSTEM_PYTHON as SYSTEM_PYTHON
 from lightagentd.skills.skill import Skill as Skill

@@ -32,8 +32,9 @@ class SkillCatalog:
         )
 
 
-def load_skills(folders: Sequence[Path]) -> SkillCatalog:
-    """Load each skill of the search path; the first folder that has a name wins, broken or not.
+def load_skills(folders: Sequence[Path], *, only: str = "") -> SkillCatalog:
+    """Load each skill of the search path, or the one that `only` names; the first folder that has a name
+    wins, broken or not.
 
     A folder that does not exist is passed over. A skill that cannot be loaded disables only itself.
     """
@@ -41,7 +42,7 @@ def load_skills(folders: Sequence[Path]) -> SkillCatalog:
     for origin in folders:
         for folder in sorted(origin.iterdir()) if origin.is_dir() else []:
             name = folder.name
-            if name.startswith(("_", ".")) or not folder.is_dir():
+            if name.startswith(("_", ".")) or not folder.is_dir() or (only and name != only):
                 continue
             if name in catalog.skills or name in catalog.broken:
                 continue
@@ -54,7 +55,7 @@ def load_skills(folders: Sequence[Path]) -> SkillCatalog:
 
 def load_skill(folder: Path, *, origin: str = "") -> Skill:
     """Load one skill folder. Raises ConfigError whose message names the file and the line or the key."""
-    front = frontmatter.read(folder / "SKILL.md")
+    front = frontmatter.read(folder / "SKILL.md", quote=True)
     matter = front.parse(FrontMatter)
     if matter.name != folder.name or not NAME.fullmatch(matter.name):
         raise ConfigError(

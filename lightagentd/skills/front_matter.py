@@ -19,8 +19,9 @@ NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 RUNBOOK_KEYS = frozenset(("runbook", "script", "effect", "timeout_s", "args", "words", "prompts"))
 """Keys of ours that stood in the front matter before they had files of their own."""
 _BESIDE = (
-    "agent argument-hint arguments author category context disable-model-invocation hooks keywords model "
-    "tags user-invocable version when_to_use"
+    "agent argument-hint arguments author category color context dependencies disable-model-invocation "
+    "disallowed-tools effort homepage hooks keywords model paths requires shell source tags title tools "
+    "triggers user-invocable version when_to_use"
 )
 PUBLISHED_KEYS = frozenset(_BESIDE.split())
 """What published skills use beside the keys of the standard."""
@@ -35,20 +36,20 @@ class FrontMatter(BaseModel):
     description: str = Field(min_length=1)
     license: str = ""
     compatibility: str = ""
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Any = None
     allowed_tools: str = Field(default="", alias="allowed-tools")
     """What the author would allow without a question: a hint, which never widens what an agent may do."""
 
     @field_validator("license", "compatibility", "allowed_tools", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
-        """Published skills write lists of tools, and now and then no value."""
-        return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else value
+        """Published skills write lists of tools, numbers, and now and then no value."""
+        return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _as_mapping(cls, value: object) -> object:
-        return {} if value is None else value
+    @property
+    def for_models(self) -> bool:
+        """Whether models may use it unasked."""
+        return self.extra.get("disable-model-invocation") is not True
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -58,7 +59,10 @@ class FrontMatter(BaseModel):
 
 def warnings_of(front: FrontMatterFile, matter: FrontMatter) -> list[str]:
     """What is odd about it, as sentences with file and line."""
-    found = []
+    found = [
+        f"{front.path}, line {line}: the value has a colon in it, so YAML wants it in quotes."
+        for line in front.quoted
+    ]
     for key in matter.extra:
         where = f"{front.path}, line {front.lines[key]}"
         if key in ("words", "prompts"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from lightagentd.errors import InvalidArgument
 from lightagentd.skills.arguments import ArgSpec
 from lightagentd.skills.examples import Example
 from lightagentd.skills.front_matter import FrontMatter
+from lightagentd.skills.interpreters import interpreter
 
-SYSTEM_PYTHON = Path("/usr/bin/python3")
 SHARED_FOLDER = "_lib"
 """Modules that the scripts of one search folder share; folders that begin with `_` or `.` are not skills."""
 PROMPTS_SHOWN = 10
@@ -55,16 +54,55 @@ class Skill:
         """
         if self.runbook is None:
             raise InvalidArgument(
-                f"The skill {self.name} has no script to run.", suggestion="Read its text instead."
+                f"The skill {self.name} has no runbook.",
+                suggestion="Read its text, and name a file of it as script.",
             )
         for name, value in args.items():
             self._declared(name).check(name, value)
-        python = str(SYSTEM_PYTHON) if SYSTEM_PYTHON.exists() else sys.executable
-        interpreter = ["/bin/sh"] if self.runbook.suffix == ".sh" else [python, "-I", "-B"]
-        return [*interpreter, str(self.runbook), *(self._option(name, value) for name, value in args.items())]
+        runs = interpreter(self.runbook, python=("-I", "-B"))
+        return [*runs, str(self.runbook), *(self._option(name, value) for name, value in args.items())]
 
     def _option(self, name: str, value: str) -> str:
         return f"--{name}" if self._declared(name).kind == "flag" else f"--{name}={value}"
+
+    def script_command(self, script: str, arguments: Sequence[str]) -> list[str]:
+        """The argv that runs a script of the folder, such as `scripts/x.py`, with these arguments.
+
+        Raises InvalidArgument for a path that is no file of the skill, files that others can write, and
+        a script that nothing here runs.
+        """
+        path = self.file(script, field="script")
+        if not self.trusted():
+            raise InvalidArgument(
+                f"Others can write files of the skill {self.name}, so its scripts do not run.",
+                field="script",
+                suggestion=f"An administrator can mend that: chmod -R go-w {self.folder}",
+            )
+        return [*interpreter(path), str(path), *arguments]
+
+    def file(self, name: str, *, field: str) -> Path:
+        """A file of the folder by its relative path. Raises InvalidArgument about `field`."""
+        path = self.folder / name
+        try:
+            inside = path.resolve().is_relative_to(self.folder.resolve())
+            found = inside and path.is_file() and os.access(path, os.R_OK)
+        except (OSError, ValueError):  # a name that is too long, or has a NUL
+            found = False
+        if not found:
+            raise InvalidArgument(
+                f"The skill {self.name} has no file {name[:200]!r}.",
+                field=field,
+                suggestion="Load the skill to see its files.",
+            )
+        return path
+
+    def files(self) -> list[str]:
+        """The paths of its files below its folder."""
+        return sorted(
+            str(path.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        )
 
     def effect_of(self, args: Mapping[str, str]) -> str:
         """`observe` or `reach`: the greater of the skill's effect and those of the arguments given."""
@@ -80,7 +118,7 @@ class Skill:
         share = self.folder.parent
         try:
             owners = {0, os.geteuid(), share.stat().st_uid}
-            return all(_only_written_by(path, owners) for path in (share, *self._files()))
+            return all(_only_written_by(path, owners) for path in (share, *self._written()))
         except OSError:
             return False
 
@@ -95,7 +133,7 @@ class Skill:
                 suggestion=f"It takes: {known}.",
             ) from None
 
-    def _files(self) -> Iterator[Path]:
+    def _written(self) -> Iterator[Path]:
         for top in (self.folder, self.folder.parent / SHARED_FOLDER):
             if top.exists():
                 yield top

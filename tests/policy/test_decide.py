@@ -98,6 +98,8 @@ def test_without_a_sandbox_only_trusted_scripts_run() -> None:
     assert decide("skill.run", enforced=False, args={"name": "mine"}) == ("deny", "unenforced-script")
     assert decide("skill.run", enforced=False, trusted=False, has=ALL) == ("ask", "default-change")
     assert decide("skill.run", enforced=False, args={}) == ("deny", "unenforced-script")
+    own = {"name": "disk-check", "script": "scripts/x.py"}
+    assert decide("skill.run", enforced=False, args=own) == ("deny", "unenforced-script")
 
 
 def test_without_a_sandbox_tools_that_run_nothing_go_on() -> None:

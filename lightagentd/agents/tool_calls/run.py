@@ -451,11 +451,9 @@ class ToolRun:
         )
 
     def _skills(self) -> dict[str, Any]:
-        """For the list of skills: those that the agent may use, if not all."""
-        skills, action = self._origin.agent.front.skills, self._ready.action
-        if skills is None or (action.tool, action.name) != ("skill", "list"):
-            return {}
-        return {"skills": skills}
+        """For the tool skill: those that the agent may use, if not all."""
+        skills = self._origin.agent.front.skills
+        return {} if skills is None or self._ready.action.tool != "skill" else {"skills": skills}
 
     def _taken(self) -> Stored:
         """What to store with the result of a call that asked a person: the turn no longer waits."""

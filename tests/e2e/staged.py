@@ -5,9 +5,10 @@ The faults are in staged/*.yaml. A fault has:
     stage, undo  commands of bash that make it and take it back; see stager.py for the functions they have
     proof        a command that succeeds while the fault is there, and only then
     prompts      what an administrator asks
-    first        a regular expression that the first sentence of each answer holds; case does not matter
-    whole        one that the whole answer holds
-    health       one that a finding of `lactl health` holds; without it, health need not tell of the fault
+    first        regular expressions that the first sentence of each answer holds, with " & " between them;
+                 neither their order nor case matters
+    whole        those that the whole answer holds
+    health       those that a finding of `lactl health` holds; without them health need not tell of the fault
 
 By hand, to see what is answered and what is not:
 
@@ -148,8 +149,8 @@ def _texts(health: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(finding["text"]) for finding in health["findings"])
 
 
-def _holds(pattern: str, text: str) -> bool:
-    return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None
+def _holds(patterns: str, text: str) -> bool:
+    return all(re.search(pattern, text, re.IGNORECASE) for pattern in patterns.split(" & "))
 
 
 def table(run: Run) -> str:

@@ -58,11 +58,12 @@ class Skill(Tool):
     async def list(self, ctx: Context, args: ListArgs) -> Result:
         """List the skills with their descriptions and the arguments of their scripts."""
         catalog = _catalog(ctx)
-        lines = [_line(skill) for skill in catalog.skills.values()]
+        found = {name: skill for name, skill in catalog.skills.items() if skill.for_models}
+        lines = [_line(skill) for skill in found.values()]
         lines += [f"{name}: cannot be used: {reason}" for name, reason in catalog.broken.items()]
         return Result(
             output="\n".join(lines) + "\n" if lines else "There are no skills.\n",
-            metadata={"skills": sorted(catalog.skills), "broken": dict(catalog.broken)},
+            metadata={"skills": sorted(found), "broken": dict(catalog.broken)},
         )
 
     @action(clean="texts of installed skills, which an administrator chose")

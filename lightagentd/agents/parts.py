@@ -18,13 +18,14 @@ from lightagentd.agents.model_calls.clients import ModelClients
 from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
+from lightagentd.agents.skills_prompt import skills_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.tool_calls.run import Dispatcher
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Limits
 from lightagentd.events.history import History
-from lightagentd.host.paths import Paths
+from lightagentd.host.paths import Paths, share_folder
 from lightagentd.llm.circuit import Circuits
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
@@ -116,5 +117,12 @@ class AgentParts:
     async def system_prompt(self, session: Session) -> str:
         """The system prompt of the session's next turn. Raises StorageError."""
         prompt = await self.shared.prompts.of(self.definition, session.record.owner)
-        plan = plan_section(session.plan, self.definition)
-        return self.history.redactor.text(f"{prompt}\n\n{plan}" if plan else prompt)
+        windows = [client.context_tokens for client in self.clients if client.context_tokens]
+        skills = skills_section(
+            self.shared.content.catalog_of(self.definition)(),
+            self.definition,
+            window_tokens=min(windows, default=0),
+            shipped=share_folder() / "skills",
+        )
+        sections = (prompt, skills, plan_section(session.plan, self.definition))
+        return self.history.redactor.text("\n\n".join(filter(None, sections)))

@@ -11,7 +11,7 @@
    then the newest, as many as `memory.prompt_chars` allows; each in one line, as data.
 8. Facts that the daemon adds: the machine, the effects the agent has, how tool output is to be read.
 
-Parts of a turn, such as its session's plan, follow (`AgentParts.system_prompt`).
+The agent's skills and its session's plan follow (`AgentParts.system_prompt`).
 
 Each file is the first of its name on the search path. All parts are checked for every turn, so an edit takes
 effect with the next prompt; only the front matter of `AGENT.md` needs a reload. An owner's prompt never holds

@@ -64,7 +64,7 @@ def load_skill(folder: Path, *, origin: str = "") -> Skill:
         )
     plain = Skill(
         name=matter.name,
-        description=" ".join(matter.description.split()),
+        description=" ".join("".join(c if c.isprintable() else " " for c in matter.description).split()),
         body=front.body,
         folder=folder,
         origin=origin or str(folder.parent),

@@ -47,11 +47,6 @@ class FrontMatter(BaseModel):
         return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
     @property
-    def for_models(self) -> bool:
-        """Whether models may use it unasked."""
-        return self.extra.get("disable-model-invocation") is not True
-
-    @property
     def extra(self) -> Mapping[str, Any]:
         """The keys that the standard does not have."""
         return self.model_extra or {}

@@ -40,6 +40,11 @@ class Skill:
     examples: tuple[Example, ...] = ()
 
     @property
+    def for_models(self) -> bool:
+        """Whether models may use it unasked, as far as its author says."""
+        return self.front.extra.get("disable-model-invocation") is not True
+
+    @property
     def prompts(self) -> tuple[str, ...]:
         """Some examples to show: those without an argument first."""
         plain_first = sorted(self.examples, key=lambda example: bool(example.marks))

@@ -168,7 +168,11 @@ async def test_runbook_and_script_do_not_mix(published: dict[str, Skill], call: 
 async def test_an_agent_sees_only_the_skills_that_it_may_use(
     published: dict[str, Skill], call: Call, context: CallContext
 ) -> None:
-    context.expected["skills"] = ["sum-up"]
+    context.expected["skills"] = ["sum-up", "by-hand"]
+    write(
+        published["sum-up"].folder.parent / "by-hand" / "SKILL.md",
+        "---\nname: by-hand\ndescription: Y.\ndisable-model-invocation: true\n---\n",
+    )
     assert (await call("skill", "list")).metadata["skills"] == ["sum-up"]
     with pytest.raises(SkillNotFound, match="no skill 'form-fillr'") as caught:
         await call("skill", "load", name="form-fillr")

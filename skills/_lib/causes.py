@@ -21,7 +21,7 @@ from systemd_units import Unit
 _TELLING = re.compile(
     r"in use|denied|no such|not found|no space|read-only|cannot|can't|could not|couldn't|unable|refused|"
     r"invalid|unknown|unexpected|syntax|missing|not permitted|out of memory|timed out|unreachable|"
-    r"expired|mismatch|too many|failed at step|does not exist|not exist|unrecognized|undefined|must be|is not|quota",
+    r"expired|mismatch|too many|failed at step|not exist|unrecognized|undefined|must be|is not|quota",
     re.I,
 )
 _BAD = re.compile(
@@ -70,9 +70,9 @@ class Run:
         return shorten(best, 180).rstrip(".")
 
     def exit(self) -> str:
-        """How the last process that failed ended, as systemd logged it; an empty string where it did not.
+        """How the last process that failed ended, as systemd logged it, or an empty string.
 
-        systemd forgets the status of a control process when it reads its units anew, and the journal does not.
+        systemd forgets the status of a control process when it reads its units anew; the journal does not.
         """
         for entry in reversed(self.lines):
             ended = _EXITED.search(message(entry))

@@ -1,0 +1,104 @@
+"""The journal itself: its size, whether it is kept over a reboot, damaged files, messages that it dropped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from checks import WARNING, CannotSee, Finding, check
+from commands import journal, message, run, stamp
+from report import clean
+
+_DROPPED, _MISSED = "a596d6fe7bfa4994828e72309e95d61e", "e9bf28e6e834481bb6f48f548ad13606"
+_USAGE = "ec387f577b844b8fa948f33cad9a75e6"
+"""Message ids of journald; see systemd-journald.service(8)."""
+_FOLDERS = ("/var/log/journal", "/run/log/journal")
+_ASK = "is the journal ok"
+
+
+@dataclass
+class Dropped:
+    """Messages of one unit that journald left out because there were too many: how many, and when last."""
+
+    source: str
+    count: int
+    last: float
+
+
+def dropped(since: str = "-1d") -> tuple[list[Dropped], str]:
+    """Who wrote more than journald takes, the worst first, and why this may not be whole."""
+    wanted = [f"MESSAGE_ID={one}" for one in (_DROPPED, _MISSED)]
+    entries, problem = journal("--since", since, *wanted, limit=2000, timeout_s=5)
+    found: dict[str, Dropped] = {}
+    for entry in entries:
+        match = re.match(r"(?:Suppressed|Missed) (\d+) (?:kernel )?messages(?: from (\S+))?", message(entry))
+        if match:
+            name = (match[2] or "the kernel").rpartition("/")[2]
+            one = found.setdefault(name, Dropped(name, 0, 0.0))
+            one.count += int(match[1])
+            one.last = stamp(entry)
+    return sorted(found.values(), key=lambda one: -one.count), problem
+
+
+def unreadable_files() -> list[str]:
+    """What journalctl says of files that it cannot use; reading the newest entry opens them all."""
+    answer = run("journalctl", "-n", "1", "-o", "cat", "--no-pager", timeout_s=5)
+    pattern = r"corrupt|truncated|ignoring file|Bad message|Failed to open (?!.*denied)"
+    return [clean(line) for line in answer.stderr.splitlines() if re.search(pattern, line)]
+
+
+def set_aside() -> list[Path]:
+    """Files that journald set aside because they were damaged or not closed; see journald.conf(5)."""
+    return [path for folder in _FOLDERS for path in sorted(Path(folder).glob("*/*.journal~"))]
+
+
+def usage() -> tuple[int, int]:
+    """The bytes that the journal's files take on disk and in memory, as far as they can be seen."""
+    sizes = []
+    for folder in _FOLDERS:
+        sizes.append(0)
+        for path in Path(folder).glob("*/*.journal*"):
+            try:
+                sizes[-1] += path.stat().st_blocks * 512
+            except OSError:
+                continue
+    return sizes[0], sizes[1]
+
+
+def is_kept() -> bool | None:
+    """Whether the journal outlives a reboot; None where its folders cannot be seen."""
+    try:
+        if any(Path(_FOLDERS[0]).glob("*/system*.journal")):
+            return True
+        return False if any(Path(_FOLDERS[1]).glob("*/system*.journal")) else None
+    except OSError:
+        return None
+
+
+def limits() -> str:
+    """What journald said of its limits when it last told: `... max 4G, 3.9G free.`."""
+    entries, _ = journal("-b", f"MESSAGE_ID={_USAGE}", limit=1, timeout_s=5)
+    return message(entries[-1]) if entries else ""
+
+
+@check("journal.access", "whether the journal can be read, and damaged files")
+def access() -> Iterator[Finding]:
+    entries, problem = journal(limit=1, timeout_s=5)
+    if not entries:
+        raise CannotSee(problem or "The journal has no entries.")
+    for line in unreadable_files()[:3]:
+        yield Finding(f"A file of the journal is damaged: {line.rstrip('.')}.", _ASK, severity=WARNING)
+
+
+@check("journal.dropped", "messages that the journal dropped")
+def lost() -> Iterator[Finding]:
+    found, problem = dropped()
+    for one in found[:5]:
+        text = (
+            f"The journal dropped {one.count} messages of {one.source}: it writes more than the rate limit."
+        )
+        yield Finding(text, f"errors of {one.source}", one.last, WARNING)
+    if problem and not found:
+        raise CannotSee(problem)

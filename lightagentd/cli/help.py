@@ -10,8 +10,10 @@ from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import print_json, say, table
 
 EXIT_CODES = "exit-codes"
+NOTHING_FOUND = 4
 OWN_STATUSES = (
     (0, "ok", "All went well."),
+    (NOTHING_FOUND, "nothing_found", "The answer is that what was asked about by name is not there."),
     (2, "usage", "The command line is wrong; nothing was done."),
 )
 """Exit statuses that are no errors of the daemon's: status, code, meaning."""

@@ -10,6 +10,7 @@ import click
 from lightagentd import errors
 from lightagentd.cli.attaching import attachments
 from lightagentd.cli.deadline import SECONDS
+from lightagentd.cli.help import NOTHING_FOUND
 from lightagentd.cli.named_file import STANDARD_INPUT
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told, warn
@@ -83,6 +84,9 @@ def command(
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it.
+
+    The exit status is 4 when a skill answers that what TEXT names is not there: no such unit, or nothing on
+    that port.
     """
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")
@@ -100,7 +104,9 @@ def command(
     }
     if wait:
         shows = {"quiet": quiet, "thoughts": show_reasoning}
-        watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows)
+        metadata = watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows)
+        if metadata.get("found") is False:
+            click.get_current_context().exit(NOTHING_FOUND)
     else:
         _send(settings, parameters, quiet=quiet)
 

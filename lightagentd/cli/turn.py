@@ -134,7 +134,7 @@ def watch(
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
     """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
-    metadata of its last call.
+    metadata of its last call; `found` is among these where the answer is the report of a skill.
 
     With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
     raises TimedOut, and the turn goes on.
@@ -152,6 +152,7 @@ def watch(
     session = ""
     failure: LightagentError | None = None
     metadata: dict[str, Any] = {}
+    report = ""
     try:
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
             stream = client.stream(method, **parameters)
@@ -163,7 +164,9 @@ def watch(
                 if event["type"] in REQUESTS and asks and may_answer(settings, event):
                     ask(settings, client, event)
                 if event["type"] == "tool_result":
-                    metadata = event.get("metadata") or {}
+                    metadata, report = dict(event.get("metadata") or {}), event.get("text") or ""
+                if event["type"] == "done" and (event.get("text") or "").strip() != report.strip():
+                    metadata.pop("found", None)  # a model has read the report, and says something else
                 if event["type"] == "error":
                     failure = errors.from_dict(event)
             if interrupt.asked and failure is None:

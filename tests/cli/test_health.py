@@ -1,0 +1,69 @@
+"""lactl health, changes and snapshot against the real daemon and worker, and a report that found nothing."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightagentd.host.paths import Paths
+from tests.conftest import DaemonProcess, write
+
+NOWHERE = "print('**There is no such thing.**')\nraise SystemExit(4)\n"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    """One daemon, with a skill that finds nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+        folder = paths.config / "skills" / "nowhere"
+        write(folder / "SKILL.md", "---\nname: nowhere\ndescription: Looks for the flux capacitor.\n---\n")
+        write(folder / "runbook.yaml", "script: nowhere.py\n")
+        write(folder / "examples.txt", "where is the flux capacitor\n")
+        write(folder / "nowhere.py", NOWHERE)
+        process = DaemonProcess(paths)
+        try:
+            process.start()
+            yield process
+        finally:
+            process.close()
+
+
+def as_json(daemon: DaemonProcess, *arguments: str) -> Any:
+    return json.loads(daemon.lactl(*arguments, "--json").stdout)
+
+
+def test_the_exit_status_of_health_is_the_worst_that_was_found(daemon: DaemonProcess) -> None:
+    found = daemon.lactl("health", "--json")
+    whole = json.loads(found.stdout)
+    severities = {finding["severity"] for finding in whole["findings"]}
+    assert severities <= {"problem", "warning"}
+    assert found.returncode == (2 if "problem" in severities else 1 if severities else 0)
+    assert len(whole["checks"]) > 30
+    text = daemon.lactl("health").stdout
+    assert text.startswith("**")
+    assert len(text.splitlines()) <= 25
+
+
+def test_what_changed_since_a_snapshot_is_told(daemon: DaemonProcess) -> None:
+    before = as_json(daemon, "changes", "--since=-1h")
+    assert not before["has_snapshot"]
+    taken = as_json(daemon, "snapshot")
+    assert {section["name"] for section in taken["sections"]} >= {"package", "file", "user", "kernel"}
+    after = as_json(daemon, "changes", "--since=-1h")
+    assert after["has_snapshot"]
+    assert after["since"] == pytest.approx(taken["taken_us"] / 1e6)
+    assert not [change for change in after["changes"] if change["section"] in ("package", "user", "kernel")]
+
+
+def test_a_report_that_found_nothing_has_a_status_of_its_own(daemon: DaemonProcess) -> None:
+    done = daemon.lactl("prompt", "ops", "where is the flux capacitor")
+    assert (done.returncode, done.stdout) == (4, "**There is no such thing.**\n"), done.stderr
+    assert daemon.lactl("tools", "call", "ops", "skill.run", "name=nowhere").returncode == 4

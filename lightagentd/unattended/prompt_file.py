@@ -70,6 +70,10 @@ class PromptFile(BaseModel):
         return self
 
 
+DEFAULTS = {"health": PromptFile(agent="ops", prompt="health check", owner="root")}
+"""What counts where there is no such file: lightagent-health.timer needs none."""
+
+
 def prompt_files(folder: Path) -> list[Path]:
     """The prompt files below a configuration folder."""
     return sorted((folder / FOLDER).glob("*.toml"))
@@ -84,6 +88,8 @@ def load(folder: Path, name: str) -> PromptFile:
         )
     path = folder / FOLDER / f"{name}.toml"
     if not path.exists():
+        if name in DEFAULTS:
+            return DEFAULTS[name]
         raise NotFound(
             f"There is no {path}.",
             suggestion="Copy one of /usr/share/doc/lightagentd/examples/prompts/, see lightagentd(8).",

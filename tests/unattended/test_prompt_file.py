@@ -351,3 +351,11 @@ def test_an_owner_who_may_not_connect_is_told_so(reachable: DaemonProcess, journ
     done = run(process.paths.config, journal, process.paths.socket)
     assert done.returncode == 77
     assert "You may not connect to" in done.stdout
+
+
+def test_the_daily_health_report_needs_no_file_and_one_goes_before_it(tmp_path: Path) -> None:
+    assert load(tmp_path, "health").owner == "root"
+    timer = (REPOSITORY / "units/lightagent-health.timer").read_text()
+    assert "Unit=lightagent-prompt@health.service" in timer
+    write(tmp_path / "prompts" / "health.toml", GOOD)
+    assert load(tmp_path, "health").prompt == "check disk"

@@ -9,6 +9,7 @@ The faults are in staged/*.yaml. A fault has:
                  neither their order nor case matters
     whole        those that the whole answer holds
     health       those that a finding of `lactl health` holds; without them health need not tell of the fault
+    slow         health tells of it only when it lasts some time
 
 By hand, to see what is answered and what is not:
 
@@ -50,6 +51,7 @@ class Fault:
     first: str
     whole: str = ""
     health: str = ""
+    slow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +111,12 @@ def first_sentence(answer: str) -> str:
 
 def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
     """Stage the faults one after the other, and ask; then stage them in groups, and ask health."""
-    for_health = [fault for fault in chosen if fault.health]
-    groups = [group for number in range(GROUPS) if (group := for_health[number::GROUPS])]
+    lasting = [fault for fault in chosen if fault.slow]
+    for_health = [fault for fault in chosen if fault.health and not fault.slow]
+    groups = [for_health[number::GROUPS] for number in range(GROUPS)]
     steps = {
         "each": [asdict(fault) for fault in chosen],
+        "lasting": [asdict(fault) for fault in lasting],
         "together": [[asdict(fault) for fault in group] for group in groups],
     }
     argv = ["python3", "-c", STAGER.read_text(encoding="utf-8")]
@@ -121,7 +125,7 @@ def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
     named = {
         fault.name: any(_holds(fault.health, text) for text in found[number])
         for number, group in enumerate(groups)
-        for fault in group
+        for fault in (*group, *(lasting if number == GROUPS - 1 else ()))
     }
     return Run(
         healthy=_texts(report["healthy"]),

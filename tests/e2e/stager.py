@@ -1,9 +1,9 @@
 """Runs in the machine: stages faults, asks about them, and takes them back; staged.py sends it there.
 
 Standard input is a JSON object: `each`, the faults that are staged one after the other and asked about, and
-`together`, lists of faults that are there at once when the machine's health is asked. Standard output is a
-JSON object: `healthy`, the findings before any fault; `each`, by the name of a fault, how it went; and
-`together`, for each list the findings.
+`together`, lists of faults that are there at once when the machine's health is asked, and `lasting`, those
+that are there all that time. Standard output is a JSON object: `healthy`, the findings before any fault;
+`each`, by the name of a fault, how it went; and `together`, for each list the findings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,6 +43,8 @@ gone() {
 }
 """
 DEADLINE_S = 20
+LASTING_S = 20.0
+"""So old is a lasting fault at least when health is asked last."""
 
 
 def shell(commands: str) -> tuple[int, str]:
@@ -101,14 +104,21 @@ def each(fault: dict[str, Any], threads: ThreadPoolExecutor) -> dict[str, Any]:
     }
 
 
-def together(faults: list[dict[str, Any]]) -> dict[str, Any]:
-    """Stage faults, ask for the machine's health, and take them back."""
-    for fault in faults:
+def together(groups: list[list[dict[str, Any]]], lasting: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Stage the faults of each group, ask for the machine's health, and take them back."""
+    for fault in lasting:
         shell(fault["stage"])
-    found = health()
-    for fault in faults:
+    begun = time.monotonic()
+    for number, faults in enumerate(groups, start=1):
+        for fault in faults:
+            shell(fault["stage"])
+        if lasting and number == len(groups):
+            time.sleep(max(0.0, LASTING_S - (time.monotonic() - begun)))
+        yield health()
+        for fault in faults:
+            shell(fault["undo"])
+    for fault in lasting:
         shell(fault["undo"])
-    return found
 
 
 def main() -> None:
@@ -117,7 +127,7 @@ def main() -> None:
         report = {
             "healthy": health(),
             "each": {fault["name"]: each(fault, threads) for fault in asked["each"]},
-            "together": [together(faults) for faults in asked["together"]],
+            "together": list(together(asked["together"], asked["lasting"])),
         }
     json.dump(report, sys.stdout)
 

@@ -1,0 +1,123 @@
+"""The matcher against prompts that no training and no phrasing has seen: shares are told, never a prompt.
+
+Whoever looks at what failed and mends that prompt makes these figures worthless. To make the matcher better,
+write more examples beside the skills.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from lightagentd.llm.runbook.matching import SkillIndex
+from lightagentd.llm.runbook.names import Names
+from lightagentd.skills import load_skills
+
+SKILLS = Path(__file__).parents[3] / "skills"
+HELD_OUT = Path(__file__).with_name("heldout.txt")
+MONDAY = datetime(2026, 11, 23, 20, 30).astimezone()
+FOREIGN = "none"
+_NAMES = "# names: "
+
+Answer = tuple[str, dict[str, str]]
+"""A skill, or `none`, and its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How many prompts were matched how."""
+
+    prompts: int
+    right_skill: int
+    right: int
+    """With all arguments and no other."""
+    wrong_skill: int
+    """The others were not matched at all."""
+    foreign: int
+    taken: int
+    """Foreign ones that a skill answered."""
+
+    def __str__(self) -> str:
+        return (
+            f"of {self.prompts} prompts {self.right_skill / self.prompts:.1%} found the right skill, "
+            f"{self.right / self.prompts:.1%} with all arguments, {self.wrong_skill / self.prompts:.1%} "
+            f"a wrong skill; of {self.foreign} foreign prompts {self.taken} were taken"
+        )
+
+
+def lines() -> list[str]:
+    return HELD_OUT.read_text(encoding="utf-8").splitlines()
+
+
+def prompts() -> list[tuple[str, list[Answer]]]:
+    """Each prompt with what is right."""
+    pairs = [line.rpartition(" => ") for line in lines() if line and not line.startswith("#")]
+    return [(prompt, [answer(text) for text in right.split(" || ")]) for prompt, _, right in pairs]
+
+
+def answer(text: str) -> Answer:
+    skill, *args = shlex.split(text)
+    return skill, dict(arg.split("=", 1) for arg in args)
+
+
+def names() -> Names:
+    """The names of the machine that is asked, as the header of the file has them."""
+    [header] = [line.removeprefix(_NAMES) for line in lines() if line.startswith(_NAMES)]
+    named = {kind: frozenset(values.split(",")) for kind, _, values in map(_partition, header.split())}
+    return Names(
+        units=named["unit"],
+        users=named["user"],
+        packages=named["package"],
+        interfaces=named["interface"],
+        containers=named["container"],
+    )
+
+
+def _partition(text: str) -> tuple[str, str, str]:
+    return text.partition("=")
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    index, known = SkillIndex(load_skills([SKILLS]).skills.values()), names()
+    counts: Counter[str] = Counter()
+    for prompt, right in prompts():
+        found = index.match(prompt, now=MONDAY, names=known)
+        if right[0][0] == FOREIGN:
+            counts.update(foreign=1, taken=found is not None)
+        else:
+            skills = {skill for skill, _ in right}
+            counts.update(
+                prompts=1,
+                right_skill=found is not None and found.skill in skills,
+                right=found is not None and (found.skill, found.args) in right,
+                wrong_skill=found is not None and found.skill not in skills,
+            )
+    return Figures(**counts)
+
+
+def test_the_prompts_are_many_and_of_all_skills() -> None:
+    counts = Counter(right[0][0] for _, right in prompts())
+    shipped = {name for name, skill in load_skills([SKILLS]).skills.items() if skill.runbook is not None}
+    assert set(counts) == {*shipped, FOREIGN}
+    assert min(counts.values()) >= 10
+    assert counts.pop(FOREIGN) >= 80
+    assert counts.total() >= 400
+
+
+def test_prompts_find_their_skill(figures: Figures) -> None:
+    assert figures.right_skill >= 0.95 * figures.prompts, str(figures)
+    assert figures.wrong_skill <= 0.01 * figures.prompts, str(figures)
+
+
+def test_prompts_give_their_arguments(figures: Figures) -> None:
+    assert figures.right >= 0.93 * figures.prompts, str(figures)
+
+
+def test_no_foreign_prompt_is_taken(figures: Figures) -> None:
+    assert figures.taken == 0, str(figures)

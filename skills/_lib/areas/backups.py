@@ -268,7 +268,8 @@ def faults(jobs: Iterable[Job]) -> Iterator[Finding]:
         due = f", though it is due every {span(job.period_s)}" if job.period_s else ""
         ago = f" {span(time.time() - job.last)} ago" if job.last else ""
         if job.failed:
-            yield Finding(f"The backup {job.service}{ago} {job.failed}.", _ASK, job.last, PROBLEM)
+            how = job.failed.replace("failed", f"failed{ago}", 1)
+            yield Finding(f"The backup {job.service} {how}.", _ASK, job.last, PROBLEM)
         elif job.is_late and job.is_on:
             said = f"ran last{ago} ({clock.show(job.last)})" if job.last else "never ran"
             yield Finding(f"The backup {job.name} {said}{due}.", _ASK, job.last, WARNING)

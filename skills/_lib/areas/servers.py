@@ -19,7 +19,7 @@ from commands import journal, message, read, run, stamp
 from report import plural, shorten, span
 from unit_states import Unit, units
 
-_PATIENCE_S = 90.0
+_PATIENCE_S = 30.0
 """How long a service may take from its start until it listens."""
 _HOUR_S = 3600
 _ACCEPTING = 0x10000

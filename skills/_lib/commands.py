@@ -6,11 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from report import clean
+
+_BUS_CLIENTS = ("systemctl", "loginctl", "timedatectl", "busctl", "hostnamectl", "networkctl", "resolvectl")
+_on_the_bus = threading.Lock()
+"""Commands of a worker share few connections to the bus, and one that gets none fails at once."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,15 @@ def run(*argv: str, timeout_s: float = 10.0) -> Output:
         "SYSTEMD_COLORS": "0",
     }
     try:
-        done = subprocess.run(
-            [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            env=environment,
-            check=False,
-        )
+        with _on_the_bus if argv[0] in _BUS_CLIENTS else nullcontext():
+            done = subprocess.run(
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout_s,
+                env=environment,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return Output(problem=f"`{' '.join(argv[:3])}` did not end within {timeout_s:.0f} s.", status=124)
     except OSError as err:

@@ -12,7 +12,7 @@ import clock
 from checks import PROBLEM, WARNING, Finding, check
 from commands import journal, message, read, run, stamp
 from report import shorten, span
-from unit_states import when
+from systemd_units import moment, seconds
 
 _NAMES = re.compile(
     r"restic|borg|rsnapshot|bacula|bareos|duplicity|duply|rdiff-?backup|kopia|back-?up|pg_?dump|pg_basebackup|"
@@ -132,9 +132,9 @@ def _timer_job(row: dict[str, str], service: dict[str, str]) -> Job:
         "timer",
         row.get("Description", ""),
         period_s=timer_period(row),
-        last=when(row.get("LastTriggerUSec", "")),
-        next=when(row.get("NextElapseUSecRealtime", "")),
-        waits_since=when(row.get("ActiveEnterTimestamp", "")),
+        last=moment(row.get("LastTriggerUSec", "")),
+        next=moment(row.get("NextElapseUSecRealtime", "")),
+        waits_since=moment(row.get("ActiveEnterTimestamp", "")),
         is_on=row.get("ActiveState") == "active",
     )
     return _with_run(job, service)
@@ -142,7 +142,7 @@ def _timer_job(row: dict[str, str], service: dict[str, str]) -> Job:
 
 def _with_run(job: Job, service: dict[str, str]) -> Job:
     job.is_running = service.get("ActiveState") in ("activating", "active", "reloading")
-    job.last = when(service.get("ExecMainStartTimestamp", "")) or job.last
+    job.last = moment(service.get("ExecMainStartTimestamp", "")) or job.last
     if service.get("Result", "success") not in ("success", "") and not job.is_running:
         status = service.get("ExecMainStatus", "")
         reason = last_words(service.get("Id", ""), service.get("InvocationID", ""))
@@ -156,20 +156,11 @@ def timer_period(row: dict[str, str]) -> float | None:
     calendar = re.search(r"OnCalendar=(.*?) ;", row.get("TimersCalendar", ""))
     if calendar:
         answer = run("systemd-analyze", "calendar", "--iterations=3", calendar[1], timeout_s=2)
-        times = [when(text) for text in re.findall(r"(?:Next elapse|Iteration #\d+): (.*)", answer.stdout)]
+        times = [moment(text) for text in re.findall(r"(?:Next elapse|Iteration #\d+): (.*)", answer.stdout)]
         known = [one for one in times if one is not None]
         return max((known[at + 1] - known[at] for at in range(len(known) - 1)), default=None)
     interval = re.search(r"On(?:UnitActive|UnitInactive)USec=(.*?) ;", row.get("TimersMonotonic", ""))
-    return _span_seconds(interval[1]) if interval else None
-
-
-def _span_seconds(text: str) -> float | None:
-    """Seconds of `1d 2h 30min`, as systemd writes a span."""
-    sizes = {"y": 31557600, "month": 2629800, "w": 604800, "d": 86400, "h": 3600, "min": 60, "s": 1}
-    total = 0.0
-    for number, unit in re.findall(r"(\d+)(y|month|w|d|h|min|s)\b", text):
-        total += int(number) * sizes[unit]
-    return total or None
+    return seconds(interval[1]) if interval else None
 
 
 def last_words(unit: str, invocation: str = "") -> str:

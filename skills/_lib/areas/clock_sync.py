@@ -54,7 +54,7 @@ def virtualization() -> str:
 
 def look() -> Sync:
     found = Sync(is_container=bool(virtualization()))
-    found.services, _ = units(*(f"{name}.service" for name in SERVICES))
+    found.services = units(*(f"{name}.service" for name in SERVICES))
     answer = run("timedatectl", "show", timeout_s=3)
     pairs = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
     found.timezone = pairs.get("Timezone", "") or (read("/etc/timezone") or "").strip()

@@ -37,8 +37,8 @@ class Ban:
     when: float
 
 
-def known() -> tuple[list[Unit], str]:
-    """The units of firewalls that are installed, and why systemd could not be asked."""
+def known() -> list[Unit]:
+    """The units of firewalls that are installed."""
     return units(*FIREWALLS)
 
 
@@ -96,5 +96,4 @@ def faults(found: list[Unit], ufw_is_on: bool | None) -> Iterator[Finding]:
 
 @check("firewall.state", "firewalls that should run")
 def state() -> Iterator[Finding]:
-    found, _ = known()
-    yield from faults(found, is_ufw_on())
+    yield from faults(known(), is_ufw_on())

@@ -180,8 +180,11 @@ def files() -> Iterator[Finding]:
 
 @check("names.servers", "name servers that are configured, and systemd-resolved")
 def resolver() -> Iterator[Finding]:
-    found, problem = units("systemd-resolved.service")
-    resolved = found[0] if found else None
+    resolved, problem = None, ""
+    try:
+        resolved = next(iter(units("systemd-resolved.service")), None)
+    except CannotSee as err:
+        problem = str(err)
     text, target = read("/etc/resolv.conf"), lead()
     asks_resolved = bool(set(servers(text or "")) & set(_STUB)) or "systemd/resolve" in target
     if asks_resolved and not problem and (resolved is None or not resolved.is_running):

@@ -221,13 +221,12 @@ def outdated_services() -> list[tuple[str, str, float]]:
     replaced = {one.package: one.when for one in events() if one.action == "upgrade" and one.when > boot}
     if not replaced:
         return []
-    running, _ = units("*.service")
     own = {unit: package for package in replaced for unit in _units_of(package)}
     shared = max(
         ((when, package) for package, when in replaced.items() if _SHARED.match(package)), default=(0.0, "")
     )
     found = []
-    for unit in running:
+    for unit in units("*.service"):
         if not (unit.is_running and unit.pid and unit.started) or unit.name.startswith(_OURS):
             continue
         template = re.sub(r"@[^.]*\.", "@.", unit.name)

@@ -200,9 +200,9 @@ def configured_ports(kind: Kind, unit: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found)) or kind.ports
 
 
-def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], list[str]]:
+def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], str]:
     """Every server of these kinds that runs or should, and what could not be seen."""
-    by_pattern, problem = units(*(pattern for kind in kinds for pattern in kind.units))
+    by_pattern = units(*(pattern for kind in kinds for pattern in kind.units))
     all_listeners, hidden = listeners() if by_pattern else ([], "")
     found = []
     for kind in kinds:
@@ -221,7 +221,7 @@ def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], list[str]]:
                 and (row.port in one.expected or (kind.sockets and re.search(kind.sockets, row.where)))
             ]
             found.append(one)
-    return found, [words for words in (problem, hidden) if words]
+    return found, hidden
 
 
 def stopped_processes(unit: str) -> list[int]:

@@ -19,6 +19,8 @@ from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, ToolError, action
 
 FOLDERS_VARIABLE = "LIGHTAGENT_SKILLS"
+SURVEY_VARIABLE, SNAPSHOT_VARIABLE = "LIGHTAGENT_SURVEY", "LIGHTAGENT_SNAPSHOT"
+"""Names the file with what a script may know of all processes, where its runbook says that it sees them."""
 ERROR_TAIL_CHARS = 2000
 """How much of a failed script's standard error its error shows."""
 NOTHING_FOUND = 4
@@ -95,11 +97,18 @@ class Skill(Tool):
             _check_effect(skill, args, ctx.effect)
             bound_s = min(skill.timeout_s, bound_s)
         live = LiveText(ctx.progress)
+        env = {"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)}
+        if survey := ctx.expected.get("survey"):
+            env[SURVEY_VARIABLE] = str(ctx.scratch / "survey.json")
+            Path(env[SURVEY_VARIABLE]).write_text(survey, "utf-8")
+        if snapshot := ctx.expected.get("snapshot"):
+            env[SNAPSHOT_VARIABLE] = str(ctx.scratch / "snapshot.json")
+            Path(env[SNAPSHOT_VARIABLE]).write_text(snapshot, "utf-8")
         done = await run(
             argv,
             timeout_s=bound_s,
             cwd=folder,
-            env={"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)},
+            env=env,
             on_output=live.feed,
             limit_bytes=OUTPUT_LIMIT_BYTES,
         )

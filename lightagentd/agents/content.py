@@ -15,7 +15,7 @@ from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.policy.in_force import Actions
-from lightagentd.skills import SkillCatalog, load_skills
+from lightagentd.skills import Skill, SkillCatalog, load_skills
 from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,10 @@ class Content:
 
     def trusts_skill(self, name: str) -> bool:
         return name in self.skills.skills and self.skills.skills[name].trusted()
+
+    def trusted_skill(self, name: str) -> Skill | None:
+        """The skill, if others cannot write it."""
+        return self.skills.skills[name] if self.trusts_skill(name) else None
 
     def catalog_of(self, definition: AgentDefinition) -> Callable[[], SkillCatalog]:
         """The skills of an agent; the same object until they change."""

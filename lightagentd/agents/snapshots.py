@@ -9,12 +9,15 @@ import base64
 import json
 import logging
 import os
+import re
 import time
 import zlib
 from contextlib import aclosing
-from typing import Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from lightagentd.agents.agent import Agent
+import psutil
+
 from lightagentd.errors import LightagentError, Refused, ToolError
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
@@ -23,6 +26,9 @@ from lightagentd.events.types.daemon import SnapshotTaken
 from lightagentd.policy.call import Decision, PolicyCall
 from lightagentd.tool import Effect
 from lightagentd.worker.lanes import Call
+
+if TYPE_CHECKING:
+    from lightagentd.agents.agent import Agent
 
 _log = logging.getLogger(__name__)
 
@@ -98,16 +104,33 @@ async def once_a_day(history: History, agents: list[Agent]) -> None:
             return
 
 
-def before(history: History, time_us: int) -> str:
-    """The last snapshot before a time, else the first after it: `{"time": seconds, "state": ...}` as JSON;
-    empty if there is none.
+def before(history: History, since: str) -> str:
+    """The last snapshot before a time of the kind that skills take, else the first after it: `{"time":
+    seconds, "state": ...}` as JSON; empty if there is none.
     """
     stored = history.queries.of_topic(SnapshotTaken.topic, Filter(), _LOOKED_AT)
     if not stored:
         return ""
+    time_us = _seconds(since) * 1e6
     found = next((event for event in stored if event.time_us <= time_us), stored[-1])
     state = zlib.decompress(base64.b85decode((found.data or {})["state"]))
     return json.dumps({"time": found.time_us / 1e6, "state": json.loads(state)})
+
+
+def _seconds(since: str) -> float:
+    """Seconds since 1970 of a value of kind `time` (`lightagentd.skills.arguments`); now for what is none."""
+    now = datetime.now()  # noqa: DTZ005 - its times are local
+    if since == "boot":
+        return psutil.boot_time()
+    if back := re.fullmatch(r"-(\d+)(s|min|h|d)", since):
+        return now.timestamp() - int(back[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[back[2]]
+    day, _, clock = since.partition(" ")
+    if day in ("today", "yesterday"):
+        day = str((now - timedelta(days=day == "yesterday")).date())
+    try:
+        return datetime.fromisoformat(f"{day} {clock or '00:00'}").timestamp()
+    except ValueError:
+        return now.timestamp()
 
 
 def _state(text: str) -> dict[str, dict[str, Any]]:

@@ -70,6 +70,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
             limits=limits,
             builtins=builtins,
             toolbox=lambda: content.toolbox,
+            trusted_skill=content.trusted_skill,
         ),
         watches=Watches(history, pool, content, policy),
     )

@@ -80,6 +80,8 @@ def load_skill(folder: Path, *, origin: str = "") -> Skill:
         runbook=script,
         effect=runbook.effect,
         timeout_s=runbook.timeout_s,
+        sees=runbook.sees,
+        compares=runbook.compares,
         args=runbook.args,
         examples=read_examples(folder / EXAMPLES_FILE, runbook.args),
     )

@@ -3,6 +3,8 @@
     script: scripts/disk_check.py   # below the skill's folder
     effect: observe                 # what the script does to the system: observe (default) or reach
     timeout_s: 30                   # how long the script may take
+    sees: processes                 # or files: it gets a survey of all processes, or of all open files too
+    compares: true                  # it gets the last snapshot of the machine's state
     args:                           # name -> kind, description, and the effect of a call that gives it
       path: {kind: path, description: "...", effect: observe}
 
@@ -33,6 +35,12 @@ class Runbook(BaseModel):
     script: str
     effect: Literal["observe", "reach"] = "observe"
     timeout_s: float = Field(default=30.0, gt=0, le=600)
+    sees: Literal["", "processes", "files"] = ""
+    """What the script wants to see beyond file modes (`toolkit.proc.survey`): the file that the variable
+    LIGHTAGENT_SURVEY names."""
+    compares: bool = False
+    """Whether the script gets the last snapshot of the machine's state before its argument `since`: the file
+    that the variable LIGHTAGENT_SNAPSHOT names."""
     args: dict[str, ArgSpec] = Field(default_factory=dict)
 
 

@@ -36,6 +36,10 @@ class Skill:
     """The script."""
     effect: str = "observe"
     timeout_s: float = 30.0
+    sees: str = ""
+    """What the script wants to see beyond file modes (`Runbook.sees`)."""
+    compares: bool = False
+    """Whether it gets a snapshot of the machine's state (`Runbook.compares`)."""
     args: Mapping[str, ArgSpec] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
 

@@ -54,6 +54,8 @@ __all__ = ["Call", "Checked", "Pool", "WorkerProcess"]
 
 _log = logging.getLogger(__name__)
 
+SURVEY_S = 6.0
+"""How long a skill waits for the survey of all processes, with the start of the worker that makes it."""
 OVERTIME_S = 5.0
 """How much longer than a call's own time the daemon waits for the worker to end it."""
 
@@ -126,12 +128,6 @@ class Pool:
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""
         return self.source.has(agent, Effect.CHANGE)
-
-    def held_by(self, agent: str, effect: Effect) -> tuple[str, str]:
-        """The name of a worker's sandbox, and remarks about it."""
-        if effect is not Effect.CHANGE:
-            return self.backend.name, self.backend.reason
-        return self.source.holds_change(agent)
 
     async def end_agent(self, agent: str) -> None:
         """End the workers of an agent that stops."""
@@ -207,6 +203,24 @@ class Pool:
                 await self._end(worker)  # its answer may still be on the way
                 raise
         return Checked(**reply["checked"])
+
+    async def survey(self, owner: int, *, files: bool) -> str:
+        """All processes as JSON, as `owner` may know them (`toolkit.proc.survey`); empty without INSPECT."""
+        if not self.source.has("", Place.INSPECT):
+            return ""
+        try:
+            async with asyncio.timeout(SURVEY_S), self._worker(Whom("", Place.INSPECT), owner) as worker:
+                try:
+                    reply = await worker.connection.call(
+                        "org.lightagent1.Worker.Survey", owner=owner, files=files
+                    )
+                except BaseException:
+                    await self._end(worker)  # its answer may still be on the way
+                    raise
+        except (TimeoutError, LightagentError) as err:
+            _log.warning("There is no survey of the processes for a skill: %s", err)
+            return ""
+        return str(reply["survey"])
 
     async def follow(self, agent: str, owner: int) -> AsyncGenerator[dict[str, Any], None]:
         """The events published by an owner's watcher, which stays alive as long as somebody follows.

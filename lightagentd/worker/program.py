@@ -42,6 +42,7 @@ from lightagentd.errors import (
 from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host import libc
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
+from lightagentd.toolkit.proc.survey import survey
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
@@ -83,6 +84,11 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
             return await self._worker.prove()
         except LightagentError as err:
             raise error_reply(err) from err
+
+    @varlinkmethod(return_parameter="survey", allow_foreign=True)
+    async def Survey(self, *, owner: int, files: bool) -> str:
+        """All processes as JSON, for the script of a skill (`toolkit.proc.survey`)."""
+        return await asyncio.to_thread(survey, owner, files=files)
 
     @varlinkmethod(allow_foreign=True)
     async def Settle(self, *, call_id: str) -> None:

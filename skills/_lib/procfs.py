@@ -1,15 +1,22 @@
-"""Reads processes and sockets from /proc, the source of the system's own commands too (proc(5))."""
+"""Reads processes and sockets from /proc, the source of the system's own commands too (proc(5)).
+
+What only root may see of others comes from the file that LIGHTAGENT_SURVEY names, where a worker gave one.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 import pwd
 import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from commands import read
-from report import shorten
+from report import plural, shorten
 
 _STATES = {"01": "established", "0A": "listen"}
 
@@ -36,24 +43,59 @@ class Socket:
         return self.address.startswith("127.") or self.address in ("::1", "::ffff:127.0.0.1")
 
 
+@functools.lru_cache(maxsize=1)
+def survey() -> dict[str, Any]:
+    """What the worker found out for this script (`lightagentd/toolkit/proc/survey.py`); empty without one."""
+    try:
+        found = json.loads(read(os.environ.get("LIGHTAGENT_SURVEY", "")) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@functools.lru_cache(maxsize=1)
+def surveyed() -> dict[int, dict[str, Any]]:
+    """The survey's processes by pid."""
+    return {row["pid"]: row for row in survey().get("processes", [])}
+
+
+@functools.lru_cache(maxsize=1)
+def _is_elsewhere() -> bool:
+    """Whether /proc shows other pids than the survey: those of a sandbox."""
+    there = survey().get("pid_namespace", "")
+    return bool(there) and there != str(Path("/proc/self/ns/pid").readlink())
+
+
+def proc(pid: int, what: str) -> str:
+    """The text of /proc/PID/what, empty where there is none, or it may not be read."""
+    return "" if _is_elsewhere() else read(f"/proc/{pid}/{what}") or ""
+
+
 def pids() -> list[int]:
+    if _is_elsewhere():
+        return sorted(surveyed())
     return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def name(pid: int) -> str:
-    return (read(f"/proc/{pid}/comm") or "?").strip()
+    return proc(pid, "comm").strip() or surveyed().get(pid, {}).get("name", "?")
 
 
 def command(pid: int, limit: int = 80) -> str:
     """The command line, or the name in brackets for a kernel thread."""
-    line = (read(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
+    line = proc(pid, "cmdline").replace("\0", " ").strip() or surveyed().get(pid, {}).get("command", "")
     return shorten(line, limit) if line else f"[{name(pid)}]"
 
 
 def status(pid: int) -> dict[str, str]:
     """/proc/PID/status by key; empty when the process is gone."""
-    pairs = (line.partition(":") for line in (read(f"/proc/{pid}/status") or "").splitlines())
-    return {key: value.strip() for key, _, value in pairs}
+    pairs = (line.partition(":") for line in proc(pid, "status").splitlines())
+    found = {key: value.strip() for key, _, value in pairs}
+    row = surveyed().get(pid)
+    if not found and row:
+        found = {"Name": row["name"], "State": row["state"], "PPid": str(row["ppid"])}
+        found |= {"Uid": f"{row['uid']} {row['uid']}", "VmRSS": f"{row['memory_bytes'] >> 10} kB"}
+    return found
 
 
 def user(uid: int) -> str:
@@ -70,11 +112,11 @@ def user_of(pid: int) -> str:
 
 def unit_of(pid: int) -> str:
     """The systemd unit from the process's cgroup, or an empty string."""
-    for line in (read(f"/proc/{pid}/cgroup") or "").splitlines():
+    for line in proc(pid, "cgroup").splitlines():
         for part in reversed(line.split("/")):
             if part.endswith((".service", ".scope", ".socket")):
                 return part
-    return ""
+    return str(surveyed().get(pid, {}).get("unit", ""))
 
 
 def sockets() -> list[Socket]:
@@ -93,12 +135,20 @@ def processes_are_whole() -> str:
 
     If all processes are visible, pid 2 is the parent of the kernel's threads.
     """
-    if name(2) == "kthreadd":
+    if left_out := survey().get("left_out", 0):
+        return f"The survey of all processes was cut: {plural(left_out, 'process')} could not be looked at."
+    if surveyed() or name(2) == "kthreadd" or name(1) in ("systemd", "init"):
         return ""
     return (
         "Only some processes are visible: this runs in a sandbox or a container, or may not "
         "see those of other users."
     )
+
+
+def hidden_processes() -> str:
+    """Empty, or a sentence on the number of processes whose open files and sockets may not be seen."""
+    hidden = sum(descriptors(pid) is None for pid in pids())
+    return f"What {plural(hidden, 'process')} of other users hold open could not be seen." if hidden else ""
 
 
 def sockets_are_whole() -> str:
@@ -128,7 +178,15 @@ def socket_owners() -> tuple[dict[int, list[int]], int]:
 
 
 def descriptors(pid: int) -> dict[int, str] | None:
-    """The target of each open descriptor of a process, or None if they are not visible."""
+    """The target of each open descriptor of a process, or None if they are not visible.
+
+    From the survey of `sees: processes` these are sockets and deleted files, of `sees: files` all.
+    """
+    if row := surveyed().get(pid):
+        found = row.get("descriptors")
+        return None if found is None else {int(key): to for key, to in found.items() if key.isdigit()}
+    if _is_elsewhere():
+        return {}
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except PermissionError:
@@ -146,6 +204,8 @@ def descriptors(pid: int) -> dict[int, str] | None:
 
 def link(pid: int, what: str) -> str:
     """The target of /proc/PID/{exe,cwd,root}, or an empty string."""
+    if row := surveyed().get(pid):
+        return str(row.get(what, ""))
     try:
         return str(Path("/proc", str(pid), what).readlink())
     except OSError:

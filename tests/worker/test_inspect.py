@@ -6,6 +6,7 @@ Only root can give it its rights; elsewhere the worker of the effect answers, an
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -22,12 +23,18 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from lightagentd.agents.tool_calls.given import given
 from lightagentd.config import configuration
 from lightagentd.errors import NotFound, PermissionDenied, Refused, WorkerUnavailable
 from lightagentd.host.paths import Paths
+from lightagentd.policy.decide import Policy
+from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool
+from tests.policy.calls import a_call as policy_call
+from tests.policy.calls import rules as rule_set
+from tests.skills.script import SKILLS
 from tests.worker import running
 from tests.worker.running import a_call, events, until
 
@@ -40,6 +47,7 @@ CAPABILITIES = 1 << 19 | 1 << 2
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def paths() -> AsyncIterator[Paths]:
     with running.folders() as made:
+        (made.config / "skills").mkdir()  # workers get the folders that are there when they start
         yield made
 
 
@@ -198,6 +206,69 @@ async def test_names_in_a_persons_closed_folder_are_for_that_person_and_root(poo
                 assert (f"{home}/affairs/deep/diary" in names) is knows
                 assert (f"{home}/..." in names) is not knows
             process.kill()
+
+
+@in_module_loop
+async def test_a_survey_has_what_others_hold_and_no_content(
+    pool: Pool, stranger: subprocess.Popen[str], home: Path
+) -> None:
+    assert stranger.stdout is not None
+    stranger.stdout.readline()
+    (home / "gone").write_text(SECRET)
+    with (
+        (home / "gone").open() as held,
+        subprocess.Popen(
+            ["sleep", "9"], stdin=held, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as sleeper,
+    ):
+        (home / "gone").unlink()
+        for owner, name in ((0, f"{home}/gone (deleted)"), (12346, f"{home}/... (deleted)")):
+            found = json.loads(await pool.survey(owner, files=False))
+            rows = {row["pid"]: row for row in found["processes"]}
+            assert (found["left_out"], {os.getpid(), stranger.pid} <= set(rows)) == (0, True)
+            assert rows[sleeper.pid]["descriptors"] == {"0": name}
+            assert rows[sleeper.pid]["deleted"]["0"][0] == 4096
+            sockets = [
+                end for end in rows[stranger.pid]["descriptors"].values() if end.startswith("socket:[")
+            ]
+            assert (len(sockets), rows[stranger.pid]["limit"] > 0) == (1, True)
+            assert " / / " in found["mounts"]
+            assert SECRET not in str(found)
+        files = json.loads(await pool.survey(0, files=True))["processes"]
+        assert (
+            "/etc/hostname"
+            in next(row for row in files if row["pid"] == stranger.pid)["descriptors"].values()
+        )
+        sleeper.kill()
+
+
+@in_module_loop
+async def test_a_script_gets_a_survey_if_its_skill_asks_and_policy_allows_what_it_tells(pool: Pool) -> None:
+    call = policy_call("skill.run", args={"name": "x"}, effect=Effect.OBSERVE)
+    rules = rule_set('decision = "ask"\ntool = "net"')
+    for sees, ruled, effects, gets in (
+        ("processes", RuleSet(), (Effect.OBSERVE,), True),
+        ("", RuleSet(), (Effect.OBSERVE,), False),
+        ("processes", rules, (Effect.OBSERVE,), False),
+        ("processes", RuleSet(), (Effect.REACH,), False),
+    ):
+        policy = Policy(enforced=lambda: True, trusted_skill=lambda _: True, rules=ruled)
+        asked_by = replace(call, agent_effects=effects)
+        skill = replace(SKILLS["health"], sees=sees)
+        found = await given(asked_by, skill, policy, pool, str, owner=0)
+        assert ("survey" in found) is gets
+
+
+@in_module_loop
+async def test_the_script_of_a_skill_reads_its_survey(pool: Pool, paths: Paths) -> None:
+    folder = paths.config / "skills/seeing"
+    (folder / "scripts").mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: seeing\ndescription: Sees.\n---\nx\n")
+    (folder / "runbook.yaml").write_text("script: scripts/x.sh\nsees: processes\n")
+    (folder / "scripts/x.sh").write_text('cat "$LIGHTAGENT_SURVEY"')
+    call = a_call("skill", "run", effect=Effect.OBSERVE, agent="ops", timeout_s=30, name="seeing")
+    found = [event async for event in pool.call(replace(call, expected={"survey": '{"processes": 1}'}))]
+    assert found[-1]["output"] == '{"processes": 1}'
 
 
 @in_module_loop

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lightagentd.agents import snapshots
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.given import given
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -58,6 +61,7 @@ from lightagentd.policy.questions.asked import AllQuestions, is_input
 from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
+from lightagentd.skills import Skill
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 from lightagentd.worker.pool import Pool
@@ -81,6 +85,8 @@ class Dispatcher:
     limits: Limits
     builtins: Builtins
     toolbox: Callable[[], Toolbox]
+    trusted_skill: Callable[[str], Skill | None]
+    """The skill of this name, if nobody but root and the daemon's user can write it."""
 
     def readable(self, text: str) -> str:
         """A text as the model, the history and the watchers get it. Secrets are removed before the text is
@@ -240,25 +246,26 @@ class ToolRun:
         )
 
     def _decide(self) -> Ruling:
+        return self._dispatcher.policy.decide(self._policy_call())
+
+    def _policy_call(self) -> PolicyCall:
         ready, origin, agent = self._ready, self._origin, self._origin.agent
-        return self._dispatcher.policy.decide(
-            PolicyCall(
-                agent=agent.name,
-                tool=ready.action.tool,
-                action=ready.action.name,
-                args=ready.args,
-                effect=ready.effect,
-                agent_effects=tuple(agent.front.effects),
-                offered=agent.offers(ready.action.tool, ready.action.name),
-                agent_skills=None if agent.front.skills is None else tuple(agent.front.skills),
-                caller=origin.owner,
-                trigger=origin.trigger,
-                tainted=origin.tainted,
-                host=ready.host,
-                known_host=origin.knows(ready.host),
-                change_enabled=self._dispatcher.pool.has_change(agent.name),
-                plan=origin.plan,
-            )
+        return PolicyCall(
+            agent=agent.name,
+            tool=ready.action.tool,
+            action=ready.action.name,
+            args=ready.args,
+            effect=ready.effect,
+            agent_effects=tuple(agent.front.effects),
+            offered=agent.offers(ready.action.tool, ready.action.name),
+            agent_skills=None if agent.front.skills is None else tuple(agent.front.skills),
+            caller=origin.owner,
+            trigger=origin.trigger,
+            tainted=origin.tainted,
+            host=ready.host,
+            known_host=origin.knows(ready.host),
+            change_enabled=self._dispatcher.pool.has_change(agent.name),
+            plan=origin.plan,
         )
 
     def _grounds(self) -> dict[str, Any]:
@@ -419,6 +426,11 @@ class ToolRun:
     async def _work(self) -> tuple[str, dict[str, Any]]:
         """Have a worker run the call."""
         dispatcher, wanted = self._dispatcher, self._wanted()
+        call = self._policy_call()
+        skill = dispatcher.trusted_skill(str(call.args.get("name", "")))
+        stored = functools.partial(snapshots.before, dispatcher.history)
+        more = await given(call, skill, dispatcher.policy, dispatcher.pool, stored, owner=wanted.owner)
+        wanted.expected.update(more)
         try:
             async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
                 async for event in events:
@@ -447,13 +459,8 @@ class ToolRun:
             timeout_s=action.timeout_of(ready.args, self._dispatcher.limits.call_timeout_s),
             owner=origin.worker_owner,
             place=action.place,
-            expected=(self._granted.expected if self._granted is not None else {}) | self._skills(),
+            expected=dict(self._granted.expected) if self._granted is not None else {},
         )
-
-    def _skills(self) -> dict[str, Any]:
-        """For the tool skill: those that the agent may use, if not all."""
-        skills = self._origin.agent.front.skills
-        return {} if skills is None or self._ready.action.tool != "skill" else {"skills": skills}
 
     def _taken(self) -> Stored:
         """What to store with the result of a call that asked a person: the turn no longer waits."""

@@ -29,6 +29,7 @@ from lightagentd.events.types.daemon import SandboxExamined, SandboxExamining
 from lightagentd.llm.circuit import endpoint_of, endpoint_of_url
 from lightagentd.policy.operation import Operation
 from lightagentd.tool import Effect
+from lightagentd.worker.pool import Pool
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime
@@ -111,12 +112,12 @@ class Doctor(Operations, interface="org.lightagent1.Manager"):
                     SandboxExamining(effect=effect.value, by=caller.uid).event()
                 )
                 findings = await doctor.examine(agent.name, effect)
-                backend, _ = pool.held_by(agent.name, effect)
+                backend, _ = _held_by(pool, agent.name, effect)
                 findings = [_with_remedy(each, agent.name, effect, backend) for each in findings]
                 held = [finding.name for finding in findings if finding.status == "not_held"]
                 examined = SandboxExamined(effect=effect.value, by=caller.uid, not_held=held)
                 await self._runtime.history.append(examined.event())
-        backend, reason = pool.held_by(agent.name, effect)
+        backend, reason = _held_by(pool, agent.name, effect)
         return api.Examined(
             agent=agent.name,
             effect=effect.value,
@@ -232,3 +233,10 @@ def _of_a_unit(pid: int) -> bool:
         return "/lightagent-" in Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
     except OSError:
         return True  # it has ended
+
+
+def _held_by(pool: Pool, agent: str, effect: Effect) -> tuple[str, str]:
+    """The name of a worker's sandbox, and remarks about it."""
+    if effect is not Effect.CHANGE:
+        return pool.backend.name, pool.backend.reason
+    return pool.source.holds_change(agent)

@@ -1,0 +1,48 @@
+"""What a call of the tool `skill` is given beside its arguments, as `Context.expected`.
+
+It gets the skills that the agent may use. `skill.run` also gets, where the skill's `runbook.yaml` says so, a
+survey of all processes, and the last snapshot of the machine's state before the time that it asks about. The
+survey tells what `proc.info` and `net.connections` would, so policy must allow both to that agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.policy.decide import Decision, Policy, PolicyCall
+from lightagentd.skills import Skill
+from lightagentd.tool import Effect
+from lightagentd.worker.pool import Pool
+
+_TELLS = (("proc", "info"), ("net", "connections"))
+
+
+async def given(
+    call: PolicyCall,
+    skill: Skill | None,
+    policy: Policy,
+    pool: Pool,
+    snapshot_before: Callable[[str], str],
+    *,
+    owner: int,
+) -> dict[str, Any]:
+    """`skill` is the one that the call names, if it can be trusted; `owner` is on whose behalf it runs."""
+    if call.tool != "skill":
+        return {}
+    found: dict[str, Any] = {} if call.agent_skills is None else {"skills": list(call.agent_skills)}
+    if call.action != "run" or call.effect is Effect.CHANGE or skill is None:
+        return found
+    if skill.sees and all(_may(call, policy, tool, action) for tool, action in _TELLS):
+        found["survey"] = await pool.survey(owner, files=skill.sees == "files")
+    if skill.compares:
+        args = call.args.get("args")
+        since = args.get("since") if isinstance(args, dict) else None
+        found["snapshot"] = snapshot_before(since if isinstance(since, str) else "yesterday")
+    return found
+
+
+def _may(call: PolicyCall, policy: Policy, tool: str, action: str) -> bool:
+    asked = replace(call, tool=tool, action=action, args={}, effect=Effect.OBSERVE, offered=True, host="")
+    return policy.decide(asked).decision is Decision.ALLOW

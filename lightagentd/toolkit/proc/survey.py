@@ -1,0 +1,186 @@
+"""A survey of all processes for the scripts of skills: what only the place INSPECT may see of others.
+
+A worker makes it for one skill's run, in a bounded time and size, and it holds names and numbers, never
+content. Names in a person's closed folder are only for that person and root (`toolkit/files/closed`).
+
+    {"pid_namespace": "pid:[4026531836]", "left_out": 0, "mounts": "the text of /proc/1/mountinfo",
+     "processes": [{"pid": 812, "ppid": 1, "name": "nginx", "state": "S", "uid": 33, "unit": "nginx.service",
+       "memory_bytes": 1024, "start_ticks": 99, "threads": 1, "command": "nginx: worker", "wchan": "",
+       "exe": "/usr/sbin/nginx", "cwd": "/", "root": "/", "count": 20, "limit": 1024,
+       "descriptors": {"6": "socket:[1234]"}, "deleted": {"7": [4096, "254:1:88"]}}]}
+
+`descriptors` has sockets and deleted files, and with `files` all others too, and files that are mapped as
+`"mapped /path": ""`. It is null where they may not be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightagentd.toolkit.files.closed import told
+from lightagentd.toolkit.proc.procfs import all_stats, name_of, text_of
+
+SIZE_LIMIT_BYTES = 4 << 20
+TIME_LIMIT_S = 3.0
+_DESCRIPTORS = 4000
+"""How many of one process are in it."""
+_COMMAND_CHARS = 200
+_DELETED = " (deleted)"
+_NO_FILES = ("/memfd:", "/dev/", "/SYSV", "/[aio]", "/i915", "/drm ")
+"""What the kernel calls deleted though it never was a file on a disk (proc_pid_fd(5))."""
+_REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "gluster", "lustre", "autofs")
+"""File systems that may not answer when a file's size is asked."""
+
+
+def survey(owner: int, *, files: bool = False) -> str:
+    """All processes as JSON, as `owner` (a uid) may know them."""
+    end = time.monotonic() + TIME_LIMIT_S
+    name_for = partial(_told, owner, {})
+    mounts = _text("/proc/1/mountinfo") or ""
+    rows: list[str] = []
+    room = SIZE_LIMIT_BYTES - len(mounts) - 1000
+    stats = all_stats()
+    remote = _remote(mounts)
+    for stat in stats.values():
+        row: dict[str, Any] = {
+            "pid": stat.pid,
+            "ppid": stat.ppid,
+            "name": name_of(stat),
+            "state": stat.state,
+            "uid": stat.uid,
+            "unit": _unit(stat.pid),
+            "memory_bytes": stat.memory_bytes,
+            "start_ticks": stat.start_ticks,
+            "threads": stat.threads,
+            "command": _command(stat.pid),
+            "descriptors": None,
+        }
+        if stat.state == "disk-sleep":
+            row["wchan"] = _text(f"/proc/{stat.pid}/wchan") or ""
+        row |= _opened(stat.pid, name_for, remote, files=files, end=end)
+        written = json.dumps(row)
+        if len(written) > room or time.monotonic() > end:
+            break
+        room -= len(written) + 2
+        rows.append(written)
+    head = {
+        "pid_namespace": _link("/proc/self/ns/pid"),
+        "left_out": len(stats) - len(rows),
+        "mounts": _mounts_told(mounts, name_for),
+    }
+    return f'{json.dumps(head)[:-1]}, "processes": [{", ".join(rows)}]}}'
+
+
+def _opened(pid: int, name_for: Any, remote: set[str], *, files: bool, end: float) -> dict[str, Any]:
+    """What a process holds: as `descriptors` and what stands beside it; nothing where it may not be seen."""
+    found: dict[str, Any] = {}
+    for name in ("exe", "cwd", "root"):
+        if target := _link(f"/proc/{pid}/{name}"):
+            found[name] = name_for(target)
+    try:
+        numbers = [entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except PermissionError:
+        return found
+    except OSError:
+        numbers = []
+    kept: dict[str, str] = {}
+    deleted: dict[str, list[Any]] = {}
+    for number in numbers:
+        if len(kept) >= _DESCRIPTORS or time.monotonic() > end:
+            break
+        target = _link(f"/proc/{pid}/fd/{number}")
+        gone = target.endswith(_DELETED) and not target.startswith(_NO_FILES)
+        if gone or target.startswith("socket:[") or (files and target):
+            kept[number] = name_for(target)
+        if gone and (size := _size(pid, number, remote)):
+            deleted[number] = size
+    if files:
+        kept |= {f"mapped {name_for(path)}": "" for path in _mapped(pid)}
+    limit = next((line.split()[3] for line in _lines(f"/proc/{pid}/limits") if "open files" in line), "")
+    found |= {"descriptors": kept, "count": len(numbers)}
+    if limit.isdigit():
+        found["limit"] = int(limit)
+    return found | ({"deleted": deleted} if deleted else {})
+
+
+def _size(pid: int, number: str, remote: set[str]) -> list[Any]:
+    """The bytes on disk and the identity of an open file, unless its file system might not answer."""
+    try:
+        described = dict(
+            line.split(":\t", 1) for line in _lines(f"/proc/{pid}/fdinfo/{number}") if ":\t" in line
+        )
+        if described.get("mnt_id", "").strip() in remote:
+            return []
+        info = Path(f"/proc/{pid}/fd/{number}").stat()
+    except OSError:
+        return []
+    device = f"{os.major(info.st_dev)}:{os.minor(info.st_dev)}"
+    return [info.st_blocks * 512, f"{device}:{info.st_ino}"]
+
+
+def _remote(mounts: str) -> set[str]:
+    """The ids of mounts whose server may be gone (proc_pid_mountinfo(5))."""
+    rows = (line.partition(" - ") for line in mounts.splitlines())
+    return {left.split()[0] for left, _, right in rows if right.startswith(_REMOTE)}
+
+
+def _mounts_told(mounts: str, name_for: Any) -> str:
+    lines = []
+    for line in mounts.splitlines():
+        columns = line.split(" ")
+        if len(columns) > 4:
+            columns[4] = name_for(columns[4])
+        lines.append(" ".join(columns))
+    return "\n".join(lines)
+
+
+def _mapped(pid: int) -> list[str]:
+    paths = {line.split(maxsplit=5)[-1] for line in _lines(f"/proc/{pid}/maps") if " /" in line}
+    return sorted(path for path in paths if path.startswith("/"))[:500]
+
+
+def _told(owner: int, known: dict[str, str], target: str) -> str:
+    """As `closed.told`, asked once for each folder."""
+    if owner and target.startswith("/"):
+        folder, _, _ = target.rpartition("/")
+        if folder not in known:
+            closed = told(owner, f"{folder}/x")
+            known[folder] = closed if closed.endswith("/...") else ""
+        if known[folder]:
+            return known[folder] + (_DELETED if target.endswith(_DELETED) else "")
+    return text_of(os.fsencode(target))
+
+
+def _unit(pid: int) -> str:
+    """The innermost service or scope in the path of the process's cgroup (cgroups(7))."""
+    parts = [part for line in _lines(f"/proc/{pid}/cgroup") for part in line.split("/")]
+    return next((part for part in reversed(parts) if part.endswith((".service", ".scope"))), "")
+
+
+def _command(pid: int) -> str:
+    return text_of(
+        os.fsencode((_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip())[:_COMMAND_CHARS]
+    )
+
+
+def _lines(path: str) -> list[str]:
+    return (_text(path) or "").splitlines()
+
+
+def _text(path: str) -> str | None:
+    try:
+        return os.fsdecode(Path(path).read_bytes())
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from lightagentd.agents import snapshots
 from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
@@ -13,6 +16,7 @@ from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import SharedParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.tool_calls.given import given
 from lightagentd.agents.tool_calls.run import Dispatcher
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
@@ -70,7 +74,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
             limits=limits,
             builtins=builtins,
             toolbox=lambda: content.toolbox,
-            trusted_skill=content.trusted_skill,
+            give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
         ),
         watches=Watches(history, pool, content, policy),
     )

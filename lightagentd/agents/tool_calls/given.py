@@ -20,18 +20,21 @@ _TELLS = (("proc", "info"), ("net", "connections"))
 
 
 async def given(
-    call: PolicyCall,
-    skill: Skill | None,
+    trusted_skill: Callable[[str], Skill | None],
     policy: Policy,
     pool: Pool,
     snapshot_before: Callable[[str], str],
+    call: PolicyCall,
     *,
     owner: int,
 ) -> dict[str, Any]:
-    """`skill` is the one that the call names, if it can be trusted; `owner` is on whose behalf it runs."""
+    """`trusted_skill` gives a skill by its name if nobody but root and the daemon's user can write it;
+    `owner` is on whose behalf the call runs.
+    """
     if call.tool != "skill":
         return {}
     found: dict[str, Any] = {} if call.agent_skills is None else {"skills": list(call.agent_skills)}
+    skill = trusted_skill(str(call.args.get("name", "")))
     if call.action != "run" or call.effect is Effect.CHANGE or skill is None:
         return found
     if skill.sees and all(_may(call, policy, tool, action) for tool, action in _TELLS):

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightagentd.agents import snapshots
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
-from lightagentd.agents.tool_calls.given import given
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -61,7 +58,6 @@ from lightagentd.policy.questions.asked import AllQuestions, is_input
 from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
-from lightagentd.skills import Skill
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 from lightagentd.worker.pool import Pool
@@ -85,8 +81,8 @@ class Dispatcher:
     limits: Limits
     builtins: Builtins
     toolbox: Callable[[], Toolbox]
-    trusted_skill: Callable[[str], Skill | None]
-    """The skill of this name, if nobody but root and the daemon's user can write it."""
+    give: Callable[..., Awaitable[dict[str, Any]]]
+    """What a call is given beside its arguments (`given`)."""
 
     def readable(self, text: str) -> str:
         """A text as the model, the history and the watchers get it. Secrets are removed before the text is
@@ -426,11 +422,7 @@ class ToolRun:
     async def _work(self) -> tuple[str, dict[str, Any]]:
         """Have a worker run the call."""
         dispatcher, wanted = self._dispatcher, self._wanted()
-        call = self._policy_call()
-        skill = dispatcher.trusted_skill(str(call.args.get("name", "")))
-        stored = functools.partial(snapshots.before, dispatcher.history)
-        more = await given(call, skill, dispatcher.policy, dispatcher.pool, stored, owner=wanted.owner)
-        wanted.expected.update(more)
+        wanted.expected.update(await dispatcher.give(self._policy_call(), owner=wanted.owner))
         try:
             async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
                 async for event in events:

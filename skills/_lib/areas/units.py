@@ -145,6 +145,15 @@ def stopper(unit: Unit) -> tuple[str, float | None]:
     return f"was stopped{f' by {who}' if who else ', by somebody with the rights of root,'}", when
 
 
+def last_stop(name: str) -> str:
+    """When a unit was last stopped in this boot, and by whom: ` 5 min ago by alice (...)`."""
+    entries, _ = journal("-b", "-u", name, f"MESSAGE_ID={STOPPING}", limit=1, timeout_s=5)
+    if not entries:
+        return ""
+    who = _who(name, stamp(entries[-1]))
+    return ago(stamp(entries[-1])) + (f" by {who}" if who else "")
+
+
 def _who(name: str, when: float) -> str:
     """The user whose command was logged just before, and that command."""
     window = ("--since", f"@{int(when) - 90}", "--until", f"@{int(when) + 2}")

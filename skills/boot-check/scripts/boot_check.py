@@ -1,9 +1,7 @@
-"""Says how the last boot went, what failed, and whether the shutdown before was clean. Only observes."""
+"""Says how the boot went, what failed in it and what was slow, and how the one before ended. Only observes."""
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -11,114 +9,88 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
-from commands import journal, message, read, stamp, systemd_problem
+from areas import boot, units
+from checks import CannotSee, prompt
+from commands import read, systemd_problem
 from commands import run as run_command
 from report import Report, options, plural, run, shorten, span
+from systemd_units import Unit, loaded
 
-_ROWS = 15
-_SHUTDOWN = re.compile(
-    r"Reached target .*(?:Shutdown|Power.?Off|Reboot|Halt)|System is (?:powering down|rebooting)|"
-    r"Journal stopped|"
-    r"systemd-shutdown|Shutting down\.|Powering off|The system will (?:reboot|power off)",
-    re.I,
-)
-_PANIC = re.compile(r"Kernel panic|Oops:|BUG: |Out of memory", re.I)
+_ROWS = 10
+_IN_BOOT_S = 600.0
 
 
-def failed_units() -> list[str]:
-    answer = run_command("systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager")
-    return [line.split()[0] for line in answer.stdout.splitlines() if line.split()]
+def failed_in_boot(booted: float) -> list[Unit]:
+    """The units that have failed since about then, and not long after the boot."""
+    failed = [unit for unit in loaded().values() if units.is_failed(unit) or unit.restarts_itself]
+    return [unit for unit in failed if not unit.changed or unit.changed < booted + _IN_BOOT_S]
 
 
-def duration(report: Report) -> str:
-    """What systemd-analyze says in its first line, such as `7.1s (kernel) + ...`."""
-    answer = run_command("systemd-analyze", "time")
-    if answer.problem:
-        report.note(answer.problem)
+def state_words(report: Report) -> str:
+    """What is not done in this boot, as a clause; empty where it is."""
+    state = boot.system_state()
+    if state == "maintenance":
+        return "it is in rescue or emergency mode"
+    waiting = boot.jobs()
+    if state != "starting":
         return ""
-    first = answer.stdout.splitlines()[0] if answer.stdout else ""
-    return first.replace("Startup finished in ", "").strip()
-
-
-def slow_units() -> list[tuple[str, str]]:
-    answer = run_command("systemd-analyze", "blame", "--no-pager")
-    rows = [line.strip().rpartition(" ") for line in answer.stdout.splitlines()[:_ROWS]]
-    return [(taken, unit) for taken, _, unit in rows]
-
-
-def boots() -> list[dict[str, int]]:
-    """The boots in the journal, oldest first, with the first and last entry in microseconds since 1970."""
-    answer = run_command("journalctl", "--list-boots", "-o", "json", "--no-pager")
-    try:
-        found = json.loads(answer.stdout or "[]")
-    except ValueError:
-        return []
-    return [boot for boot in found if isinstance(boot, dict)]
-
-
-def shutdown_before(report: Report) -> str:
-    """A sentence on how the boot before ended, or an empty string where nothing is known."""
-    entries, problem = journal("-b", "-1", limit=60, timeout_s=15)
-    if problem or not entries:
-        report.note("How the boot before ended: the journal has no earlier boot, or it cannot be read.")
-        return ""
-    ended = clock.show(stamp(entries[-1]))
-    texts = [message(entry) for entry in entries]
-    panic = next((text for text in texts if _PANIC.search(text)), "")
-    if any(_SHUTDOWN.search(text) for text in texts):
-        return f"the boot before ended with a clean shutdown at {ended}"
-    report.lines("The last lines before the machine went down", [shorten(text, 200) for text in texts[-8:]])
-    if panic:
-        return f'the boot before ended at {ended} after "{shorten(panic, 80)}"'
-    return f"the boot before ended at {ended} without a clean shutdown: power loss, reset or crash"
-
-
-def errors(report: Report) -> list[tuple[str, str, str]]:
-    """Errors of this boot, each text once."""
-    entries, problem = journal("-b", "-p", "err", limit=500)
-    report.note(problem)
-    found: dict[str, tuple[str, str, str]] = {}
-    for entry in entries:
-        source = str(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER") or "kernel")
-        found.setdefault(
-            re.sub(r"\d+", "#", message(entry)),
-            (clock.show(stamp(entry)), source, shorten(message(entry), 160)),
-        )
-    return list(found.values())
+    report.table("What systemd has yet to do", ("Unit", "Job", "State"), waiting[:_ROWS])
+    running = [unit for unit, _, job in waiting if job == "running"]
+    return f"it is not done: it waits for {', '.join(running[:3]) or 'its jobs'}"
 
 
 def make(report: Report) -> None:
     options(str(__doc__))
     booted = clock.boot_time()
-    words = f"The machine booted {clock.show(booted)}, {span(time.time() - booted)} ago"
-    problem = systemd_problem()
-    failed: list[str] = []
-    if problem:
+    words = [f"The machine booted {clock.show(booted)}, {span(time.time() - booted)} ago"]
+    if problem := systemd_problem():
         report.note(f"{problem} Failed and slow units are not known.")
     else:
-        failed, taken = failed_units(), duration(report)
-        words += f"; it took {taken.rpartition('= ')[2].split(' ')[0]}" if "= " in taken else ""
-        words += (
-            f"; {plural(len(failed), 'unit')} failed: {', '.join(failed[:5])}"
-            if failed
-            else "; no unit failed"
+        words += _with_systemd(report, booted)
+    end, unknown = boot.end_before()
+    report.note(unknown)
+    if end:
+        words.append(end.told())
+        if not end.clean:
+            report.lines(
+                "The last lines before the machine went down", [shorten(one, 150) for one in end.lines]
+            )
+    report.finding = "; ".join(words) + "."
+    rows = [(one.index, clock.show(one.first), span(one.last - one.first)) for one in boot.boots()[-10:]]
+    report.table("Boots in the journal, the last is this one", ("Boot", "Began", "Lasted"), rows[::-1])
+    report.text("Kernel", shorten(read("/proc/version") or "unknown", 100))
+
+
+def _with_systemd(report: Report, booted: float) -> list[str]:
+    words = []
+    text, taken = boot.duration()
+    slow = [(unit, took) for unit, took in boot.slow_units() if took >= 0.1][:_ROWS]
+    if taken is not None:
+        words.append(
+            f"it took {taken:.1f} s"
+            + (f", most of it {slow[0][0]} ({slow[0][1]:.1f} s)" if slow and slow[0][1] > 1 else "")
         )
-        report.table("Failed units", ("Unit",), [(unit,) for unit in failed])
-        report.table("Slowest units", ("Time", "Unit"), slow_units())
-        report.text("Duration", taken or "systemd-analyze does not know it yet.")
-    before = shutdown_before(report)
-    report.finding = words + (f"; {before}." if before else ".")
-    report.table("Errors since boot", ("Time", "Source", "Message"), errors(report)[:_ROWS])
-    rows = [
-        (
-            boot.get("index", "?"),
-            clock.show(int(boot.get("first_entry", 0)) / 1e6),
-            clock.show(int(boot.get("last_entry", 0)) / 1e6),
-        )
-        for boot in boots()[-10:]
-    ]
-    report.table("Boots in the journal", ("Boot", "First entry", "Last entry"), rows)
-    report.text("Kernel", (read("/proc/version") or "unknown").strip())
+    else:
+        report.note(text)
+    if state := state_words(report):
+        words.append(state)
+    try:
+        failed = failed_in_boot(booted)
+    except CannotSee as err:
+        report.note(str(err))
+        failed = []
+    if failed:
+        names = ", ".join(unit.name for unit in failed[:5])
+        words.append(f"{plural(len(failed), 'unit')} failed in it: {names}")
+        report.next = prompt(f"why is {failed[0].name} down")
+        report.text("Failed in this boot", "\n".join(f"- {units.failure(unit)}" for unit in failed[:8]))
+    else:
+        words.append("no unit failed in it")
+    report.table("Slowest units", ("Unit", "Seconds"), [(unit, f"{took:.1f}") for unit, took in slow])
+    chain = run_command("systemd-analyze", "critical-chain", "--no-pager", timeout_s=5)
+    lines = [line for line in chain.stdout.splitlines() if "+" in line or "@" in line]
+    report.lines("What the boot waited for (systemd-analyze critical-chain)", lines[:8])
+    return words
 
 
 run(make)

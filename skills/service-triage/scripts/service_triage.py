@@ -1,24 +1,24 @@
-"""Says what is wrong with a systemd unit, or which units failed. Only observes."""
+"""Says why a unit is down, or which units have a problem. Only observes."""
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
+from areas import units
+from causes import Run, last_run
+from checks import WARNING, CannotSee, Finding, made, prompt, worst_first
 from clock import show
 from commands import journal, message, stamp, systemd_problem
 from commands import run as run_command
-from report import Report, options, plural, refuse, run, shorten
+from report import Report, options, plural, refuse, run, shorten, span
+from systemd_units import Unit, loaded, named, unit_name
 
-_PROPERTIES = (
-    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainStatus,ExecMainCode,ExecMainPID,MainPID,NRestarts,"
-    "StateChangeTimestamp,ActiveEnterTimestamp,FragmentPath,Description,Requires,Requisite,BindsTo,NeedDaemonReload,"
-    "MemoryCurrent,TriggeredBy,ConditionResult"
-)
 _OTHER_NAMES = (
     ("ssh", "sshd"),
     ("apache", "apache2", "httpd"),
@@ -35,215 +35,257 @@ _OTHER_NAMES = (
     ("grafana", "grafana-server"),
     ("rabbitmq", "rabbitmq-server"),
 )
-_LINES = 15
-_MOST_UNITS = 5
-_RESULTS = {
-    "exit-code": "its process ended with an error",
-    "signal": "its process was ended by a signal",
-    "core-dump": "its process crashed and dumped core",
-    "oom-kill": "the kernel killed it for lack of memory",
-    "timeout": "it did not start or stop in time",
-    "watchdog": "it stopped answering its watchdog",
-    "start-limit-hit": "it was started too often in a short time",
-    "resources": "systemd could not set it up",
-}
+_LINES = 12
+_CHECKS = ("units.failed", "units.crashing", "units.stuck", "units.unloadable", "units.users")
+_SHOWN = (
+    "Description",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "UnitFileState",
+    "Result",
+    "NRestarts",
+    "MainPID",
+    "ActiveEnterTimestamp",
+    "StateChangeTimestamp",
+    "FragmentPath",
+    "TriggeredBy",
+    "Triggers",
+    "BusName",
+    "StatusText",
+    "NeedDaemonReload",
+)
 
 
-def properties(unit: str) -> dict[str, str]:
-    answer = run_command("systemctl", "show", f"--property={_PROPERTIES}", "--", unit)
-    pairs = (line.partition("=") for line in answer.stdout.splitlines())
-    return {key: value for key, _, value in pairs}
+def resolved(name: str) -> Unit | None:
+    """The unit, or the one that another distribution calls so; None where systemd says nothing."""
+    found = named(name)
+    stem, _, suffix = name.rpartition(".")
+    if found and found[0]["LoadState"] == "not-found" and suffix == "service":
+        others = [other for names in _OTHER_NAMES if stem in names for other in names if other != stem]
+        there = [unit for unit in named(*(f"{other}.service" for other in others)) if unit["FragmentPath"]]
+        return (there or found)[0]
+    return found[0] if found else None
 
 
-def resolved(unit: str) -> dict[str, str]:
-    """The properties of the unit, or of the name that another distribution gives to the same service."""
-    found = properties(unit)
-    stem, _, suffix = unit.rpartition(".")
-    if found.get("LoadState") == "not-found" and suffix == "service":
-        for names in _OTHER_NAMES:
-            for other in names if stem in names else ():
-                if other != stem:
-                    known = properties(f"{other}.service")
-                    if known.get("LoadState") not in ("not-found", None):
-                        return known
-    return found
-
-
-def verdict(found: dict[str, str]) -> str:
-    unit, active = found.get("Id", "?"), found.get("ActiveState", "unknown")
-    if found.get("LoadState") == "not-found":
-        return f"There is no unit {unit} on this machine."
-    if found.get("LoadState") == "masked":
-        return f"{unit} is masked, so it cannot be started."
-    since = f" since {found['StateChangeTimestamp']}" if found.get("StateChangeTimestamp") else ""
-    if active == "failed":
-        result = found.get("Result", "")
-        status = found.get("ExecMainStatus", "0")
-        why = _RESULTS.get(result, result)
-        return f"{unit} has failed{since}: {why} (result {result}, status {status})."
-    restarts = found.get("NRestarts", "0")
-    again = f"; systemd restarted it {restarts} times" if restarts not in ("0", "") else ""
-    if active == "active":
-        pid = found.get("MainPID", "0")
-        return (
-            f"{unit} is {active} ({found.get('SubState')}){since}"
-            + (f", main pid {pid}" if pid != "0" else "")
-            + f"{again}."
-        )
+def verdict(unit: Unit, run_of: Run) -> str:
+    """The state of a unit and its cause, in one sentence."""
+    name, active = unit.name, unit["ActiveState"]
+    state = unit["LoadState"]
+    if state == "not-found":
+        return f"There is no unit {name} on this machine."
+    running = " It still runs." if unit.is_active else ""
+    if state == "masked":
+        return f"{name} is masked, so it cannot be started: systemctl unmask {name} undoes that.{running}"
+    if state not in ("loaded", "merged"):
+        return f"{name} cannot be loaded: {shorten(unit['LoadError'].partition(' ')[2]) or state}.{running}"
+    if units.is_failed(unit) or units.is_crashing(unit):
+        return units.failure(unit, run_of)
     if active in ("activating", "deactivating", "reloading"):
-        return f"{unit} is {active} ({found.get('SubState')}){since}{again}."
-    reason = " and is not set to start at boot" if found.get("UnitFileState") == "disabled" else ""
-    return f"{unit} is {active}{since}{reason}."
+        return units.stuck(unit)
+    if unit.is_active:
+        return _active(unit, run_of)
+    return _inactive(unit)
 
 
-def dependencies(found: dict[str, str]) -> list[tuple[str, str, str]]:
-    """The units that this one needs and that are not active."""
-    needed = sorted(
-        {unit for key in ("Requires", "Requisite", "BindsTo") for unit in found.get(key, "").split()}
-    )
-    rows = []
-    for unit in needed[:20]:
-        other = properties(unit)
-        if other.get("ActiveState") != "active":
-            rows.append((unit, other.get("LoadState", "?"), other.get("ActiveState", "?")))
-    return rows
+def _active(unit: Unit, run_of: Run) -> str:
+    since = f" since {show(unit.changed)}" if unit.changed else ""
+    restarts = max(0, unit.number("NRestarts"))
+    again = f"; systemd restarted it {plural(restarts, 'time')}" if restarts else ""
+    pid = f", main pid {unit['MainPID']}" if unit.number("MainPID") > 0 else ""
+    reload = "; its files changed after systemd read them (systemctl daemon-reload)"
+    stale = reload if unit["NeedDaemonReload"] == "yes" else ""
+    for entry in reversed(run_of.lines):
+        if entry.get("COMMAND") == "ExecReload" and run_of.exit():
+            reason = ": ".join(filter(None, (run_of.exit(), run_of.cause())))
+            return f"{unit.name} runs{since}{pid}, but its last reload failed: {reason}."
+    if unit.kind in ("socket", "timer", "path", "automount"):
+        job = unit["Triggers"].split(" ")[0]
+        return f"{unit.name} is active ({unit['SubState']}){since} and starts {job or 'nothing'}{stale}."
+    word = "runs" if unit["SubState"] == "running" else f"is active ({unit['SubState']})"
+    return f"{unit.name} {word}{since}{pid}{again}{stale}."
 
 
-def log_lines(unit: str, report: Report) -> None:
-    entries, problem = journal("-u", unit, limit=_LINES)
-    report.lines(
-        f"Last log lines of {unit}",
-        [f"{show(stamp(entry))} {shorten(message(entry), 200)}" for entry in entries],
-    )
-    report.note(problem)
+def _inactive(unit: Unit) -> str:
+    name = unit.name
+    if reasons := units.missing_needs(unit, loaded()):
+        return f"{name} does not run and cannot start: {'; '.join(reasons)}."
+    if unit["ConditionTimestamp"] and unit["ConditionResult"] == "no":
+        failed = _conditions(unit)
+        return f"{name} does not run, because a condition was not met{failed}: that is no failure."
+    if unit["AssertTimestamp"] and unit["AssertResult"] == "no":
+        return f"{name} does not run: an assertion of its unit file (Assert...=) was not met."
+    disabled = ", and it is not set to start at boot" if unit["UnitFileState"] == "disabled" else ""
+    if starters := unit["TriggeredBy"]:
+        ended = f"; it last ended {span(time.time() - unit.changed)} ago, well" if unit.changed else ""
+        return f"{name} does not run now: {starters} starts it when it is needed{ended}."
+    how, when = units.stopper(unit)
+    return f"{name} does not run: it {how}{units.ago(when)}{disabled}."
 
 
-def one(unit: str, report: Report) -> None:
-    found = resolved(unit)
-    if not found:
-        without_systemd(unit, f"systemctl does not answer about {unit}.", report)
+def _conditions(unit: Unit) -> str:
+    """The conditions of its files, for systemctl does not show which of them was not met."""
+    answer = run_command("systemctl", "cat", "--no-pager", "--", unit.name)
+    found = re.findall(r"^\s*((?:Condition)\w+=\S.*)$", answer.stdout, re.M)
+    return f" ({', '.join(found[:3])})" if found else ""
+
+
+def next_step(unit: Unit, text: str) -> str:
+    """What to do or ask next."""
+    holder = re.search(r"is held by pid \d+ \([^)]*\) of (\S+?)[ .(,]", text)
+    need = re.search(r"(\S+), which it needs, failed", text)
+    if holder:
+        return prompt(f"status of {holder[1]}")
+    if need:
+        return prompt(f"why is {need[1]} down")
+    if "for lack of memory" in text:
+        return prompt(f"memory of {unit.name}")
+    if "is masked" in text or "daemon-reload" in text or unit["ConditionResult"] == "no":
+        return f"systemctl cat {unit.name}"
+    if unit["ActiveState"] in ("failed", "activating", "inactive"):
+        return prompt(f"errors of {unit.name} since today")
+    return prompt(f"what is wrong with {unit.name}") if units.is_crashing(unit) else ""
+
+
+def one(name: str, report: Report) -> None:
+    unit = resolved(name)
+    if unit is None:
+        without_systemd(name, f"systemctl does not answer about {name}.", report)
         return
-    report.finding = report.finding or verdict(found)
-    unit = found.get("Id", unit)
-    if found.get("LoadState") == "not-found":
-        like = similar(unit)
-        report.table("Units with a similar name", ("Unit",), [(name,) for name in like])
-        processes_named(unit, report)
+    run_of = last_run(unit)
+    report.finding = verdict(unit, run_of)
+    if unit["LoadState"] == "not-found":
+        report.found_nothing = True
+        like = similar(unit.name)
+        report.table("Units with a similar name", ("Unit",), [(other,) for other in like])
+        report.next = prompt(f"status of {like[0]}") if like else ""
+        processes_named(unit.name, report)
         return
-    keys = (
-        "Description",
-        "LoadState",
-        "ActiveState",
-        "SubState",
-        "UnitFileState",
-        "Result",
-        "ExecMainStatus",
-        "NRestarts",
-        "MainPID",
-        "ActiveEnterTimestamp",
-        "StateChangeTimestamp",
-        "FragmentPath",
-        "TriggeredBy",
-        "NeedDaemonReload",
-    )
-    report.table(
-        f"State of {unit}", ("Property", "Value"), [(key, found[key]) for key in keys if found.get(key)]
-    )
-    report.table(
-        "Units that it needs and that are not active", ("Unit", "Loaded", "State"), dependencies(found)
-    )
-    log_lines(unit, report)
+    report.next = next_step(unit, report.finding)
+    report.note(run_of.problem)
+    shown = [entry for entry in run_of.lines if message(entry)]
+    title = f"Log of its {'failed' if units.is_failed(unit) else 'last'} run"
+    report.lines(title, [_line(entry) for entry in shown[-_LINES:]])
+    if not shown:
+        entries, problem = journal("-u", unit.name, limit=_LINES, timeout_s=5)
+        report.note(problem)
+        report.lines(f"Last log lines of {unit.name}", [_line(entry) for entry in entries])
+    needs = [other for other in named(*unit.needs()[:20]) if not other.is_active]
+    rows = [(other.name, other["LoadState"], other["ActiveState"]) for other in needs]
+    report.table("Units that it needs and that are not active", ("Unit", "Loaded", "State"), rows)
+    triggers = [other for other in named(*unit["TriggeredBy"].split()) if other["ActiveState"] == "failed"]
+    for other in triggers:
+        report.text("What starts it", f"{other.name} failed ({other['Result']}), so nothing starts it.")
+    ran = [(name, _ended(match), shorten(match["argv"], 70)) for name, match in unit.runs()]
+    report.table("Its commands", ("Setting", "Last ended", "Command"), ran)
+    report.table("State", ("Property", "Value"), [(key, unit[key]) for key in _SHOWN if unit[key]])
 
 
-def similar(unit: str) -> list[str]:
-    stem = re.split(r"[.@-]", unit)[0]
+def _ended(match: re.Match[str]) -> str:
+    if match["code"] == "(null)":
+        return "runs" if match["pid"] != "0" else "-"
+    return f"{match['code']}, status {match['status']}"
+
+
+def _line(entry: dict[str, object]) -> str:
+    return f"{show(stamp(entry))[11:]} {shorten(message(entry), 180)}"
+
+
+def similar(name: str) -> list[str]:
+    stem = re.split(r"[.@-]", name)[0]
     if not re.fullmatch(r"\w{3,}", stem):
         return []
     answer = run_command("systemctl", "list-units", "--all", "--plain", "--no-legend", f"*{stem}*")
     return [line.split()[0] for line in answer.stdout.splitlines() if line.split()][:10]
 
 
-def failed(report: Report) -> None:
-    answer = run_command("systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager")
-    if answer.problem:
-        report.finding = f"The failed units cannot be listed: {answer.problem}"
+def all_units(report: Report) -> None:
+    """All units that have a problem, the worst first."""
+    outcomes = made(_CHECKS, timeout_s=15)
+    for outcome in outcomes:
+        report.note(outcome.problem)
+    found = worst_first(outcomes)
+    try:
+        known = loaded()
+    except CannotSee as err:
+        report.finding = f"The units cannot be listed: {err}"
         return
-    units = [line.split()[0] for line in answer.stdout.splitlines() if line.split()]
-    if not units:
-        count = run_command(
-            "systemctl", "list-units", "--state=active", "--type=service", "--plain", "--no-legend"
+    if not found:
+        running = sum(1 for unit in known.values() if unit.kind == "service" and unit.is_active)
+        starting = [unit for unit in known.values() if unit["ActiveState"] == "activating"]
+        later = f" {plural(len(starting), 'unit')} still start." if starting else ""
+        report.finding = f"No unit has failed, crashes again and again or is stuck; {plural(running, 'service')} run.{later}"
+        report.table(
+            "Units that are starting", ("Unit", "State"), [(u.name, u["SubState"]) for u in starting]
         )
-        running = len(count.stdout.splitlines())
-        report.finding = (
-            f"No unit has failed; {plural(running, 'service')} {'is' if running == 1 else 'are'} active."
-        )
-        slow = run_command("systemctl", "list-units", "--state=activating", "--plain", "--no-legend")
-        rows = [(line.split()[0],) for line in slow.stdout.splitlines() if line.split()]
-        report.table("Units that are still starting", ("Unit",), rows)
         return
-    report.finding = f"{plural(len(units), 'unit')} failed: {', '.join(units)}."
+    report.finding = headline(found)
+    report.next = prompt(found[0].ask)
+    report.text("Problems", "\n".join(f"- {finding.text}" for finding in found))
     report.table(
-        "Failed units", ("Unit", "What is known"), [(unit, verdict(properties(unit))) for unit in units]
+        "Units that failed",
+        ("Unit", "State", "Result", "Since"),
+        [
+            (
+                unit.name,
+                f"{unit['ActiveState']}/{unit['SubState']}",
+                unit["Result"],
+                unit["StateChangeTimestamp"],
+            )
+            for unit in known.values()
+            if units.is_failed(unit) or units.is_crashing(unit)
+        ],
     )
-    for unit in units[:_MOST_UNITS]:
-        log_lines(unit, report)
-    if len(units) > _MOST_UNITS:
-        report.note(
-            f"The log lines of {len(units) - _MOST_UNITS} more failed units; ask for one by its name."
-        )
 
 
-def without_systemd(unit: str, problem: str, report: Report) -> None:
+def headline(found: list[Finding]) -> str:
+    """The one problem, or how many there are and the first of them."""
+    if len(found) == 1:
+        return found[0].text
+    problems = sum(1 for one in found if one.severity != WARNING)
+    return f"{plural(problems or len(found), 'unit')} have a problem; the first: {found[0].text}"
+
+
+def without_systemd(name: str, problem: str, report: Report) -> None:
     """The report without systemd: whether a process of that name runs."""
-    if not unit:
-        report.finding = "Failed units cannot be found here, because systemd does not answer."
-        report.note(problem)
-        return
     report.note(problem)
+    if not name:
+        report.finding = "Failed units cannot be found here, because systemd does not answer."
+        return
     report.note(procfs.processes_are_whole())
-    count = processes_named(unit, report)
-    stem = unit.rpartition(".")[0] or unit
-    report.finding = (
-        (
-            f"systemd does not answer here; {plural(count, 'process')} named like {stem} "
-            f"{'runs' if count == 1 else 'run'}."
-        )
-        if count
-        else f"systemd does not answer here, and no process named like {stem} runs."
-    )
+    count = processes_named(name, report)
+    stem = name.rpartition(".")[0] or name
+    if count:
+        runs = "runs" if count == 1 else "run"
+        report.finding = f"systemd does not answer here; {plural(count, 'process')} named like {stem} {runs}."
+    else:
+        report.finding = f"systemd does not answer here, and no process named like {stem} runs."
 
 
-def processes_named(unit: str, report: Report) -> int:
-    stem = re.split(r"[.@]", unit)[0]
+def processes_named(name: str, report: Report) -> int:
+    stem = re.split(r"[.@]", name)[0]
     names = {stem, *(other for group in _OTHER_NAMES if stem in group for other in group)}
+    names |= {f"{other}d" for other in names}
     rows = []
     for pid in procfs.pids():
-        comm = procfs.name(pid)
-        if (
-            comm in names
-            or comm in {f"{name}d" for name in names}
-            or comm[:15] in {name[:15] for name in names}
-        ):
-            rows.append((pid, procfs.user_of(pid), procfs.status(pid).get("State", "?"), procfs.command(pid)))
+        if procfs.name(pid) in {other[:15] for other in names}:
+            state = procfs.status(pid).get("State", "?")
+            rows.append((pid, procfs.user_of(pid), state, procfs.command(pid)))
     report.table("Processes of that name", ("Pid", "User", "State", "Command"), rows)
     return len(rows)
 
 
 def make(report: Report) -> None:
-    unit = options(str(__doc__), unit="the unit to look at; without it the failed units").unit
-    if unit is not None and not re.fullmatch(r"-\.(mount|slice)|[\w][\w:.\\@-]*", unit):
-        refuse(f"--unit={unit} is not the name of a unit.")
-    if unit and not re.search(
-        r"\.(service|socket|device|mount|automount|swap|target|path|timer|slice|scope)$", unit
-    ):
-        unit += ".service"
+    name = options(str(__doc__), unit="the unit to look at; without it all that have a problem").unit
+    if name is not None and not re.fullmatch(r"-\.(mount|slice)|[\w][\w:.\\@-]*", name):
+        refuse(f"--unit={name} is not the name of a unit.")
     problem = systemd_problem()
     if problem:
-        without_systemd(unit or "", problem, report)
-    elif unit:
-        one(unit, report)
+        without_systemd(unit_name(name) if name else "", problem, report)
+    elif name:
+        one(unit_name(name), report)
     else:
-        failed(report)
+        all_units(report)
 
 
 run(make)

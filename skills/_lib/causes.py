@@ -116,7 +116,8 @@ def how(unit: Unit, run: Run) -> str:
     if result == "timeout":
         if "stop" in " ".join(message(entry) for entry in run.lines if "timed out" in message(entry)):
             return f"it did not stop within {unit['TimeoutStopUSec'] or 'its time'}"
-        return f"it did not start within {unit['TimeoutStartUSec'] or 'its time'}"
+        ready = "; it never told systemd that it is ready" if unit["Type"].startswith("notify") else ""
+        return f"it did not start within {unit['TimeoutStartUSec'] or 'its time'}{ready}"
     return {
         "watchdog": "it did not answer its watchdog",
         "start-limit-hit": "it was started too often in a short time (start limit hit)",

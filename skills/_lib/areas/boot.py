@@ -12,6 +12,7 @@ import clock
 from checks import WARNING, Finding, check
 from commands import journal, message, run, stamp
 from report import plural, shorten, span
+from systemd_units import loaded, moment, seconds
 
 _RECENT_S = 86400.0
 _LONG_S = 300.0
@@ -114,28 +115,46 @@ def duration() -> tuple[str, float | None]:
 
 
 def seconds_of(text: str) -> float | None:
-    from systemd_units import seconds
-
     return seconds(text.split("(")[0])
 
 
+def began() -> float:
+    """When this system booted; in a container that is later than its kernel."""
+    return _manager()[0] or clock.boot_time()
+
+
+def _manager() -> tuple[float | None, float | None]:
+    """When the first process began, and when the boot was done."""
+    wanted = ("UserspaceTimestamp", "FinishTimestamp", "KernelTimestamp")
+    text = run("systemctl", "show", f"--property={','.join(wanted)}", timeout_s=5).stdout
+    found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    begin, done, kernel = (moment(found.get(name, "")) for name in wanted)
+    return kernel or begin, done
+
+
 def slow_units() -> list[tuple[str, float]]:
-    """Units by how long they took to start, the slowest first, in seconds."""
+    """Units of the boot by how long they took to start, the slowest first, in seconds."""
     answer = run("systemd-analyze", "blame", "--no-pager")
     rows = [line.strip().rpartition(" ") for line in answer.stdout.splitlines()]
-    return [(unit, seconds_of(taken) or 0.0) for taken, _, unit in rows]
+    done = _manager()[1]
+    later = {
+        unit.name
+        for unit in loaded().values()
+        if done and (moment(unit["InactiveExitTimestamp"]) or 0) > done + 1
+    }
+    return [(unit, seconds_of(taken) or 0.0) for taken, _, unit in rows if unit not in later]
 
 
 @check("boot.done", "whether the boot is done")
 def done() -> Iterator[Finding]:
-    state, up = system_state(), time.time() - clock.boot_time()
+    state, up = system_state(), time.time() - began()
     if state == "maintenance":
         yield Finding("The machine is in rescue or emergency mode: the boot failed.", "what failed at boot")
     elif state == "starting" and up > _LONG_S:
         running = [unit for unit, _, state in jobs() if state == "running"]
         what = f": it waits for {', '.join(running[:3])}" if running else ""
         text = f"The boot is not done after {span(up)}{what}."
-        yield Finding(text, "what failed at boot", clock.boot_time())
+        yield Finding(text, "what failed at boot", began())
 
 
 @check("boot.before", "shutdowns that were not clean, and boots one after the other")

@@ -16,7 +16,7 @@ FAILURE_RESULT = "d9b373ed55a64feb8242e02dbe79a49c"
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
 """Message ids of systemd; see sd-messages(3)."""
-_MOST = 8
+_MOST = 20
 """For so many failed units the journal is read."""
 _SLOW_S, _LOOP_S, _LOOP = 15.0, 900.0, 3
 _WAITS_LONG_S = 6 * 3600.0

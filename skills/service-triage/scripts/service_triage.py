@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 import procfs
 from areas import units
 from causes import Run, last_run
-from checks import WARNING, CannotSee, Finding, made, prompt, worst_first
+from checks import CannotSee, Finding, made, prompt, worst_first
 from clock import show
 from commands import journal, message, stamp, systemd_problem
 from commands import run as run_command
@@ -214,7 +214,8 @@ def all_units(report: Report) -> None:
         running = sum(1 for unit in known.values() if unit.kind == "service" and unit.is_active)
         starting = [unit for unit in known.values() if unit["ActiveState"] == "activating"]
         later = f" {plural(len(starting), 'unit')} still start." if starting else ""
-        report.finding = f"No unit has failed, crashes again and again or is stuck; {plural(running, 'service')} run.{later}"
+        none = "No unit has failed, crashes again and again or is stuck"
+        report.finding = f"{none}; {plural(running, 'service')} run.{later}"
         report.table(
             "Units that are starting", ("Unit", "State"), [(u.name, u["SubState"]) for u in starting]
         )
@@ -242,8 +243,9 @@ def headline(found: list[Finding]) -> str:
     """The one problem, or how many there are and the first of them."""
     if len(found) == 1:
         return found[0].text
-    problems = sum(1 for one in found if one.severity != WARNING)
-    return f"{plural(problems or len(found), 'unit')} have a problem; the first: {found[0].text}"
+    names = list(dict.fromkeys(one.text.split(" ")[0] for one in found))
+    some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"{plural(len(names), 'unit')} have a problem ({some}); the first: {found[0].text}"
 
 
 def without_systemd(name: str, problem: str, report: Report) -> None:

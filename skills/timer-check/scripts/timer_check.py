@@ -1,4 +1,4 @@
-"""Says when scheduled jobs last ran and run next, and which failed: timers, cron, anacron, at. Only observes."""
+"""Says when scheduled jobs last ran and run next, and which failed: timers and cron. Only observes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def told(one: Timer, job: Unit | None) -> str:
             else f"it is {one.unit['UnitFileState'] or 'inactive'}"
         )
         return f"{one.unit.name} is not active, so its job does not run: {word} ({runs})."
-    return f"{one.unit.name} last ran {when(one.last, 'never')}; its job {one.job} ended: {result(job)}; next run {when(one.next, 'none')}."
+    last, coming = when(one.last, "never"), when(one.next, "none")
+    return f"{one.unit.name} last ran {last}; its job {one.job} ended: {result(job)}; next run {coming}."
 
 
 def matching(name: str, found: list[Timer], jobs: list[timers.Job]) -> tuple[list[Timer], list[timers.Job]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.placeholders import Extraction
-from lightagentd.llm.runbook.times import take_clock_times, take_dates, take_times
+from lightagentd.llm.runbook.times import take_dates, take_times
 from lightagentd.llm.runbook.vocabulary import UNITS, words
 from lightagentd.llm.runbook.wording import Speller, unit_name
 
@@ -68,7 +68,6 @@ def extract(prompt: str, speller: Speller, now: datetime, names: Names) -> Extra
     _places(found)
     _numbers(found)
     take_times(found, now)
-    take_clock_times(found)
     _ports(found)
     _hosts(found, speller)
     _units(found, speller)

@@ -109,6 +109,14 @@ def first_sentence(answer: str) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", line)[0]
 
 
+def stage_all(root: Path, chosen: Sequence[Fault]) -> Run:
+    """Boot a machine with the daemon in it, and stage the faults there."""
+    with Machine(root) as machine:
+        install_product(machine)
+        start_service(machine)
+        return stage(machine, chosen)
+
+
 def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
     """Stage the faults one after the other, and ask; then stage them in groups, and ask health."""
     lasting = [fault for fault in chosen if fault.slow]
@@ -170,8 +178,10 @@ def table(run: Run) -> str:
         )
         lines += [
             f"    {prompt}: {answer.partition(chr(10))[0]}"
-            for prompt, answer, is_right in zip(one.fault.prompts, one.answers, one.first, strict=True)
-            if not is_right
+            for prompt, answer, *is_right in zip(
+                one.fault.prompts, one.answers, one.right, one.first, strict=True
+            )
+            if not all(is_right)
         ]
         if staged != "yes":
             lines.append(f"    the commands said: {one.said.strip()}")
@@ -196,10 +206,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="these faults instead of all")
     options = parser.parse_args()
     chosen = [fault for fault in faults() if not options.names or fault.name in options.names]
-    with Machine(ensure_root(cache_folder())) as machine:
-        install_product(machine)
-        start_service(machine)
-        run = stage(machine, chosen)
+    run = stage_all(ensure_root(cache_folder()), chosen)
     if options.verbose:
         for one in run.outcomes:
             for prompt, answer in zip(one.fault.prompts, one.answers, strict=True):

@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from .machine import Machine
-from .staged import Run, faults, stage, table
+from .staged import Run, faults, stage_all, table
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def run(service: Machine) -> Run:
-    """All faults are staged once, for all tests of this file."""
-    return stage(service, faults())
+def run(debian_root: Path) -> Run:
+    """All faults are staged once, in a machine of their own: others leave traces, and so do these."""
+    return stage_all(debian_root, faults())
 
 
 def test_every_fault_is_there_and_gone_again(run: Run) -> None:

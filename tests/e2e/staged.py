@@ -90,6 +90,8 @@ class Run:
     outcomes: tuple[Outcome, ...]
     found: tuple[str, ...]
     """What health found with the faults there."""
+    not_made: tuple[str, ...]
+    """The checks that health could not make, and why."""
     health_s: tuple[float, ...]
 
 
@@ -141,6 +143,7 @@ def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
             _outcome(fault, report["each"][fault.name], named.get(fault.name)) for fault in chosen
         ),
         found=tuple(text for texts in found for text in texts),
+        not_made=_not_made([report["healthy"], *report["together"]]),
         health_s=tuple(health["took_s"] for health in (report["healthy"], *report["together"])),
     )
 
@@ -159,6 +162,11 @@ def _outcome(fault: Fault, told: dict[str, Any], named: bool | None) -> Outcome:
 
 def _texts(health: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(finding["text"]) for finding in health["findings"])
+
+
+def _not_made(healths: list[dict[str, Any]]) -> tuple[str, ...]:
+    told = {f"{check}: {why}" for health in healths for check, why in health.get("not_made", {}).items()}
+    return tuple(sorted(told))
 
 
 def _holds(patterns: str, text: str) -> bool:
@@ -197,6 +205,7 @@ def summary(run: Run) -> list[str]:
         f"{sum(named)} of {len(named)} faults named by health",
         f"health took {', '.join(f'{seconds:.1f} s' for seconds in run.health_s)}",
         *[f"on the healthy machine: {text}" for text in run.healthy],
+        *[f"not checked: {check}" for check in run.not_made],
     ]
 
 

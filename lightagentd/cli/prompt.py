@@ -10,12 +10,11 @@ import click
 from lightagentd import errors
 from lightagentd.cli.attaching import attachments
 from lightagentd.cli.deadline import SECONDS
-from lightagentd.cli.help import NOTHING_FOUND
 from lightagentd.cli.named_file import STANDARD_INPUT
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told, warn
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.turn import watch
+from lightagentd.cli.turn import end_with, watch
 from lightagentd.client.blocking import MAX_MESSAGE_BYTES
 from lightagentd.errors import InvalidArgument, MessageTooLarge
 from lightagentd.quoted import STANDARD_INPUT as INPUT_LABEL
@@ -84,9 +83,7 @@ def command(
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it.
-
-    The exit status is 4 when a skill answers that what TEXT names is not there: no such unit, or nothing on
-    that port.
+    The exit status is 4 when a skill answers that what TEXT names is not there, such as a unit.
     """
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")
@@ -104,9 +101,7 @@ def command(
     }
     if wait:
         shows = {"quiet": quiet, "thoughts": show_reasoning}
-        metadata = watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows)
-        if metadata.get("found") is False:
-            click.get_current_context().exit(NOTHING_FOUND)
+        end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
     else:
         _send(settings, parameters, quiet=quiet)
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.help import NOTHING_FOUND
 from lightagentd.cli.options import Group, Settings, action_names, agent_argument, agent_names, tool_names
 from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.turn import watch
+from lightagentd.cli.turn import end_with, watch
 from lightagentd.errors import CommandFailed, ToolNotFound
 
 _MAX_REFERENCES = 8
@@ -122,8 +121,7 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
     """
     parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole)}
     metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
-    if metadata.get("found") is False:
-        click.get_current_context().exit(NOTHING_FOUND)
+    end_with(metadata)
     status, killer = metadata.get("exit_status"), metadata.get("signal")
     if status or killer:
         raise CommandFailed(f"The command ended {f'by {killer}' if killer else f'with status {status}'}.")

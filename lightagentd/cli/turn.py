@@ -11,8 +11,11 @@ import sys
 from types import FrameType
 from typing import Any, Protocol, Self
 
+import click
+
 from lightagentd import errors
 from lightagentd.cli.deadline import within
+from lightagentd.cli.help import NOTHING_FOUND
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, say_markdown, warn
 from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, visible
@@ -180,3 +183,9 @@ def watch(
     if failure is not None:
         raise failure
     return metadata
+
+
+def end_with(metadata: dict[str, Any]) -> None:
+    """End the command with NOTHING_FOUND if the report is that what was asked about is not there."""
+    if metadata.get("found") is False:
+        click.get_current_context().exit(NOTHING_FOUND)

@@ -52,7 +52,11 @@ def features(tokens: Iterable[Token]) -> tuple[list[int], list[int]]:
             if part[0] != "<":
                 spaced = f" {part[:30]} "
                 letters.update(
-                    [spaced[at : at + length] for length in (3, 4, 5) for at in range(len(spaced) - length + 1)]
+                    [
+                        spaced[at : at + length]
+                        for length in (3, 4, 5)
+                        for at in range(len(spaced) - length + 1)
+                    ]
                 )
         if len(words) > _MOST_WORDS:
             break

@@ -30,10 +30,66 @@ _ALIKE = 0.45
 _NEAR = -0.8
 """A skill with a lesser score is not offered."""
 _CHANGES = frozenset(
-    "restart reboot stop start kill delete remove install uninstall upgrade update disable enable reload fix "
-    "create add edit write set change configure drop purge renew rotate block unblock ban unban mount unmount umount "
-    "format resize extend clear clean flush reset rename move copy deploy rollback terminate shutdown mask unmask "
-    "apply grant revoke lock unlock make build translate explain".split()
+    [
+        "restart",
+        "reboot",
+        "stop",
+        "start",
+        "kill",
+        "delete",
+        "remove",
+        "install",
+        "uninstall",
+        "upgrade",
+        "update",
+        "disable",
+        "enable",
+        "reload",
+        "fix",
+        "create",
+        "add",
+        "edit",
+        "write",
+        "set",
+        "change",
+        "configure",
+        "drop",
+        "purge",
+        "renew",
+        "rotate",
+        "block",
+        "unblock",
+        "ban",
+        "unban",
+        "mount",
+        "unmount",
+        "umount",
+        "format",
+        "resize",
+        "extend",
+        "clear",
+        "clean",
+        "flush",
+        "reset",
+        "rename",
+        "move",
+        "copy",
+        "deploy",
+        "rollback",
+        "terminate",
+        "shutdown",
+        "mask",
+        "unmask",
+        "apply",
+        "grant",
+        "revoke",
+        "lock",
+        "unlock",
+        "make",
+        "build",
+        "translate",
+        "explain",
+    ]
 )
 _ORDER = re.compile(
     r"(?:^|[,;.!]\s*|\b(?:and|then)\s+)(?:(?:please|pls|just|now|quickly|hey|hi|ok|so|can|could|would|will|you|u|i|we|"
@@ -41,8 +97,36 @@ _ORDER = re.compile(
 )
 """The verb that begins a clause."""
 _NOUNS = frozenset(
-    "time times history reason count status log logs errors error failed failing fails failure needed required "
-    "pending available necessary pool job jobs list size check problems issues order".split()
+    [
+        "time",
+        "times",
+        "history",
+        "reason",
+        "count",
+        "status",
+        "log",
+        "logs",
+        "errors",
+        "error",
+        "failed",
+        "failing",
+        "fails",
+        "failure",
+        "needed",
+        "required",
+        "pending",
+        "available",
+        "necessary",
+        "pool",
+        "job",
+        "jobs",
+        "list",
+        "size",
+        "check",
+        "problems",
+        "issues",
+        "order",
+    ]
 )
 """After one of these a verb was a noun: `reboot history`."""
 
@@ -122,7 +206,9 @@ class SkillIndex:
         return 1 / (1 + math.exp(-(by_best * best + by_gap * gap + least)))
 
     def _weighed(self, tokens: Sequence[Token]) -> tuple[dict[int, int], ...]:
-        return tuple({part: self._weights.skills.rarity(part) ** 2 for part in block} for block in features(tokens))
+        return tuple(
+            {part: self._weights.skills.rarity(part) ** 2 for part in block} for block in features(tokens)
+        )
 
     def _alike(self, tokens: Sequence[Token]) -> tuple[str, float] | None:
         """The administrator's skill whose example is most like the prompt, and how much."""
@@ -149,7 +235,9 @@ class SkillIndex:
         for kind, name in wanted.items():
             if name not in found and (meant := self._phrase(kind, tokens)) is not None:
                 found[name] = meant
-        for token in sorted([token for token in tokens if isinstance(token, Named)], key=lambda token: token.weak):
+        for token in sorted(
+            [token for token in tokens if isinstance(token, Named)], key=lambda token: token.weak
+        ):
             for kind, value in token.candidates.items():
                 if kind in wanted:
                     found.setdefault(wanted[kind], value)
@@ -197,6 +285,8 @@ def _is_latin(prompt: str) -> bool:
 def _orders(prompt: str) -> bool:
     """Whether a clause of the prompt begins with a verb that asks for a change."""
     return any(
-        found["verb"] in _CHANGES and found["object"] is not None and found["object"].strip("?.,!") not in _NOUNS
+        found["verb"] in _CHANGES
+        and found["object"] is not None
+        and found["object"].strip("?.,!") not in _NOUNS
         for found in _ORDER.finditer(prompt.casefold())
     )

@@ -21,13 +21,76 @@ _BLANK = "\ue000"
 """Stands for each character of an argument that was found; it belongs to no word."""
 _SUFFIXES = "service|socket|timer|mount|automount|target|path|slice|scope|swap|device"
 _ENDINGS = frozenset(
-    "conf cfg log pem crt key txt py sh json yaml yml toml ini gz xz zip bz2 tar db sql md html js so deb rpm csv "
-    "xml pid lock sock bak old tmp err out env service socket timer d cer der p12 pfx php rb pl jar war exe png jpg "
-    "pdf allow deny list repo sources rules local".split()
+    [
+        "conf",
+        "cfg",
+        "log",
+        "pem",
+        "crt",
+        "key",
+        "txt",
+        "py",
+        "sh",
+        "json",
+        "yaml",
+        "yml",
+        "toml",
+        "ini",
+        "gz",
+        "xz",
+        "zip",
+        "bz2",
+        "tar",
+        "db",
+        "sql",
+        "md",
+        "html",
+        "js",
+        "so",
+        "deb",
+        "rpm",
+        "csv",
+        "xml",
+        "pid",
+        "lock",
+        "sock",
+        "bak",
+        "old",
+        "tmp",
+        "err",
+        "out",
+        "env",
+        "service",
+        "socket",
+        "timer",
+        "d",
+        "cer",
+        "der",
+        "p12",
+        "pfx",
+        "php",
+        "rb",
+        "pl",
+        "jar",
+        "war",
+        "exe",
+        "png",
+        "jpg",
+        "pdf",
+        "allow",
+        "deny",
+        "list",
+        "repo",
+        "sources",
+        "rules",
+        "local",
+    ]
 )
 """After a dot these end the name of a file, not of a host."""
 _CHUNK = re.compile(r"[^\W_](?:[\w.@+'-]*[\w+])?")
-_QUOTES = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", "''' \" \" \" \" \" '".replace(" ", ""))
+_QUOTES = str.maketrans(
+    "\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", '\'\'\' " " " " " \''.replace(" ", "")
+)
 _PORT_BEFORE = (
     r"tcp|udp|ports?|puertos?|portas?|sockets?|listen(?:s|ing)?(?: on)?|bound to|(?:on|is|holds?|using|uses|use|behind|"
     r"taking|took|has|got|auf|at|owns?|grabs|grabbed|occup(?:y|ies|ying)|blocks?|blocking|en|sur|na)"
@@ -102,10 +165,14 @@ def _shaped(found: Extraction) -> None:
     """URLs, addresses, units with a suffix, paths, interfaces."""
     found.take(r"(?<![\w.:])(?:0\.0\.0\.0|\[::\]|::|\*):(?P<port>\d{1,5})(?![\w.:])", "port", _port)
     found.take(
-        r"\b[a-z][a-z0-9+]{1,9}://(?:[^\s/@]+@)?([\w.-]+(?::\d{1,5})?)[^\s,;]*", "host", lambda m: m[1].rstrip(".")
+        r"\b[a-z][a-z0-9+]{1,9}://(?:[^\s/@]+@)?([\w.-]+(?::\d{1,5})?)[^\s,;]*",
+        "host",
+        lambda m: m[1].rstrip("."),
     )
     found.take(
-        rf"(?<![\w/.-])(-\.(?:mount|slice)|[A-Za-z0-9][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)", "unit", lambda m: m[1]
+        rf"(?<![\w/.-])(-\.(?:mount|slice)|[A-Za-z0-9][\w:@\\.-]*\.(?:{_SUFFIXES}))\b(?!\.\w)",
+        "unit",
+        lambda m: m[1],
     )
     found.take(
         r"(?<![\w./])((?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?)(?![\w/]|\.\d)",
@@ -119,7 +186,9 @@ def _shaped(found: Extraction) -> None:
         lambda m: m[1] if m[1].count(":") > 2 or "::" in m[1] or "[" in m[1] else None,
     )
     found.take(
-        r"(?<![\w./@-])((?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+([a-z]{2,18})(?::\d{1,5})?)(?![\w/@-])", "host", _domain
+        r"(?<![\w./@-])((?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+([a-z]{2,18})(?::\d{1,5})?)(?![\w/@-])",
+        "host",
+        _domain,
     )
     found.take(r"(?<![\w./:])([a-z][a-z0-9-]*[a-z0-9]:\d{2,5})(?![\w:.])", "host", _with_port)
     found.take(r"(?<![\w./-])localhost\b", "host", lambda m: m[0].lower())
@@ -146,7 +215,9 @@ def _domain(match: re.Match[str]) -> str | None:
 
 def _with_port(match: re.Match[str]) -> str | None:
     host, _, port = match[1].partition(":")
-    return match[1] if int(port) < 65536 and host.lower() not in ("port", "ports", "pid", "tcp", "udp") else None
+    return (
+        match[1] if int(port) < 65536 and host.lower() not in ("port", "ports", "pid", "tcp", "udp") else None
+    )
 
 
 def _numbers(found: Extraction) -> None:
@@ -154,7 +225,9 @@ def _numbers(found: Extraction) -> None:
     found.take(r"(?<![\w./])/proc/(\d{1,7})(?:/[\w/*]*)?(?!\w)", "pid", lambda m: m[1])
     process = r"pids?|process(?: ?id| number| no\.?| nr\.?)?|proc|task|prozess|processus|proceso|processo"
     found.take(rf"\b(?P<keep>{process})[ =:#]*(?:of |is )?(?P<pid>\d{{1,7}})\b", "pid", lambda m: m["pid"])
-    found.take(r"\b(\d{2,7})(?= doing\b|\W+(?:it |that |this )?(?:is )?(?:a |the )?pid\b)", "pid", lambda m: m[1])
+    found.take(
+        r"\b(\d{2,7})(?= doing\b|\W+(?:it |that |this )?(?:is )?(?:a |the )?pid\b)", "pid", lambda m: m[1]
+    )
     found.take(r"(?<=\s)-p ?(\d{2,7})\b", "pid", lambda m: m[1])
     found.take(
         r"\b\d+(?:[.,]\d+)?\s?(?:%|percent|gb|gib|mb|mib|kb|tb|tib|g|t|gigs?|megs?|ghz|cores?|cpus?|vcpus?)(?=$|\W)",

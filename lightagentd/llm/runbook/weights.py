@@ -50,7 +50,9 @@ class Linear:
                 continue
             norm = self._scale / math.sqrt(squares * len(blocks))
             rows = [self._rows[at * width : (at + 1) * width] for at in known]
-            totals = [total + sum(lane) * norm for total, lane in zip(totals, zip(*rows, strict=True), strict=True)]
+            totals = [
+                total + sum(lane) * norm for total, lane in zip(totals, zip(*rows, strict=True), strict=True)
+            ]
         return totals
 
     def _at(self, feature: int) -> int:

@@ -64,8 +64,7 @@ def command(
     Each --attach FILE follows, in the order given, in a block labelled with the name of the file. lactl
     reads it, so it must be readable for you, and text; a pipe such as <(dmesg) will do, and '-a -' attaches
     standard input in that place. A prompt takes 32 files of 1 MiB each, 4 MiB together
-    (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes). Attachments need a question:
-    TEXT or standard input.
+    (limits.max_attachment_bytes), and 12 MiB in all (limits.max_prompt_bytes), and needs a question.
 
     On a terminal the text is laid out as it comes, with a dim line for each tool call and the beginning of
     what the model thinks (all of it with --show-reasoning). In a pipe only the final answer is printed; with
@@ -82,8 +81,8 @@ def command(
     it, n refuses it, with a reason for the agent if you write one, v shows all of what is folded. Else the
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
-    SESSION is an id, the beginning of one, or the name of an agent for your current session with it.
-    The exit status is 4 when a skill answers that what TEXT names is not there, such as a unit.
+    SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
+    exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.
     """
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")

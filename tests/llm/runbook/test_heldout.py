@@ -55,9 +55,21 @@ def lines() -> list[str]:
 
 
 def prompts() -> list[tuple[str, list[Answer]]]:
-    """Each prompt with what is right."""
+    """Each prompt with what is right, without those that are examples by chance, such as `df -h`."""
+    known = {
+        plain(example.text) for skill in load_skills([SKILLS]).skills.values() for example in skill.examples
+    }
+    known |= {plain(line) for line in (SKILLS / "none.txt").read_text(encoding="utf-8").splitlines()}
     pairs = [line.rpartition(" => ") for line in lines() if line and not line.startswith("#")]
-    return [(prompt, [answer(text) for text in right.split(" || ")]) for prompt, _, right in pairs]
+    return [
+        (prompt, [answer(text) for text in right.split(" || ")])
+        for prompt, _, right in pairs
+        if plain(prompt) not in known
+    ]
+
+
+def plain(prompt: str) -> str:
+    return prompt.casefold().rstrip("?!. ")
 
 
 def answer(text: str) -> Answer:
@@ -105,7 +117,7 @@ def test_the_prompts_are_many_and_of_all_skills() -> None:
     counts = Counter(right[0][0] for _, right in prompts())
     shipped = {name for name, skill in load_skills([SKILLS]).skills.items() if skill.runbook is not None}
     assert set(counts) == {*shipped, FOREIGN}
-    assert min(counts.values()) >= 10
+    assert min(counts.values()) >= 5
     assert counts.pop(FOREIGN) >= 80
     assert counts.total() >= 400
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightagentd.llm.runbook.names import Find, Names
+from tests.conftest import REPOSITORY
 
 NAMES = Names(
     units=frozenset(
@@ -125,3 +126,15 @@ def test_many_names_alike_are_no_misspelling_of_each_other() -> None:
 
     assert names.find("worker-aa")["unit"] == Find(value="worker-aa.service")
     assert not names.find("worker-a")
+
+
+@pytest.mark.parametrize(
+    ("unit", "slip"), [("geoindex", "geoindx"), ("dashboard", "dashbaord"), ("shipping-api", "shiping-api")]
+)
+def test_a_unit_and_no_other_is_found_in_every_phrasing(unit: str, slip: str) -> None:
+    lines = (REPOSITORY / "tests/data/unit_phrasings.txt").read_text(encoding="utf-8").splitlines()
+    for phrasing in lines[1:]:
+        prompt = phrasing.format(unit=unit, slip=slip)
+        found = {find.value for word in prompt.split() for find in NAMES.find(word).values()}
+        assert f"{unit}.service" in found, prompt
+        assert found <= {f"{unit}.service", unit}, prompt

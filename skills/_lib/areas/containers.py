@@ -82,7 +82,10 @@ def containers() -> tuple[list[Container], list[str]]:
             told = _from_journal(engine)
             found += told
             hidden.append(f"{engine} cannot be asked by this user: what is told of it is from its log.")
-    found += _of_systemd({one.identity for one in found})
+    try:
+        found += _of_systemd({one.identity for one in found})
+    except CannotSee as err:
+        hidden.append(f"Containers that have a unit cannot be seen: {err}")
     return sorted(found, key=lambda one: (not one.is_wrong, one.name)), hidden
 
 

@@ -7,20 +7,25 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
+from areas.units import FAILURE_RESULT
+from checks import prompt
 from commands import journal, message, stamp
 from commands import run as run_command
 from report import Report, options, plural, refuse, run, shorten
+from systemd_units import named, unit_name
 
 _FILES = ("syslog", "messages", "kern.log", "daemon.log", "auth.log", "secure")
 _FILE_BYTES = 4 << 20
 """How much of the end of a log file is read."""
-_ROWS, _LIMIT = 25, 5000
-_ERROR_PRIORITIES = ("0", "1", "2", "3")
-"""emerg, alert, crit and err of syslog(3)."""
+_LIMIT = 5000
+_PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+"""Those of syslog(3), from 0 on."""
+_NO_ERROR = re.compile(r"\b(?:no|0|without|zero) (?:\w+ )?(?:errors?|failures?)\b|errors?[:=] ?0\b", re.I)
 _BAD = re.compile(
     (
         r"\b(error|err|fail(?:ed|ure)?|fatal|crit(?:ical)?|panic|segfault|oops|denied|exception|"
@@ -35,46 +40,77 @@ _STAMP = re.compile(
 )
 
 
+Line = tuple[float, str, str, str]
+"""When, in seconds since 1970; the unit or program; the priority; the text."""
+
+
 @dataclass
 class Group:
     """Lines that differ only in numbers; times are seconds since 1970."""
 
     source: str
     text: str
+    priority: str
     count: int
     first: float
     last: float
 
 
-def grouped(lines: list[tuple[float, str, str]]) -> list[Group]:
-    """Groups of (time, source, text), those with the most lines first."""
+def grouped(lines: list[Line]) -> list[Group]:
+    """Groups of lines, those with the most lines first."""
     found: dict[tuple[str, str], Group] = {}
-    for when, source, text in lines:
+    for when, source, priority, text in lines:
         key = (source, _NUMBERS.sub("#", text))
-        group = found.setdefault(key, Group(source, text, 0, when, when))
+        group = found.setdefault(key, Group(source, text, priority, 0, when, when))
         group.count += 1
         group.first, group.last = min(group.first, when), max(group.last, when)
         group.text = text
     return sorted(found.values(), key=lambda group: (-group.count, -group.last))
 
 
-def from_journal(since: float, unit: str | None, report: Report) -> list[tuple[float, str, str]] | None:
-    """Errors of the journal, or its warnings if it has no errors; None if nothing is readable."""
-    where = ["--since", f"@{int(since)}", "-p", "warning", *(["-u", unit] if unit else [])]
-    entries, problem = journal(*where, limit=_LIMIT)
+def from_journal(since: float, unit: str | None, priority: str | None, report: Report) -> list[Line] | None:
+    """Lines of this priority or worse; without one errors, or warnings where there are none, and lines of
+    programs that speak of errors at a lower one. None if nothing is readable.
+    """
+    where = ["--since", f"@{int(since)}", *(["-u", unit] if unit else [])]
+    entries, problem = journal(*where, "-p", priority or "warning", limit=_LIMIT)
     report.note(problem)
-    if problem and not entries:
-        return None
-    if not entries and not _has_entries(since):
+    if not entries and (problem or not _has_entries(since)):
         return None
     if len(entries) == _LIMIT:
-        report.note(f"Errors and warnings before the newest {_LIMIT} were left out.")
-    errors = [entry for entry in entries if str(entry.get("PRIORITY", "")) in _ERROR_PRIORITIES]
-    warnings = len(entries) - len(errors)
-    if errors and warnings:
-        report.note(f"{plural(warnings, 'warning')}: only the errors are in the table.")
-    word = "" if errors else "warning: "
-    return [(stamp(entry), _source(entry), word + message(entry)) for entry in errors or entries]
+        report.note(f"Messages before the newest {_LIMIT} were left out.")
+    if priority:
+        return [_line(entry) for entry in entries]
+    errors = [e for e in entries if _level(e) <= 3 or e.get("MESSAGE_ID") == FAILURE_RESULT]
+    spoken = _spoken(where)
+    if errors or spoken:
+        told = {_source(entry) for entry in spoken}  # better than that systemd saw it fail
+        errors = [e for e in errors if e.get("MESSAGE_ID") != FAILURE_RESULT or _source(e) not in told]
+        return sorted(_line(entry) for entry in (*errors, *spoken))
+    return [_line(entry) for entry in entries]
+
+
+def _spoken(where: list[str]) -> list[dict[str, Any]]:
+    """What programs write to their output has the priority info, errors too: those that say that they are."""
+    words = r"error|fatal|critical|panic|exception|failed|cannot|denied|refused|unable|no such|not found"
+    limited = [*where, "-p", "notice..info", "--case-sensitive=no", f"--grep={words}"]
+    entries, _ = journal(*limited, limit=300, timeout_s=6)
+    return [
+        entry
+        for entry in entries
+        if not _NO_ERROR.search(message(entry))
+        and entry.get("SYSLOG_IDENTIFIER") not in ("systemd", "sudo")
+        and entry.get("_TRANSPORT") == "stdout"
+    ]
+
+
+def _level(entry: dict[str, Any]) -> int:
+    value = str(entry.get("PRIORITY", "6"))
+    return int(value) if value.isdigit() else 6
+
+
+def _line(entry: dict[str, Any]) -> Line:
+    return stamp(entry), _source(entry), _PRIORITIES[min(7, _level(entry))], message(entry)
 
 
 def _has_entries(since: float) -> bool:
@@ -83,19 +119,17 @@ def _has_entries(since: float) -> bool:
     return bool(entries)
 
 
-def _source(entry: dict[str, object]) -> str:
-    return str(
-        entry.get("UNIT")
-        or entry.get("_SYSTEMD_UNIT")
-        or entry.get("SYSLOG_IDENTIFIER")
-        or entry.get("_COMM")
-        or "kernel"
-    )
+def _source(entry: dict[str, Any]) -> str:
+    """The unit, or the program where it belongs to none; the kernel's messages are the kernel's."""
+    if entry.get("_TRANSPORT") == "kernel":
+        return "kernel"
+    for key in ("UNIT", "USER_UNIT", "_SYSTEMD_USER_UNIT", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "_COMM"):
+        if value := entry.get(key):
+            return str(value)
+    return "?"
 
 
-def from_files(
-    root: Path, since: float, unit: str | None, report: Report
-) -> list[tuple[float, str, str]] | None:
+def from_files(root: Path, since: float, unit: str | None, report: Report) -> list[Line] | None:
     """Lines with words such as `error` from the files of /var/log; None where none of them can be read."""
     wanted = re.split(r"[.@]", unit)[0] if unit else ""
     found, read_any = [], False
@@ -113,7 +147,7 @@ def from_files(
         read_any = True
         for line in text.splitlines():
             row = _parse(line)
-            if row and row[0] >= since and _BAD.search(row[2]) and (not wanted or wanted in row[1]):
+            if row and row[0] >= since and _BAD.search(row[3]) and (not wanted or wanted in row[1]):
                 found.append(row)
     if not read_any:
         report.note(f"None of the files {', '.join(_FILES)} can be read in {root}.")
@@ -121,7 +155,7 @@ def from_files(
     return found
 
 
-def from_kernel(since: float, report: Report) -> list[tuple[float, str, str]] | None:
+def from_kernel(since: float, report: Report) -> list[Line] | None:
     answer = run_command("dmesg", "--level=emerg,alert,crit,err")
     report.note(answer.problem)
     if answer.problem:
@@ -130,11 +164,11 @@ def from_kernel(since: float, report: Report) -> list[tuple[float, str, str]] | 
     for line in answer.stdout.splitlines():
         match = re.match(r"\[\s*(\d+\.\d+)\] (.*)", line)
         if match and boot + float(match[1]) >= since:
-            rows.append((boot + float(match[1]), "kernel", match[2]))
+            rows.append((boot + float(match[1]), "kernel", "err", match[2]))
     return rows
 
 
-def _parse(line: str) -> tuple[float, str, str] | None:
+def _parse(line: str) -> Line | None:
     match = _STAMP.match(line)
     if match is None:
         return None
@@ -148,7 +182,7 @@ def _parse(line: str) -> tuple[float, str, str] | None:
                 when = time.mktime(time.strptime(f"{year - 1} {match[2]}", "%Y %b %d %H:%M:%S"))
     except ValueError:
         return None
-    return when, match[3], match[4]
+    return when, match[3], "-", match[4]
 
 
 def _times(count: int) -> str:
@@ -158,22 +192,24 @@ def _times(count: int) -> str:
 def make(report: Report) -> None:
     asked = options(
         str(__doc__),
-        since=(
-            "from when on: boot, today, 'yesterday 14:00', -2h, '2025-01-31 14:00'; without it "
-            "the last 24 hours"
-        ),
+        since="from when on: boot, today, 'yesterday 14:00', -2h; without it the last 24 hours",
         unit="only lines of this unit",
+        priority="this priority and worse: emerg, alert, crit, err, warning, notice, info or debug",
         root="read the log files of this folder instead of the journal and /var/log",
     )
     if asked.unit is not None and not re.fullmatch(r"[\w][\w:.\\@-]*", asked.unit):
         refuse(f"--unit={asked.unit} is not the name of a unit.")
+    if asked.priority is not None and asked.priority not in _PRIORITIES:
+        refuse(f"--priority={asked.priority} is none of {', '.join(_PRIORITIES)}.")
     since = clock.since(asked.since or "-24h")
-    lines = None if asked.root else from_journal(since, asked.unit, report)
+    unit = unit_name(asked.unit) if asked.unit else None
+    word = missing(unit) if unit and not asked.root else ""
+    lines = None if asked.root else from_journal(since, None if word else unit, asked.priority, report)
     source = "the journal"
     if lines is None:
         source = asked.root or "/var/log"
-        lines = from_files(Path(source), since, asked.unit, report)
-    if lines is None and not asked.root and not asked.unit:
+        lines = from_files(Path(source), since, unit, report)
+    if lines is None and not asked.root and not unit:
         source = "the kernel's messages (nothing else can be read here)"
         lines = from_kernel(since, report)
     if lines is None:
@@ -181,42 +217,64 @@ def make(report: Report) -> None:
             "Whether there are errors cannot be said: neither the journal nor a log file can be read here."
         )
         return
+    if word:
+        lines = [line for line in lines if re.search(rf"\b{re.escape(word)}", f"{line[1]} {line[3]}")]
+        report.found_nothing = not lines
+    about = f" of {unit}" if unit and not word else f" that name {word}" if word else ""
+    where = f"{about} in {source} since {clock.show(since)[:16]}"
     groups = grouped(lines)
-    about = f" of {asked.unit}" if asked.unit else ""
-    when = f"since {clock.show(since)}"
-    if not groups:
-        report.finding = f"No errors{about} in {source} {when}."
-    else:
-        top = groups[0]
-        only_warnings = all(group.text.startswith("warning: ") for group in groups)
-        noun = "warning" if only_warnings else "error"
-        report.finding = ("No errors, but " if only_warnings else "") + (
-            f"{plural(len(lines), noun)}{about} in {source} {when}, in {plural(len(groups), 'group')}: "
-            f'the most frequent ({_times(top.count)}, {top.source}) is "{shorten(top.text, 90)}".'
-        )
-    header = ("Count", "First", "Last", "Source", "Message (the newest of the group)")
-    report.table(
-        "Errors, grouped",
-        header,
-        [
-            (
-                group.count,
-                clock.show(group.first),
-                clock.show(group.last),
-                group.source,
-                shorten(group.text, 160),
-            )
-            for group in groups[:_ROWS]
-        ],
+    report.finding = (f"There is no unit {unit}. " if word else "") + headline(
+        groups, where, asked.priority, report
     )
-    if len(groups) > _ROWS:
-        report.note(f"{plural(len(groups) - _ROWS, 'more group')} of errors, each with fewer lines.")
-    if asked.unit and source == "the journal":
-        entries, _ = journal("-u", asked.unit, "--since", f"@{int(since)}", limit=15)
-        report.lines(
-            f"Last lines{about}",
-            [f"{clock.show(stamp(entry))} {shorten(message(entry), 200)}" for entry in entries],
+    if groups and groups[0].source.endswith((".service", ".mount", ".socket", ".timer")) and not unit:
+        report.next = prompt(f"why is {groups[0].source} down")
+    elif unit and not word:
+        report.next = prompt(f"status of {unit}")
+    rows = [
+        (
+            one.count,
+            clock.show(one.first)[5:16],
+            clock.show(one.last)[5:16],
+            one.priority,
+            one.source,
+            shorten(one.text, 140),
         )
+        for one in groups
+    ]
+    header = ("Count", "First", "Last", "Priority", "Unit", "Message (the newest of the group)")
+    report.table("Grouped", header, rows)
+    if unit and not word and source == "the journal":
+        entries, _ = journal("-u", unit, "--since", f"@{int(since)}", limit=10)
+        shown = [f"{clock.show(stamp(entry))} {shorten(message(entry), 180)}" for entry in entries]
+        report.lines(f"Last lines of {unit}", shown)
+
+
+def missing(unit: str) -> str:
+    """The word to look for where there is no such unit, such as the name of a disk; else an empty string."""
+    found = named(unit)
+    if found and found[0]["LoadState"] == "not-found":
+        entries, _ = journal("-u", unit, limit=1, timeout_s=5)
+        return "" if entries else unit.rpartition(".")[0]
+    return ""
+
+
+def headline(groups: list[Group], where: str, priority: str | None, report: Report) -> str:
+    """How many there are, and the most frequent."""
+    count = sum(group.count for group in groups)
+    only_warnings = not priority and groups and all(group.priority == "warning" for group in groups)
+    if not groups or only_warnings:
+        none = "No errors" if not priority else f"No messages of the priority {priority} or worse"
+        if report.has_notes and not groups:
+            none = f"{none} are visible, and not everything could be read: none"
+        if not groups:
+            return f"{none}{where}."
+    noun = "message" if priority else "warning" if only_warnings else "error"
+    top = groups[0]
+    first = "No errors, but " if only_warnings else ""
+    kinds = "" if len(groups) == 1 else f", in {plural(len(groups), 'group')}"
+    often = "" if len(groups) == 1 else "the most frequent is "
+    what = f'{often}"{shorten(top.text, 110)}" ({_times(top.count)}, {top.source})'
+    return f"{first}{plural(count, noun)}{where}{kinds}: {what}."
 
 
 run(make)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import procfs
 from checks import CannotSee, Finding, check
 from commands import journal, run, stamp
 from report import plural, span
@@ -131,8 +133,6 @@ def inspected(engine: str, row: dict[str, Any]) -> Container:
 
 def _moment(text: str) -> float | None:
     """Seconds since 1970 of `2026-01-31T14:00:05.123Z`; None for an empty one, which is of the year 1."""
-    import calendar
-
     match = re.match(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)? ?(?:Z|([+-])(\d\d):?(\d\d))?", text)
     if match is None or text.startswith("0001"):
         return None
@@ -159,8 +159,6 @@ def _from_journal(engine: str) -> list[Container]:
 
 def after(one: Container, event: str, entry: dict[str, Any]) -> Container:
     """A container after an event of podman-events(1), from the fields that it has in the journal."""
-    import procfs
-
     uid = str(entry.get("_UID", "0"))
     one = replace(
         one, identity=str(entry.get("PODMAN_ID", "")), owner=procfs.user(int(uid)) if uid != "0" else ""

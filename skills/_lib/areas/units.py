@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
+import procfs
 from causes import Run, last_run, why
 from checks import WARNING, CannotSee, Finding, check
 from commands import journal, message, stamp
@@ -247,8 +248,6 @@ def users() -> Iterator[Finding]:
 
 def failed_of_users() -> list[tuple[str, str, float, str]]:
     """Units of users' managers whose last end in a day was a failure: (unit, user, when, its last line)."""
-    import procfs
-
     wanted = [f"MESSAGE_ID={one}" for one in (FAILURE_RESULT, STARTED)]
     entries, problem = journal("-b", "--since", "-1d", *wanted, "_COMM=systemd", limit=2000, timeout_s=5)
     if problem and not entries:

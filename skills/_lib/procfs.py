@@ -153,6 +153,9 @@ def hidden_processes() -> str:
 
 def sockets_are_whole() -> str:
     """Empty, or a sentence when only a network namespace of this script's own may be visible."""
+    if there := survey().get("net_namespace", ""):
+        own = str(Path("/proc/self/ns/net").readlink())
+        return "" if own == there else "This sees a network namespace of its own, not the machine's."
     lines = (read("/proc/net/dev") or "").splitlines()[2:]
     if [line.split(":")[0].strip() for line in lines] in ([], ["lo"]):
         return (
@@ -200,6 +203,28 @@ def descriptors(pid: int) -> dict[int, str] | None:
         except OSError:
             continue
     return found
+
+
+def deleted_sizes(pid: int) -> dict[int, tuple[int, str]]:
+    """The bytes on disk of deleted files that a process holds open, and which file each is, by descriptor."""
+    if row := surveyed().get(pid):
+        return {int(key): (size, str(which)) for key, (size, which) in row.get("deleted", {}).items()}
+    found = {}
+    for number, target in (descriptors(pid) or {}).items():
+        if target.endswith(" (deleted)") and target.startswith("/"):
+            try:
+                info = Path(f"/proc/{pid}/fd/{number}").stat()
+            except OSError:
+                continue
+            if info.st_nlink == 0 and not target.startswith(("/memfd:", "/dev/", "/SYSV", "/[aio]")):
+                found[number] = (info.st_blocks * 512, f"{info.st_dev}:{info.st_ino}")
+    return found
+
+
+def who(pid: int) -> str:
+    """`nginx (pid 812) of nginx.service`."""
+    unit = unit_of(pid)
+    return f"{name(pid)} (pid {pid})" + (f" of {unit}" if unit else "")
 
 
 def link(pid: int, what: str) -> str:

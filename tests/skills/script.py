@@ -15,13 +15,17 @@ def skill(name: str) -> Skill:
     return SKILLS[name]
 
 
-def report(name: str, *extra: str, search_path: str | None = None, **args: str) -> str:
+def report(
+    name: str, *extra: str, search_path: str | None = None, survey: Path | None = None, **args: str
+) -> str:
     """The whole report of a run that must end with status 0 (or 4: nothing there), begin with a finding and
     have no traceback.
 
-    `extra` are options of the script that are no arguments of the skill; `search_path` replaces PATH.
+    `extra` are options of the script that are no arguments of the skill; `search_path` replaces PATH,
+    `survey` is the file with what a worker found out.
     """
     environment = clean_environment({} if search_path is None else {"PATH": search_path})
+    environment |= {"LIGHTAGENT_SURVEY": str(survey)} if survey else {}
     argv = [*skill(name).command(args), "--full", *extra]
     done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert done.returncode in (0, 4), done.stderr

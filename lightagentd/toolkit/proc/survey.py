@@ -3,7 +3,8 @@
 A worker makes it for one skill's run, in a bounded time and size, and it holds names and numbers, never
 content. Names in a person's closed folder are only for that person and root (`toolkit/files/closed`).
 
-    {"pid_namespace": "pid:[4026531836]", "left_out": 0, "mounts": "the text of /proc/1/mountinfo",
+    {"pid_namespace": "pid:[4026531836]", "net_namespace": "net:[4026531840]", "left_out": 0,
+     "mounts": "the text of /proc/1/mountinfo",
      "processes": [{"pid": 812, "ppid": 1, "name": "nginx", "state": "S", "uid": 33, "unit": "nginx.service",
        "memory_bytes": 1024, "start_ticks": 99, "threads": 1, "command": "nginx: worker", "wchan": "",
        "exe": "/usr/sbin/nginx", "cwd": "/", "root": "/", "count": 20, "limit": 1024,
@@ -70,6 +71,7 @@ def survey(owner: int, *, files: bool = False) -> str:
         rows.append(written)
     head = {
         "pid_namespace": _link("/proc/self/ns/pid"),
+        "net_namespace": _link("/proc/1/ns/net"),
         "left_out": len(stats) - len(rows),
         "mounts": _mounts_told(mounts, name_for),
     }

@@ -23,8 +23,8 @@ _HOUR_S, _DAY_S = 3600.0, 86400.0
 _RECORD = struct.Struct("=hxxi32s4s32s256shhiii16s20s")
 """struct utmp of glibc with 64 bits, 384 bytes (utmp(5))."""
 _LOGIN, _USER = 6, 7
-_DOORS = ("sshd", "sshd-session", "dropbear", "login", "vsftpd", "gdm-password", "cockpit-session")
-_ROOT_WAYS = ("sudo", "su", "polkitd", "pkexec", "doas")
+DOORS = ("sshd", "sshd-session", "dropbear", "login", "vsftpd", "gdm-password", "cockpit-session")
+ROOT_WAYS = ("sudo", "su", "polkitd", "pkexec", "doas")
 _LOG_BYTES = 4 << 20
 
 _REPEATED = re.compile(r"message repeated (\d+) times: \[ ?(.*?)\]?$")
@@ -96,7 +96,7 @@ def parsed(lines: Iterable[Line]) -> tuple[list[Login], list[Login], list[RootUs
     for line in lines:
         repeated = _REPEATED.search(line.text)
         times, text = (int(repeated[1]), repeated[2]) if repeated else (1, line.text)
-        if line.program in _ROOT_WAYS:
+        if line.program in ROOT_WAYS:
             one = _root_use(line)
             used += [one] if one else []
             continue
@@ -290,7 +290,7 @@ def _wrong_passwords(one: RootUse) -> int:
 
 @check("access.brute-force", "sources with many failed logins")
 def doors() -> Iterator[Finding]:
-    lines, problem = from_journal(time.time() - _HOUR_S, _DOORS)
+    lines, problem = from_journal(time.time() - _HOUR_S, DOORS)
     if problem:
         raise CannotSee(problem)
     accepted, failed, _ = parsed(lines)
@@ -299,7 +299,7 @@ def doors() -> Iterator[Finding]:
 
 @check("access.refused", "refusals of sudo, su and polkit")
 def refused() -> Iterator[Finding]:
-    lines, problem = from_journal(time.time() - _DAY_S, _ROOT_WAYS)
+    lines, problem = from_journal(time.time() - _DAY_S, ROOT_WAYS)
     if problem:
         raise CannotSee(problem)
     yield from refusals(parsed(lines)[2])

@@ -17,11 +17,11 @@ from report import shorten
 
 ADMIN_GROUPS = ("sudo", "wheel", "admin", "root", "docker", "lxd", "incus-admin", "libvirt", "disk", "shadow")
 """Groups whose members can become root."""
-_SUDO_GROUPS = ("sudo", "wheel", "admin")
+SUDO_GROUPS = ("sudo", "wheel", "admin")
 _NO_SHELLS = ("nologin", "false", "sync", "halt", "shutdown", "git-shell")
 _FIRST_PERSON, _LAST_PERSON = 1000, 60000
 _DAY_S = 86400
-_ASK = "check the accounts"
+ASK = "check the accounts"
 _NEW_USER = re.compile(r"^new user: name=([^,]+), UID=(\d+).*?shell=([^,]*)")
 
 
@@ -109,6 +109,13 @@ def groups_of(account: Account) -> list[str]:
     ]
 
 
+def administrators(names: tuple[str, ...] = SUDO_GROUPS) -> list[tuple[str, str]]:
+    """Each of these groups that has members, with them."""
+    return [
+        (name, ", ".join(members)) for name, (_, members) in groups().items() if name in names and members
+    ]
+
+
 def passwords(path: str = "/etc/shadow") -> dict[str, Password] | None:
     """What /etc/shadow says, or None where only root may read it."""
     text = read(path)
@@ -165,7 +172,7 @@ def new_users(since: float) -> tuple[list[tuple[float, str, int, str]], str]:
 
 def faults(found: list[Account], bad: list[tuple[int, str]]) -> Iterator[Finding]:
     """What is wrong in /etc/passwd."""
-    ask = _ASK
+    ask = ASK
     for one in found:
         if one.uid == 0 and one.name != "root":
             shell = f", with the shell {one.shell}" if one.can_log_in else ""
@@ -193,7 +200,7 @@ def shadow_faults(found: list[Account], known: dict[str, Password]) -> Iterator[
     for one in found:
         state = known[one.name].state if one.name in known else ""
         if state == "empty" and one.can_log_in:
-            yield Finding(f"The account {one.name} has an empty password.", _ASK)
+            yield Finding(f"The account {one.name} has an empty password.", ASK)
         elif state in ("account expired", "password expired") and (one.is_person or one.uid == 0):
             what = state.partition(" ")[0]
             yield Finding(

@@ -44,7 +44,7 @@ _PERIODS = {
 }
 _CRON_LINE = re.compile(r"^\s*((?:[\d*/,A-Za-z-]+\s+){5}|@\w+\s+)(\S+)\s+(.*)$")
 _CMD = re.compile(r"^\((\S+)\) CMD \((.*)\)$")
-_ASK = "when did the backups last run"
+ASK = "when did the backups last run"
 
 
 @dataclass
@@ -260,14 +260,14 @@ def faults(jobs: Iterable[Job]) -> Iterator[Finding]:
         ago = f" {span(time.time() - job.last)} ago" if job.last else ""
         if job.failed:
             how = job.failed.replace("failed", f"failed{ago}", 1)
-            yield Finding(f"The backup {job.service} {how}.", _ASK, job.last, PROBLEM)
+            yield Finding(f"The backup {job.service} {how}.", ASK, job.last, PROBLEM)
         elif job.is_late and job.is_on:
             said = f"ran last{ago} ({clock.show(job.last)})" if job.last else "never ran"
-            yield Finding(f"The backup {job.name} {said}{due}.", _ASK, job.last, WARNING)
+            yield Finding(f"The backup {job.name} {said}{due}.", ASK, job.last, WARNING)
         elif not job.is_on and job.last:
             yield Finding(
                 f"The backup {job.name} ran last{ago} and will not run again: its timer is off.",
-                _ASK,
+                ASK,
                 job.last,
                 WARNING,
             )

@@ -67,7 +67,7 @@ _STORES = ("ca-bundle", "ca-certificates", "tls-ca-bundle", "cacert")
 """Trust stores, which hold other people's certificates."""
 _ENDINGS = (".pem", ".crt", ".cer", ".cert", ".der")
 _MOST_BYTES, _MOST_FILES = 1 << 20, 5000
-_ASK = "which certificates expire soon"
+ASK = "which certificates expire soon"
 
 
 @dataclass(frozen=True)
@@ -182,20 +182,25 @@ def faults(found: Iterable[Found]) -> Iterator[Finding]:
         used = f", which {one.user} uses," if one.user else ""
         yield Finding(
             f"The certificate of {cert.subject} in {one.path}{used} {when(cert)}.",
-            _ASK,
+            ASK,
             since=cert.not_after if cert.not_after < now else None,
             severity=PROBLEM if cert.not_after < now or cert.not_before > now else WARNING,
         )
+
+
+def missing(search: Search) -> Iterator[Finding]:
+    """Files that a configuration names and that do not exist."""
+    for path, user in search.missing:
+        if "snakeoil" not in path:  # the default of packages, made when it is wanted
+            text = f"The configuration of {user} names {path}, which does not exist."
+            yield Finding(text, ASK, severity=WARNING)
 
 
 @check("certificates.validity", "certificates of services and in the usual folders")
 def validity() -> Iterator[Finding]:
     search = local(1.5)
     yield from faults(search.found)
-    for path, user in search.missing:
-        if "snakeoil" not in path:  # the default of packages, made when it is wanted
-            text = f"The configuration of {user} names {path}, which does not exist."
-            yield Finding(text, _ASK, severity=WARNING)
+    yield from missing(search)
     unread = [sentence for sentence in search.unread if not sentence.startswith("/etc/ssl/private ")]
     if unread:  # that folder is for keys, and closed on every machine
         raise CannotSee(" ".join(unread[:3]))

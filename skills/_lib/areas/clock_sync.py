@@ -17,7 +17,7 @@ from unit_states import Unit, units
 SERVICES = ("systemd-timesyncd", "chrony", "chronyd", "ntp", "ntpd", "ntpsec", "openntpd", "ntpd-rs")
 _PATIENCE_S = 600.0
 """How long a service may take after its start until the clock is synchronised."""
-_ASK = "is the clock synchronised"
+ASK = "is the clock synchronised"
 _NEWS = re.compile(
     r"Selected source|System clock wrong|no selectable|Can't synchronise|Contacted time server|"
     r"Initial (?:clock )?synchronization|Timed out waiting for reply|clock.*step|No response|unreachable",
@@ -54,14 +54,19 @@ def virtualization() -> str:
 
 def look() -> Sync:
     found = Sync(is_container=bool(virtualization()))
-    found.services = units(*(f"{name}.service" for name in SERVICES))
+    try:
+        found.services = units(*(f"{name}.service" for name in SERVICES))
+    except CannotSee as err:
+        found.problem = str(err)
     answer = run("timedatectl", "show", timeout_s=3)
     pairs = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
     found.timezone = pairs.get("Timezone", "") or (read("/etc/timezone") or "").strip()
     if "NTPSynchronized" in pairs:
         found.synchronised = pairs["NTPSynchronized"] == "yes"
     else:
-        found.problem = answer.problem or "timedatectl does not say whether the clock is synchronised."
+        found.problem = (
+            found.problem or answer.problem or "timedatectl does not say whether the clock is synchronised."
+        )
     return found
 
 
@@ -97,14 +102,14 @@ def faults(found: Sync, said: list[tuple[float, str]]) -> Iterator[Finding]:
     if service is None:
         there = ", ".join(one.name for one in found.services)
         why = f"{there} is installed but switched off" if there else "no NTP service is installed"
-        yield Finding(f"Nothing sets the clock: {why}.", _ASK, severity=WARNING)
+        yield Finding(f"Nothing sets the clock: {why}.", ASK, severity=WARNING)
     elif service.since is None or time.time() - service.since > _PATIENCE_S:
         bad = [text for _, text in said if _BAD_NEWS.search(text)]
         ran = f", which runs for {span(time.time() - service.since)}" if service.since else ""
         yield Finding(
             f"The clock is not synchronised by {service.name}{ran}"
             + (f": {bad[-1].rstrip('.')}." if bad else "."),
-            _ASK,
+            ASK,
             since=service.since,
         )
 

@@ -36,7 +36,7 @@ _LIBRARIES = (
     "/usr/local/lib",
 )
 _SANDBOX = "/run/lightagent-scratch"
-_ASK = "check name resolution"
+ASK = "check name resolution"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def files() -> Iterator[Finding]:
     for fault in file_faults():
         yield Finding(
             fault.sentence[:1].upper() + fault.sentence[1:],
-            _ASK,
+            ASK,
             severity="problem" if fault.is_problem else WARNING,
         )
 
@@ -191,7 +191,7 @@ def resolver() -> Iterator[Finding]:
         state = "is not installed" if resolved is None else f"is {resolved.active}"
         yield Finding(
             f"No name can be resolved by DNS: /etc/resolv.conf leads to systemd-resolved, which {state}.",
-            _ASK if resolved is None else "why is systemd-resolved.service down",
+            ASK if resolved is None else "why is systemd-resolved.service down",
             since=resolved.since if resolved else None,
         )
     elif is_hidden():
@@ -199,8 +199,8 @@ def resolver() -> Iterator[Finding]:
             raise CannotSee(f"/etc/resolv.conf leads to {target}, which cannot be seen from here.")
     elif text is None and target:
         yield Finding(
-            f"No name server is known: /etc/resolv.conf leads to {target}, which does not exist.", _ASK
+            f"No name server is known: /etc/resolv.conf leads to {target}, which does not exist.", ASK
         )
     elif not servers(text or "") and ((text or "").strip() or routes()):
         what = "does not exist" if text is None else "names no valid name server"
-        yield Finding(f"No name can be resolved by DNS: /etc/resolv.conf {what}.", _ASK)
+        yield Finding(f"No name can be resolved by DNS: /etc/resolv.conf {what}.", ASK)

@@ -21,7 +21,7 @@ _LEAST_MTU = 1280
 _INNER = re.compile(r"(docker|br-|virbr|veth|cni|podman|lxc|lxd|incusbr|flannel|cali|vnet|tap|ve-)")
 """Interfaces to containers and virtual machines, which lead to no other network."""
 _TUNNELS = ("tun", "wireguard", "ipip", "sit", "gre", "vti", "ip6tnl")
-_ASK = "check the network"
+ASK = "check the network"
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ def of_links(all_links: list[Interface], wanted: dict[str, str]) -> Iterator[Fin
         if not source and one.addresses:
             because = f"although it has the address {one.addresses[0]}"
         if not one.is_up and (one.addresses or source) and one.name != "lo":
-            yield Finding(f"The interface {one.name} is switched off, {because}.", _ASK)
+            yield Finding(f"The interface {one.name} is switched off, {because}.", ASK)
         elif one.name == "lo" and not one.is_up:
-            yield Finding("The loopback interface lo is switched off: nothing can reach 127.0.0.1.", _ASK)
+            yield Finding("The loopback interface lo is switched off: nothing can reach 127.0.0.1.", ASK)
         elif (
             one.is_up
             and not one.has_carrier
@@ -163,28 +163,28 @@ def of_links(all_links: list[Interface], wanted: dict[str, str]) -> Iterator[Fin
             yield Finding(
                 f"The interface {one.name}{where} has no carrier: the cable, the switch port or its other "
                 "end is down.",
-                _ASK,
+                ASK,
             )
         yield from _of_counters(one)
         if one.is_up and one.mtu < _LEAST_MTU and one.name != "lo":
             yield Finding(
                 f"The MTU of {one.name} is {one.mtu}: IPv6 needs {_LEAST_MTU}, and most networks have 1500.",
-                _ASK,
+                ASK,
                 severity=WARNING,
             )
         for address in one.duplicates:
-            yield Finding(f"Another machine has the address {address} of {one.name} too.", _ASK)
+            yield Finding(f"Another machine has the address {address} of {one.name} too.", ASK)
         for address in one.addresses:
             bare = address.partition("/")[0]
             if seen.setdefault(bare, one.name) != one.name:
-                yield Finding(f"The address {bare} is on both {seen[bare]} and {one.name}.", _ASK)
+                yield Finding(f"The address {bare} is on both {seen[bare]} and {one.name}.", ASK)
     for name in sorted(set(wanted) - {one.name for one in all_links}):
-        yield Finding(f"The interface {name}, which {wanted[name]} configures, does not exist.", _ASK)
+        yield Finding(f"The interface {name}, which {wanted[name]} configures, does not exist.", ASK)
     for master in sorted(masters - {""}):
         sizes = {one.mtu: one.name for one in all_links if one.master == master}
         if len(sizes) > 1:
             words = ", ".join(f"{name} {size}" for size, name in sorted(sizes.items()))
-            yield Finding(f"The members of {master} differ in their MTU: {words}.", _ASK, severity=WARNING)
+            yield Finding(f"The members of {master} differ in their MTU: {words}.", ASK, severity=WARNING)
 
 
 def _of_counters(one: Interface) -> Iterator[Finding]:
@@ -201,7 +201,7 @@ def _of_counters(one: Interface) -> Iterator[Finding]:
                 yield Finding(
                     f"The interface {one.name} has {what} of {plural(packets, 'packet')} {words} since it "
                     "came up.",
-                    _ASK,
+                    ASK,
                     severity=WARNING,
                 )
 
@@ -217,19 +217,19 @@ def of_routes(
     ]
     if outer and not defaults:
         names = ", ".join(f"{one.name} ({one.addresses[0]})" for one in outer[:3])
-        yield Finding(f"There is no default route: only the networks of {names} can be reached.", _ASK)
+        yield Finding(f"There is no default route: only the networks of {names} can be reached.", ASK)
     for route in defaults:
         if route.is_dead:
             yield Finding(
                 f"The default route over {route.gateway or route.interface} leads to {route.interface}, "
                 "which has no carrier.",
-                _ASK,
+                ASK,
             )
         elif route.gateway and "FAILED" in neighbours.get(route.gateway, ""):
             yield Finding(
                 f"The gateway {route.gateway} does not answer on {route.interface}: its entry in the "
                 "neighbour table is FAILED.",
-                _ASK,
+                ASK,
                 severity=PROBLEM if len({one.family for one in defaults}) == 1 else WARNING,
             )
     for family in ("IPv4", "IPv6"):
@@ -238,7 +238,7 @@ def of_routes(
         if len(ways) > 1 and len(set(metrics)) == 1 and family == "IPv4":
             words = " and ".join(sorted(f"{gateway} on {name}" for gateway, name in ways))
             yield Finding(
-                f"There are {len(ways)} default routes with the same metric: {words}.", _ASK, severity=WARNING
+                f"There are {len(ways)} default routes with the same metric: {words}.", ASK, severity=WARNING
             )
 
 

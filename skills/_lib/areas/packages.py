@@ -44,7 +44,7 @@ _LEFT_OVER = {
     "triggers-awaited": "waits for triggers of other packages",
     "triggers-pending": "has triggers that did not run",
 }
-_ASK = "what is wrong with the package system"
+ASK = "what is wrong with the package system"
 
 
 @dataclass(frozen=True)
@@ -268,11 +268,11 @@ def state() -> Iterator[Finding]:
             severity=WARNING if one.state.startswith("triggers") else PROBLEM,
         )
     if len(broken) > 10:
-        yield Finding(f"{len(broken) - 10} more packages are not configured.", _ASK)
+        yield Finding(f"{len(broken) - 10} more packages are not configured.", ASK)
     updates = Path("/var/lib/dpkg/updates")
     try:
         if any(entry.name.isdigit() for entry in updates.iterdir()) and not holders()[0]:
-            yield Finding("dpkg was interrupted: `dpkg --configure -a` has to be run.", _ASK)
+            yield Finding("dpkg was interrupted: `dpkg --configure -a` has to be run.", ASK)
     except OSError:
         return
 
@@ -287,7 +287,7 @@ def lock() -> Iterator[Finding]:
         if ran_s > _LONG_S or one.is_stopped or not _MANAGERS.match(one.name):
             yield Finding(
                 f"{one.sentence}: no package can be installed meanwhile.",
-                _ASK,
+                ASK,
                 since=one.started,
                 severity=WARNING,
             )
@@ -301,7 +301,7 @@ def updates() -> Iterator[Finding]:
     if age > _STALE_S:
         yield Finding(
             f"The package lists are {span(age)} old, so newer security updates are not known.",
-            _ASK,
+            ASK,
             since=time.time() - age,
             severity=WARNING,
         )

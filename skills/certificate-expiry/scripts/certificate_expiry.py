@@ -1,11 +1,11 @@
-"""Says when TLS certificates expire: in files, in the usual places, or on a host (that needs the network)."""
+"""Says when TLS certificates expire: in files, of services, or on a host (that needs the network)."""
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import ssl
+import struct
 import sys
 import time
 from pathlib import Path
@@ -13,179 +13,110 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
+from areas.certificates import ASK, Found, Search, faults, local, missing, when
+from checks import Finding
+from headline import tell
 from report import Report, options, plural, refuse, run
-from x509_dates import Certificate, certificates, decode
+from x509_dates import decode
 
-_PLACES = (
-    "/etc/letsencrypt/live",
-    "/etc/nginx",
-    "/etc/apache2",
-    "/etc/httpd",
-    "/etc/pki/tls/certs",
-    "/etc/pki/nginx",
-    "/etc/ssl/private",
-    "/etc/ssl/localcerts",
-    "/etc/haproxy",
-    "/etc/dovecot",
-    "/etc/postfix",
-    "/etc/exim4",
-    "/etc/mysql",
-    "/etc/postgresql",
-    "/etc/openvpn",
-    "/etc/ldap",
-    "/etc/openldap",
-    "/etc/cockpit/ws-certs.d",
-    "/etc/kubernetes/pki",
-    "/etc/docker",
-    "/etc/caddy",
-    "/etc/traefik",
-    "/var/lib/caddy",
-    "/etc/mosquitto",
-    "/etc/rabbitmq",
-    "/etc/grafana",
-    "/etc/gitlab/ssl",
-    "/etc/stunnel",
-    "/etc/lighttpd",
-    "/etc/acme",
-    "/var/lib/dehydrated/certs",
-    "/etc/ssl/certs/ssl-cert-snakeoil.pem",
-)
-_STORES = ("ca-bundle", "ca-certificates", "tls-ca-bundle", "cacert")
-"""Trust stores, which hold other people's certificates."""
-_ENDINGS = (".pem", ".crt", ".cer", ".cert", ".der")
-_MOST_BYTES, _MOST_FILES, _WALK_S = 1 << 20, 5000, 12.0
 _TIMEOUT_S = 8.0
-_ROWS, _SOON_DAYS = 60, 30
+_WALK_S = 12.0
+_SSL_REQUEST = struct.pack(">2I", 8, 80877103)
+"""PostgreSQL's, which a server answers with one byte S or N."""
+_STARTTLS = {
+    25: (b"EHLO localhost\r\n", b"STARTTLS\r\n"),
+    587: (b"EHLO localhost\r\n", b"STARTTLS\r\n"),
+    143: (b". STARTTLS\r\n",),
+    110: (b"STLS\r\n",),
+    21: (b"AUTH TLS\r\n",),
+}
+"""What is said in the clear before TLS, each after a greeting (RFC 3207, RFC 2595, RFC 4217)."""
 
 
-def files_below(path: Path, report: Report) -> list[Path]:
-    """Files below a folder that may be certificates, in order; the walk is bounded."""
-    ends, found = time.monotonic() + _WALK_S, []
-
-    def unreadable(err: OSError) -> None:
-        report.note(f"{err.filename} cannot be read: {err.strerror}.")
-
-    for folder, folders, names in os.walk(path, onerror=unreadable):
-        folders.sort()
-        found += [Path(folder, name) for name in sorted(names) if name.lower().endswith(_ENDINGS)]
-        if len(found) > _MOST_FILES or time.monotonic() > ends:
-            report.note(f"The search below {path} was stopped after {plural(len(found), 'file')}.")
-            break
-    return found
-
-
-def read_file(path: Path, report: Report) -> list[Certificate]:
+def connected(host: str, port: int) -> socket.socket:
+    """A connection on which TLS can begin. Raises OSError."""
+    plain = socket.create_connection((host, port), timeout=_TIMEOUT_S)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return []
-        return certificates(path.read_bytes())
-    except OSError as err:
-        report.note(f"{path} cannot be read: {err.strerror}.")
-        return []
+        if port == 5432:
+            plain.sendall(_SSL_REQUEST)
+            if plain.recv(1) != b"S":
+                raise ConnectionError("the PostgreSQL server there has no TLS")
+        if port in _STARTTLS:
+            plain.recv(4096)
+            for line in _STARTTLS[port]:
+                plain.sendall(line)
+                said = plain.recv(4096)
+            if said[:1] in (b"4", b"5", b"-") or b". NO" in said or b". BAD" in said:
+                raise ConnectionError("the server there refuses STARTTLS")
+    except BaseException:
+        plain.close()
+        raise
+    return plain
 
 
-def local(places: list[str], report: Report, named: bool) -> list[tuple[str, Certificate]]:
-    """The first certificate of each file (the rest are its chain), once for each real file."""
-    rows, seen = [], set()
-    for place in places:
-        path = Path(place)
-        for file in files_below(path, report) if path.is_dir() else [path]:
-            real = os.path.realpath(file)
-            if real in seen or (not named and any(word in file.name for word in _STORES)):
-                continue
-            seen.add(real)
-            found = read_file(file, report)
-            for number, certificate in enumerate(found):
-                if number == 0 or certificate.days_left < 0:
-                    rows.append((str(file) if number == 0 else f"{file} (number {number + 1})", certificate))
-    return rows
-
-
-def exists(place: str) -> bool:
-    try:
-        return bool(Path(place).lstat())
-    except OSError:
-        return False
-
-
-def from_host(host: str, port: int, report: Report) -> list[tuple[str, Certificate]]:
-    """The certificate that a host presents, trusted or not; a note gives the result of the verification."""
+def from_host(host: str, port: int, report: Report) -> list[Found]:
+    """The certificate that a host presents, trusted or not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # reading a certificate does not trust it
-    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as plain:
-        starttls(plain, port)
-        with context.wrap_socket(plain, server_hostname=host) as secure:
-            der = secure.getpeercert(binary_form=True)
-            report.text("Connection", f"{secure.version()} with {(secure.cipher() or ('?',))[0]}.")
-    return [(f"{host}:{port}", decode(der))] if der else []
+    with connected(host, port) as plain, context.wrap_socket(plain, server_hostname=host) as secure:
+        der = secure.getpeercert(binary_form=True)
+        report.text("Connection", f"{secure.version()} with {(secure.cipher() or ('?',))[0]}.")
+    return [Found(f"{host}:{port}", decode(der))] if der else []
 
 
-def starttls(plain: socket.socket, port: int) -> None:
-    """SMTP on 25 and 587 begins in the clear (RFC 3207)."""
-    if port in (25, 587):
-        for line in (b"", b"EHLO localhost\r\n", b"STARTTLS\r\n"):
-            if line:
-                plain.sendall(line)
-            plain.recv(4096)
-
-
-def trust(host: str, port: int) -> str:
-    if port in (25, 587):
-        return ""
+def distrust(host: str, port: int) -> str:
+    """Why this machine does not trust the certificate for this name, or an empty string."""
     try:
-        plain = socket.create_connection((host, port), timeout=_TIMEOUT_S)
-        with plain, ssl.create_default_context().wrap_socket(plain, server_hostname=host):
-            return "This machine trusts it for this name."
+        with connected(host, port) as plain:
+            ssl.create_default_context().wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLCertVerificationError as err:
-        return f"This machine does not trust it: {err.verify_message or err.reason}."
+        words = (err.verify_message or err.reason or "").rstrip(".")
+        if "unable to get local issuer" in words or "unable to verify the first" in words:
+            return "its chain is incomplete, or its issuer is not trusted here"
+        if "self-signed" in words or "self signed" in words:
+            return "it is signed by itself, or by an authority that is not trusted here"
+        if "mismatch" in words.lower() or "not valid for" in words:
+            return f"it is not for the name {host}"
+        return words
     except OSError:
         return ""
+    return ""
 
 
-def words(certificate: Certificate) -> str:
-    left = certificate.days_left
-    if certificate.not_after < time.time():
-        return f"expired {plural(-left - 1, 'day')} ago"
-    return f"expires in {plural(left, 'day')}"
-
-
-def finding(rows: list[tuple[str, Certificate]]) -> str:
-    where, first = min(rows, key=lambda row: row[1].not_after)
-    when = f"{words(first)} ({clock.show(first.not_after)}): {first.subject} in {where}"
-    if len(rows) == 1:
-        return f"The certificate {when}."
-    expired = sum(certificate.days_left < 0 for _, certificate in rows)
-    if expired:
-        return (
-            f"{expired} of {len(rows)} certificates {'has' if expired == 1 else 'have'} "
-            f"expired; the oldest {when}."
-        )
-    soon = sum(certificate.days_left < _SOON_DAYS for _, certificate in rows)
-    lead = (
-        f"{soon} of {len(rows)} certificates expire within {_SOON_DAYS} days"
-        if soon
-        else f"None of {len(rows)} certificates expires soon"
-    )
-    return f"{lead}; the first {when}."
-
-
-def ask_host(text: str, report: Report) -> list[tuple[str, Certificate]]:
+def ask_host(text: str, report: Report) -> tuple[list[Found], list[Finding]]:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(\d{1,5}))?", text)
     port = int(match[2] or 443) if match else 0
     if match is None or not 0 < port < 65536:
         refuse(f"--host={text} is not a host, optionally with a port.")
-        return []
+        return [], []
     host = match[1].strip("[]")
     try:
         rows = from_host(host, port, report)
     except (OSError, ValueError) as err:
         report.finding = f"The certificate of {host}:{port} could not be fetched: {err}."
-        return []
-    sentence = trust(host, port)
-    if sentence:
-        report.text("Trust", sentence)
-    return rows
+        return [], []
+    why = distrust(host, port)
+    report.text(
+        "Trust", f"This machine does not trust it: {why}." if why else "This machine trusts it for this name."
+    )
+    expired = any(row.certificate.not_after < time.time() for row in rows)
+    if why and not expired:
+        names = ", ".join(rows[0].certificate.names[:4]) or rows[0].certificate.subject
+        rest = f" (it is for {names})" if "not for the name" in why else f"; it {when(rows[0].certificate)}"
+        return rows, [Finding(f"The certificate of {host}:{port} is not trusted: {why}{rest}.", ASK)]
+    return rows, []
+
+
+def good(rows: list[Found]) -> str:
+    """The sentence where nothing is expired or near it."""
+    first = min(rows, key=lambda row: row.certificate.not_after)
+    cert = first.certificate
+    words = f"{when(cert)} ({clock.show(cert.not_after)})"
+    if len(rows) == 1:
+        return f"The certificate of {cert.subject} in {first.path} {words}."
+    lead = f"None of {len(rows)} certificates expires soon"
+    return f"{lead}; the first is that of {cert.subject} in {first.path}, which {words}."
 
 
 def make(report: Report) -> None:
@@ -194,34 +125,55 @@ def make(report: Report) -> None:
     )
     if asked.path is not None and not asked.path.startswith("/"):
         refuse(f"--path={asked.path} is not an absolute path.")
-    if asked.host is not None:
-        rows = ask_host(asked.host, report)
-    elif asked.path is not None:
-        rows = local([asked.path], report, True)
+    found: list[Finding] = []
+    search = Search()
+    if asked.path is not None:  # before a host: it was named too, but the certificates are there
+        path = Path(asked.path)
+        if path.is_dir():
+            search.walk(path, named=True, until=time.monotonic() + _WALK_S)
+        else:
+            search.add(path, named=True)
+    elif asked.host is not None:
+        search.found, found = ask_host(asked.host, report)
     else:
-        rows = local([place for place in _PLACES if exists(place)], report, False)
-    if rows:
-        report.finding = finding(rows)
+        search = local(_WALK_S)
+    rows = sorted(search.found, key=lambda row: row.certificate.not_after)
+    for sentence in search.unread:
+        report.note(sentence)
+    found += faults(rows)
+    found += missing(search)
+    if rows or found:
+        look = f"openssl x509 -noout -dates -subject -in {rows[0].path.partition(' (')[0]}" if rows else ""
+        tell(
+            report,
+            found,
+            good(rows) if rows else "",
+            look="" if asked.host and not asked.path else look,
+            own=ASK,
+        )
     elif not report.finding:
-        report.finding = f"No certificate was found in {asked.path or 'the usual places'}."
-    rows.sort(key=lambda row: row[1].not_after)
+        where = asked.path or "a configuration of a service or the usual places"
+        absent = asked.path and not Path(asked.path).exists() and not search.unread
+        report.finding = f"{where} does not exist." if absent else f"No certificate was found in {where}."
+        if search.unread:
+            hidden = plural(len(search.unread), "place")
+            report.finding = f"No certificate can be seen in {where}: {hidden} could not be read."
+        report.found_nothing = bool(asked.path)
     report.table(
         "Certificates",
-        ("Expires", "Days left", "Subject", "Names", "Issuer", "Where"),
+        ("Expires", "When", "Subject", "Names", "Issuer", "Where"),
         [
             (
-                clock.show(one.not_after),
-                one.days_left,
-                one.subject,
-                ", ".join(one.names[:4]),
-                one.issuer,
-                where,
+                clock.show(one.certificate.not_after)[:10],
+                when(one.certificate).replace("expires ", ""),
+                one.certificate.subject,
+                ", ".join(one.certificate.names[:3]),
+                one.certificate.issuer,
+                f"{one.path} ({one.user})" if one.user else one.path,
             )
-            for where, one in rows[:_ROWS]
+            for one in rows
         ],
     )
-    if len(rows) > _ROWS:
-        report.note(f"{len(rows) - _ROWS} more certificates, which expire later.")
 
 
 run(make)

@@ -1,11 +1,10 @@
-"""Checks interfaces, routes, name servers, the gateway, and a host if one is given. Sends packets."""
+"""Checks interfaces, routes and the gateway, and reaches a host if one is given (that sends packets)."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
-import struct
 import sys
 import threading
 import time
@@ -13,98 +12,34 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
+from areas import names, network
+from checks import CannotSee
 from commands import read
 from commands import run as run_command
-from report import Report, options, refuse, run
+from headline import tell
+from report import Report, human, options, refuse, run
 
 _TIMEOUT_S = 4.0
+_PINGS = 4
 _HOST = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|"
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*))(?::(?P<port>\d{1,5}))?|(?P<bare>[0-9A-Fa-f:.]{2,45})"
 )
-_UNKNOWN = "cannot be pinged from here"
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _COMMON_PORTS = (443, 80, 22)
 
 
-def interfaces() -> list[tuple[str, str, str, str, str]]:
-    """Name, state, address of the hardware, bytes in and out, errors; from /sys/class/net."""
-    rows = []
-    counters = {}
-    for line in (read("/proc/net/dev") or "").splitlines()[2:]:
-        name, _, values = line.partition(":")
-        counters[name.strip()] = values.split()
-    for name, numbers in sorted(counters.items()):
-        state = (read(f"/sys/class/net/{name}/operstate") or "?").strip()
-        hardware = (read(f"/sys/class/net/{name}/address") or "").strip()
-        errors = f"{numbers[2]} in, {numbers[10]} out; dropped {numbers[3]} in, {numbers[11]} out"
-        rows.append((name, state, hardware, f"{numbers[0]} in, {numbers[8]} out", errors))
-    return rows
-
-
-def addresses(report: Report) -> list[tuple[str, str]]:
-    answer = run_command("ip", "-o", "address", "show")
-    if not answer.problem:
-        rows = [line.split() for line in answer.stdout.splitlines()]
-        return [(row[1], row[3]) for row in rows if len(row) > 3]
-    report.note(answer.problem)
-    rows6 = [line.split() for line in (read("/proc/net/if_inet6") or "").splitlines()]
-    found = [(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows6 if len(row) > 5]
-    local = own_address()
-    return found + ([("?", local)] if local else [])
-
-
-def own_address() -> str:
-    """The IPv4 source address of packets to the internet; connecting a UDP socket sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return ""
-
-
-def gateways() -> list[tuple[str, str]]:
-    """Interface and gateway of each default route; an empty gateway is a route without one."""
-    found = []
-    for line in (read("/proc/net/route") or "").splitlines()[1:]:
-        columns = line.split()
-        if len(columns) > 7 and columns[1] == "00000000" and columns[7] == "00000000":
-            gateway = socket.inet_ntoa(struct.pack("=I", int(columns[2], 16)))
-            found.append((columns[0], "" if gateway == "0.0.0.0" else gateway))  # noqa: S104  # compared, not bound
-    for line in (read("/proc/net/ipv6_route") or "").splitlines():
-        columns = line.split()
-        if len(columns) > 9 and columns[0] == "0" * 32 and columns[1] == "00" and columns[9] != "lo":
-            gateway = str(ipaddress.IPv6Address(bytes.fromhex(columns[4])))
-            found.append((columns[9], "" if gateway == "::" else gateway))
-    return found
-
-
-def name_servers() -> list[str]:
-    found = re.findall(r"^\s*nameserver\s+(\S+)", read("/etc/resolv.conf") or "", re.M)
-    real = re.findall(r"^\s*nameserver\s+(\S+)", read("/run/systemd/resolve/resolv.conf") or "", re.M)
-    return [*found, *(f"{server} (behind systemd-resolved)" for server in real if found == ["127.0.0.53"])]
-
-
-def ping(address: str) -> str:
-    """Whether the address answers to ping, or why it cannot be asked: no command, or no permission."""
-    answer = run_command("ping", "-n", "-c", "2", "-W", "2", address, timeout_s=8)
-    times = re.search(r"= [\d.]+/([\d.]+)/", answer.stdout)
-    if times:
-        return f"answers, {times[1]} ms on average"
-    if "received" in answer.stdout:
-        return "does not answer to ping"
-    return _UNKNOWN if answer.problem else "does not answer to ping"
-
-
-def neighbour(address: str) -> str:
-    """The entry of the kernel's neighbour table: the hardware address when the machine is there."""
-    for line in (read("/proc/net/arp") or "").splitlines()[1:]:
-        columns = line.split()
-        if columns and columns[0] == address:
-            return (
-                "in the neighbour table" if columns[2] != "0x0" else "in the neighbour table as unreachable"
-            )
-    return ""
+def ping(address: str) -> tuple[bool, str]:
+    """Whether the address answers to ping, and with which loss and delay, or why it cannot be asked."""
+    answer = run_command("ping", "-n", "-c", str(_PINGS), "-i", "0.3", "-W", "2", address, timeout_s=9)
+    loss = re.search(r"([\d.]+)% packet loss", answer.stdout)
+    times = re.search(r"= ([\d.]+)/([\d.]+)/([\d.]+)", answer.stdout)
+    if times and loss:
+        lost = f"{float(loss[1]):.0f}% packet loss" if float(loss[1]) else "no packet loss"
+        return True, f"answers to ping with {lost}, {times[2]} ms on average ({times[1]} to {times[3]})"
+    if loss:
+        return False, "does not answer to ping"
+    return False, f"cannot be pinged from here ({answer.problem.rstrip('.')})"
 
 
 def resolve(name: str) -> tuple[list[str], str]:
@@ -115,7 +50,7 @@ def resolve(name: str) -> tuple[list[str], str]:
     def ask() -> None:
         try:
             rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found.extend(sorted({str(row[4][0]) for row in rows}))
+            found.extend(dict.fromkeys(str(row[4][0]) for row in rows))
         except (OSError, UnicodeError) as err:
             problems.append(getattr(err, "strerror", None) or str(err))
 
@@ -134,105 +69,138 @@ def connect(address: str, port: int) -> tuple[bool, str]:
         with socket.create_connection((address, port), timeout=_TIMEOUT_S):
             return True, f"connected in {1000 * (time.monotonic() - started):.0f} ms"
     except ConnectionRefusedError:
-        return False, "refused: the host is there, and nothing listens on this port"
+        return False, "refused: the host is there, and nothing listens on this port, or a firewall rejects it"
     except TimeoutError:
-        return False, f"no answer within {_TIMEOUT_S:.0f} s"
+        return False, f"no answer within {_TIMEOUT_S:.0f} s: a firewall drops it, or the host is down"
     except OSError as err:
         return False, err.strerror or str(err)
 
 
-def about_host(host: str, port: int | None, report: Report) -> str:
-    """The sentence about one host, with its evidence added to the report."""
+def about_host(host: str, port: int | None, report: Report) -> tuple[bool, str]:
+    """Whether a host can be reached and the sentence about it; its evidence is added to the report."""
     try:
         found, problem = [str(ipaddress.ip_address(host))], ""
     except ValueError:
         found, problem = resolve(host)
     if not found:
-        return f"The name {host} cannot be resolved: {problem}."
-    rows, reached, there = [], False, False
+        return False, f"The name {host} cannot be resolved: {problem}."
+    rows, open_at, refused = [], "", False
     for address in found[:3]:
         for number in (port,) if port else _COMMON_PORTS:
             good, words = connect(address, number)
             rows.append((address, f"port {number}", words))
-            reached, there = reached or good, there or good or words.startswith("refused")
-            if good or (there and not port):
+            open_at = open_at or (f"port {number} at {address}" if good else "")
+            refused = refused or words.startswith("refused")
+            if good or (refused and not port):
                 break
-        if reached:
+        if open_at:
             break
-    if not reached and not port:
-        words = ping(found[0])
-        rows.append((found[0], "ping", words))
-        there = there or words.startswith("answers")
+    answers, words = ping(found[0])
+    rows.append((found[0], "ping", words))
     report.table(f"Reaching {host}", ("Address", "How", "Result"), rows)
-    if port:
+    where = f"{host} port {port}" if port else host
+    if open_at or (not port and (answers or refused)):
+        how = f" ({rows[-2][2]})" if open_at else ""
+        return True, f"{where} can be reached{how}; {found[0]} {words}."
+    return False, f"{where} cannot be reached: {rows[0][2]}; {found[0]} {words}."
+
+
+def look(report: Report) -> tuple[list[network.Interface], list[network.Route], dict[str, str]]:
+    """What ip(8) says; without that command nothing, and a note."""
+    try:
         return (
-            f"{host} port {port} can be reached."
-            if reached
-            else f"{host} port {port} cannot be reached: {rows[-1][2]}."
+            network.interfaces(network.asked("-d", "-s", "address", "show")),
+            network.routes(),
+            network.neighbour_states(),
         )
-    return f"{host} can be reached." if reached or there else f"{host} cannot be reached: {rows[-1][2]}."
+    except CannotSee as err:
+        report.note(f"Interfaces and routes: {err}")
+        return [], [], {}
 
 
-def finding(up: list[str], routes: list[tuple[str, str]], gateway_words: str, servers: list[str]) -> str:
+def state(links: list[network.Interface], routes: list[network.Route], neighbours: dict[str, str]) -> str:
+    """The sentence of a network without a fault."""
+    up = [one for one in links if one.is_up and one.addresses and one.name != "lo"]
     if not up:
-        return (
-            "No interface besides loopback is up or visible here, so nothing else can be reached from here."
-        )
+        return "No interface besides loopback has an address, so nothing else can be reached from here."
+    first = ", ".join(f"{one.name} ({one.addresses[0]})" for one in up[:3])
     if not routes:
-        return f"There is no default route, so only the networks of {', '.join(up)} can be reached."
-    way = routes[0][1] or "no gateway address"
-    words = f"The network is configured: {', '.join(up)} up, default route over {routes[0][0]} ({way}"
-    words += f", which {gateway_words})" if gateway_words else ")"
-    return words + (f", name server {servers[0]}." if servers else ", but no name server is configured.")
+        return f"{first} up; there is no default route, so only their own networks can be reached."
+    way = routes[0]
+    known = neighbours.get(way.gateway, "").lower()
+    seen = f", whose entry in the neighbour table is {known}" if known else ""
+    gateway = f"the gateway {way.gateway}{seen}" if way.gateway else "no gateway address"
+    return f"The network is up: {first}; the default route is over {way.interface} and {gateway}."
+
+
+def tables(report: Report, links: list[network.Interface], routes: list[network.Route]) -> None:
+    rows = []
+    for one in links:
+        rx, tx = one.counters.get("rx", {}), one.counters.get("tx", {})
+        wrong = [
+            f"{way.get(key, 0)} {key} {name}"
+            for way, name in ((rx, "in"), (tx, "out"))
+            for key in ("errors", "dropped")
+        ]
+        is_on = ("up" if one.has_carrier else "no carrier") if one.is_up else "off"
+        data = f"{human(rx.get('bytes', 0))} in, {human(tx.get('bytes', 0))} out"
+        bad = ", ".join(words for words in wrong if not words.startswith("0 ")) or "none"
+        rows.append((one.name, is_on, ", ".join(one.addresses) or "-", one.mtu, data, bad))
+    report.table("Interfaces", ("Name", "State", "Addresses", "MTU", "Data", "Errors and drops"), rows)
+    report.table(
+        "Default routes",
+        ("Family", "Interface", "Gateway", "Metric"),
+        [(one.family, one.interface, one.gateway or "-", one.metric) for one in routes],
+    )
 
 
 def make(report: Report) -> None:
-    asked = options(str(__doc__), host="a host to resolve and to reach, optionally with a port").host
-    match = _HOST.fullmatch(asked) if asked else None
-    if asked and (match is None or (match["port"] and not 0 < int(match["port"]) < 65536)):
-        refuse(f"--host={asked} is not a host name or address.")
-    rows, routes, servers = interfaces(), gateways(), name_servers()
-    found = addresses(report)
-    with_address = {name.split("@")[0] for name, _ in found}
-    up = [
-        row[0]
-        for row in rows
-        if row[0] != "lo" and (row[1] == "up" or (row[1] == "unknown" and row[0] in with_address))
-    ]
-    words = ""
-    if routes and routes[0][1]:
-        words = ping(routes[0][1])
-        if words == _UNKNOWN:
-            report.note("Whether the gateway answers: the command `ping` is missing or may not be used here.")
-        known = neighbour(routes[0][1])
-        words = words if words.startswith("answers") else f"{words}{', but is ' + known if known else ''}"
-    report.finding = finding(up, routes, words, servers)
-    if asked and match:
-        name = match["six"] or match["name"] or match["bare"]
-        report.finding = (
-            f"{about_host(name, int(match['port']) if match['port'] else None, report)} {report.finding}"
+    asked = options(
+        str(__doc__),
+        host="a host to resolve and to reach, optionally with a port",
+        interface="only this interface",
+    )
+    match = _HOST.fullmatch(asked.host) if asked.host else None
+    if asked.host and (match is None or (match["port"] and not 0 < int(match["port"]) < 65536)):
+        refuse(f"--host={asked.host} is not a host name or address.")
+    if asked.interface and not _INTERFACE.fullmatch(asked.interface):
+        refuse(f"--interface={asked.interface} is not the name of an interface.")
+    links, routes, neighbours = look(report)
+    if asked.interface:
+        links = [one for one in links if one.name == asked.interface]
+        if not links and not report.has_notes:
+            report.finding = f"There is no interface {asked.interface}."
+            report.next = "ip -br address"
+            report.found_nothing = True
+            return
+        found = list(network.of_links(links, {}))
+    else:
+        found = [*network.of_links(links, network.wanted_up()), *network.of_routes(links, routes, neighbours)]
+    good = state(links, routes, neighbours)
+    if asked.interface and links:
+        one = links[0]
+        is_on = ("up" if one.has_carrier else "up without carrier") if one.is_up else "switched off"
+        has = ", ".join(one.addresses) or "no address"
+        good = f"{one.name} is {is_on}: {has}, MTU {one.mtu}, no errors that matter."
+    if report.has_notes and not links:
+        good = "The state of the interfaces cannot be seen from here."
+    if match:
+        host = match["six"] or match["name"] or match["bare"]
+        reached, sentence = about_host(host, int(match["port"]) if match["port"] else None, report)
+        tell(report, found, good, look="ip route", own=network.ASK)
+        report.text("The network here", report.finding)
+        report.finding = sentence
+        report.next = (
+            "" if reached else f"ip route get {host}" if match["bare"] or match["six"] else report.next
         )
-    report.table(
-        "Interfaces",
-        ("Name", "State", "Hardware address", "Bytes", "Errors"),
-        rows,
-        "No interface is visible.",
-    )
-    report.table("Addresses", ("Interface", "Address"), found)
-    report.table(
-        "Default routes",
-        ("Interface", "Gateway"),
-        [(name, gateway or "-") for name, gateway in routes],
-        "There is none.",
-    )
-    report.table(
-        "Name servers",
-        ("Server",),
-        [(server,) for server in servers],
-        "None is configured in /etc/resolv.conf.",
-    )
-    if not Path("/sys/class/net").exists():
-        report.note("The state of the interfaces: /sys/class/net is not visible.")
+    else:
+        tell(report, found, good, look="ip -s link", own=network.ASK)
+    servers = names.servers(read("/etc/resolv.conf") or "")
+    tables(report, links, routes)
+    if servers and not asked.interface:
+        report.text("Name servers", ", ".join(servers))
+    if not match and not asked.interface and routes:
+        report.note("Whether the gateway and other hosts answer: nothing was sent. Name a host to try it.")
 
 
 run(make)

@@ -1,4 +1,4 @@
-"""Lists packages with newer versions, as local lists know them, and pending reboots. Only observes."""
+"""Lists packages with newer versions, as local lists know them, and needed reboots and restarts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
-from commands import read
+import clock
+from areas import packages
+from checks import CannotSee, prompt
 from commands import run as run_command
 from report import Report, options, plural, run, span
 
-_ROWS = 60
 _OLD_S = 7 * 86400.0
 
 Update = tuple[str, str, str, bool]
@@ -76,99 +77,73 @@ def with_pacman(report: Report) -> list[Update] | None:
 
 
 _MANAGERS = (
-    ("apt", with_apt, ("/var/lib/apt/periodic/update-success-stamp", "/var/lib/apt/lists")),
-    ("dnf", with_dnf, ("/var/cache/libdnf5", "/var/cache/dnf")),
-    ("yum", with_dnf, ("/var/cache/yum",)),
-    ("zypper", with_zypper, ("/var/cache/zypp/raw",)),
-    ("pacman", with_pacman, ("/var/lib/pacman/sync",)),
+    ("apt", with_apt),
+    ("dnf", with_dnf),
+    ("yum", with_dnf),
+    ("zypper", with_zypper),
+    ("pacman", with_pacman),
 )
 
 
-def lists_age(paths: tuple[str, ...]) -> float | None:
-    """Seconds since the package lists were refreshed: by their newest file."""
-    newest = 0.0
-    for path in paths:
-        for file in (Path(path), *(Path(path).glob("*") if Path(path).is_dir() else ())):
-            if file.name in ("lock", "partial", "auxfiles"):
-                continue
-            try:
-                newest = max(newest, file.stat().st_mtime if file.is_file() else 0.0)
-            except OSError:
-                continue
-    return time.time() - newest if newest else None
-
-
-def version_key(version: str) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[A-Za-z]+", version)
-    ]
-
-
-def reboot(report: Report) -> tuple[bool, str]:
-    """Whether a reboot is required, and the sentence that says why."""
-    if Path("/run/reboot-required").exists() or Path("/var/run/reboot-required").exists():
-        packages = sorted(set((read("/run/reboot-required.pkgs") or "").split()))
-        return True, "A reboot is required" + (f" because of {', '.join(packages[:8])}." if packages else ".")
-    running = os.uname().release
-    flavour = running.rpartition("-")[2]
-    kernels = (
-        [entry.name for entry in Path("/lib/modules").glob("*") if entry.is_dir()]
-        if Path("/lib/modules").is_dir()
-        else []
+def after_updates(report: Report) -> str:
+    """Whether a reboot or restarts are due, as sentences, with the services in a table."""
+    because, _ = packages.reboot_reason()
+    words = (
+        f"A reboot is required: {because}." if because else "No reboot is required, as far as can be seen."
     )
-    alike = [name for name in kernels if name.rpartition("-")[2] == flavour or "." in flavour]
-    newest = max(alike, key=version_key, default="")
-    if running in kernels and newest and version_key(newest) > version_key(running):
-        return True, f"A reboot is required: the kernel {newest} is installed, and {running} still runs."
-    if not (Path("/run/utmp").exists() or Path("/run/systemd/system").exists()):
-        report.note(
-            "Whether a package asked for a reboot: the mark in /run may not be visible from "
-            "here; only kernels were compared."
+    try:
+        outdated = packages.outdated_services()
+    except CannotSee as err:
+        report.note(f"Which services need a restart: {err}")
+        return words
+    if outdated:
+        few = ", ".join(name for name, _, _ in outdated[:3]) + (", ..." if len(outdated) > 3 else "")
+        words += (
+            f" {plural(len(outdated), 'service')} still {'runs' if len(outdated) == 1 else 'run'} what an "
         )
-    return False, "No reboot is required, as far as can be seen."
+        words += f"update replaced: {few}."
+    report.table(
+        "Services that began before an update",
+        ("Unit", "Because of", "Updated"),
+        [(name, package, clock.show(when)) for name, package, when in outdated],
+    )
+    return words
 
 
 def make(report: Report) -> None:
     options(str(__doc__))
-    required, reboot_words = reboot(report)
     manager = next((row for row in _MANAGERS if shutil.which(row[0])), None)
     if manager is None:
-        report.finding = f"No known package manager is here (apt, dnf, yum, zypper, pacman). {reboot_words}"
+        report.finding = (
+            f"No known package manager is here (apt, dnf, yum, zypper, pacman). {after_updates(report)}"
+        )
         return
-    name, ask, paths = manager
-    found, age = ask(report), lists_age(paths)
+    name, ask = manager
+    found, age = ask(report), packages.lists_age()
+    rows = sorted(found or (), key=lambda row: (not row[3], row[0]))
+    header = ("Package", "Installed", "Available", "Security")
+    report.table("Updates", header, [(*row[:3], "yes" if row[3] else "") for row in rows])
+    due = after_updates(report)
+    security = sum(row[3] for row in rows)
     old = "" if age is None else f"the package lists are {span(age)} old"
     if found is None:
-        report.finding = f"{name} could not list the updates. {reboot_words}"
-        return
-    security = sum(row[3] for row in found)
-    if age is None:
+        report.finding = f"{name} could not list the updates. {due}"
+    elif age is None:
         known = "there are no package lists on this machine, so newer versions are not known"
-        report.finding = f"It cannot be said whether the system is up to date: {known}. {reboot_words}"
+        report.finding = f"It cannot be said whether the system is up to date: {known}. {due}"
+        report.next = "apt-get update" if name == "apt" else ""
     elif found:
-        words = f"{plural(len(found), 'package')} can be updated" + (
-            f", {security} of them for security" if security else ""
-        )
-        report.finding = f"{words}; {old}. {reboot_words}"
+        words = f"{plural(len(found), 'package')} can be updated"
+        words += f", {security} of them for security" if security else ", none of them for security"
+        report.finding = f"{words}; {old}. {due}"
     else:
-        report.finding = f"Every package is up to date; {old}. {reboot_words}"
+        report.finding = f"Every package is up to date; {old}. {due}"
     if age is not None and age > _OLD_S:
-        report.note(
-            f"Updates that came out in the last {span(age)}: the package lists were not refreshed since then."
-        )
-    rows = sorted(found, key=lambda row: (not row[3], row[0]))
-    header = ("Package", "Installed", "Available", "Security")
-    report.table("Updates", header, [(*row[:3], "yes" if row[3] else "") for row in rows[:_ROWS]])
-    if len(rows) > _ROWS:
-        report.note(f"{len(rows) - _ROWS} more packages.")
-    held = run_command("apt-mark", "showhold").stdout.split() if name == "apt" else []
-    report.table("Packages that are held back", ("Package",), [(package,) for package in held])
-    report.text(
-        "Reboot",
-        reboot_words
-        + f" Running kernel: {os.uname().release}."
-        + (" It was not done yet." if required else ""),
-    )
+        since = clock.show(time.time() - age)
+        report.note(f"Updates that came out since {since}, when the package lists were last refreshed.")
+    if any(one.fault for one in packages.dpkg_packages()):
+        report.next = prompt(packages.ASK)
+    report.text("Kernel", f"{os.uname().release} runs.")
 
 
 run(make)

@@ -1,0 +1,152 @@
+"""Checks the files of name resolution, and with a host each name server (that needs the network)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
+
+from areas import names
+from checks import CannotSee, Finding
+from commands import read
+from headline import tell
+from report import Report, options, refuse, run
+
+_TIMEOUT_S = 3.0
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:\d{1,5})?")
+_REPLIES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
+_A, _IN = 1, 1
+
+
+def query(name: str, number: int) -> bytes:
+    """A question for the IPv4 addresses of a name (RFC 1035, section 4.1)."""
+    labels = b"".join(bytes([len(part)]) + part for part in name.rstrip(".").encode("idna").split(b"."))
+    return struct.pack(">6H", number, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", _A, _IN)
+
+
+def reply(data: bytes, number: int) -> str:
+    """`NOERROR with 2 records`, `NXDOMAIN`; raises ValueError where it is no answer to this question."""
+    if len(data) < 12:
+        raise ValueError("a reply of a few bytes")
+    got, flags, _, answers, _, _ = struct.unpack(">6H", data[:12])
+    if got != number or not flags & 0x8000:
+        raise ValueError("a reply to another question")
+    code = _REPLIES.get(flags & 15, f"code {flags & 15}")
+    if code == "NOERROR":
+        return f"NOERROR with {answers} records" if answers else "NOERROR without an address (IPv4)"
+    return code
+
+
+def ask_server(server: str, name: str) -> tuple[bool, str]:
+    """Whether a server knows the name, and what it said."""
+    number, started = secrets.randbelow(1 << 16), time.monotonic()
+    family = socket.AF_INET6 if ":" in server else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as plain:
+            plain.settimeout(_TIMEOUT_S)
+            plain.connect((server, 53))
+            plain.send(query(name, number))
+            words = reply(plain.recv(4096), number)
+    except TimeoutError:
+        return False, f"no answer within {_TIMEOUT_S:.0f} s"
+    except ConnectionRefusedError:
+        return False, "refused: nothing listens on its port 53"
+    except (OSError, ValueError, UnicodeError) as err:
+        return False, getattr(err, "strerror", None) or str(err)
+    return words.startswith("NOERROR"), f"{words} in {1000 * (time.monotonic() - started):.0f} ms"
+
+
+def resolve(name: str) -> tuple[list[str], str]:
+    """What programs get, in the order of nsswitch.conf, or why nothing; the wait is bounded."""
+    found: list[str] = []
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found.extend(dict.fromkeys(str(row[4][0]) for row in rows))
+        except (OSError, UnicodeError) as err:
+            problems.append(getattr(err, "strerror", None) or str(err))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(3 * _TIMEOUT_S)
+    if thread.is_alive():
+        return [], f"no answer within {3 * _TIMEOUT_S:.0f} s"
+    return found, problems[0] if problems else ""
+
+
+def in_hosts(name: str) -> list[str]:
+    """The lines of /etc/hosts that have this name."""
+    rows = enumerate((read("/etc/hosts") or "").splitlines(), start=1)
+    return [
+        f"line {number}: {line.strip()}"
+        for number, line in rows
+        if name.lower() in line.partition("#")[0].lower().split()[1:]
+    ]
+
+
+def about_host(name: str, servers: list[str], report: Report) -> tuple[bool, str]:
+    """Whether a name resolves, and the sentence about it."""
+    found, problem = resolve(name)
+    report.lines("In /etc/hosts", in_hosts(name))
+    rows = [(server, *ask_server(server, name)) for server in servers[:6]]
+    report.table("Name servers", ("Server", "Answer"), [(server, words) for server, _, words in rows])
+    if found:
+        by = " by /etc/hosts" if in_hosts(name) else ""
+        silent = [server for server, _, words in rows if words.startswith(("no answer", "refused"))]
+        rest = f"; but {' and '.join(silent)} did not answer" if silent and len(silent) < len(rows) else ""
+        return True, f"{name} resolves to {', '.join(found[:4])}{by}{rest}."
+    said = "; ".join(f"{server}: {words}" for server, _, words in rows[:3])
+    return False, f"{name} does not resolve: {problem}" + (f" ({said})." if said else ".")
+
+
+def faults() -> tuple[list[Finding], str]:
+    found, problem = list(names.files()), ""
+    try:
+        found += names.resolver()
+    except CannotSee as err:
+        problem = str(err)
+    return found, problem
+
+
+def make(report: Report) -> None:
+    asked = options(str(__doc__), host="a name to resolve; each name server is asked for it")
+    if asked.host is not None and not _HOST.fullmatch(asked.host):
+        refuse(f"--host={asked.host} is not a host name.")
+    found, problem = faults()
+    report.note(problem)
+    text = read("/etc/resolv.conf")
+    servers = names.servers(text or "")
+    if text is None and names.is_hidden():
+        servers = names.servers(read("/run/systemd/resolve/resolv.conf") or "")
+        report.note(f"/etc/resolv.conf leads to {names.lead()}, which cannot be seen from here.")
+    good = "/etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf have no fault"
+    good += (
+        f"; the name servers are {', '.join(servers[:3])}." if servers else "; no name server is configured."
+    )
+    tell(report, found, good, look="cat /etc/hosts /etc/resolv.conf /etc/nsswitch.conf", own=names.ASK)
+    if asked.host is not None:
+        name = re.sub(r":\d+$", "", asked.host)
+        resolved, sentence = about_host(name, servers, report)
+        if found or not resolved:
+            report.text("The configuration here", report.finding)
+        report.finding = sentence
+        if resolved:
+            report.next = ""
+    else:
+        report.note("Whether the name servers answer: that needs the network. Name a host to ask each.")
+    for file in ("/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/hosts"):
+        wanted = r"^\s*hosts:" if file.endswith("nsswitch.conf") else r"^\s*[^#\s]"
+        lines = [line for line in (read(file) or "").splitlines() if re.match(wanted, line)]
+        report.lines(file, lines[:12])
+
+
+run(make)

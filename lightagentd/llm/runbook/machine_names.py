@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pwd
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from lightagentd.bus.connection import Bus, Signal, connect
 from lightagentd.bus.errors import SYSTEMD_NAME
 from lightagentd.errors import LightagentError
 from lightagentd.host.systemd import BOOTED
+from lightagentd.host.users import user_name
 from lightagentd.llm.runbook.names import Names
 
 WAIT_S = 0.2
@@ -43,9 +43,10 @@ _UNIT_FOLDERS = (
 )
 _DPKG, _DPKG_LISTS = "var/lib/dpkg/status", "var/lib/dpkg/info"
 _RPM = ("usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite")
-_PASSWD, _INTERFACES, _MOUNTS = "etc/passwd", "sys/class/net", "proc/self/mountinfo"
+_PASSWD, _LOGGED_IN = "etc/passwd", "run/systemd/users"
+_INTERFACES, _MOUNTS = "sys/class/net", "proc/self/mountinfo"
 _MACHINES, _QUADLETS = "run/systemd/machines", "etc/containers/systemd"
-_STAMPED = (*_UNIT_FOLDERS, _DPKG, *_RPM, _PASSWD, _MACHINES, _QUADLETS)
+_STAMPED = (*_UNIT_FOLDERS, _DPKG, *_RPM, _PASSWD, _LOGGED_IN, _MACHINES, _QUADLETS)
 _CONTAINER_UNIT = re.compile(r"(?:systemd-nspawn@|lxc@|container-)(.+)\.service")
 _NOT_DISKS = re.compile(r"/(?:proc|sys|dev|run)(?:/|$)(?!media/)")
 
@@ -142,7 +143,7 @@ class MachineNames:
         units = loaded.units.union(*(_unit_files(self._root / folder) for folder in _UNIT_FOLDERS))
         names = Names(
             units=units,
-            users=frozenset(user.pw_name for user in pwd.getpwall()),
+            users=frozenset(_users(self._root)),
             packages=frozenset(_packages(self._root)),
             interfaces=interfaces,
             containers=frozenset(_containers(self._root, units)),
@@ -195,6 +196,18 @@ def _listed(folder: Path) -> list[str]:
 
 def _unit_files(folder: Path) -> set[str]:
     return {name for name in _listed(folder) if name.rpartition(".")[2] in _TYPES}
+
+
+def _users(root: Path) -> Iterator[str]:
+    """Users of this machine, and who of a directory service is logged in. getpwall(3) is not asked: a slow
+    service would stop the whole process, for Python holds its lock meanwhile.
+    """
+    with contextlib.suppress(OSError):
+        text = (root / _PASSWD).read_text(encoding="utf-8", errors="surrogateescape")
+        yield from (
+            line.partition(":")[0] for line in text.splitlines() if line[:1] not in ("", "+", "-", "#")
+        )
+    yield from (user_name(int(uid)) for uid in _listed(root / _LOGGED_IN) if uid.isdecimal())
 
 
 def _packages(root: Path) -> Iterator[str]:

@@ -96,7 +96,9 @@ class Find:
     exact: bool = True
     """False: a letter of the word was wrong."""
     ordinary: bool = False
-    """The word is used without meaning the name, so the words around it must say that it is meant."""
+    """The word is used without meaning the name, so the words around it must say that it is meant. So it is
+    with a user who has the name of a unit: that of a service that runs as a user of its own.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,10 @@ class Names:
         exact = bool(found)
         if not found and not ordinary:
             found = self._named(self._mended(_folded(word)))
-        return {kind: Find(value=value, exact=exact, ordinary=ordinary) for kind, value in found.items()}
+        return {
+            kind: Find(value=value, exact=exact, ordinary=ordinary or (kind == "user" and "unit" in found))
+            for kind, value in found.items()
+        }
 
     def _named(self, word: str) -> dict[str, str]:
         """What a word names that is spelled well, or as one of its other names."""
@@ -235,7 +240,7 @@ def _other_names(name: str) -> Iterable[str]:
     if len(name) > 2:
         yield f"{name}-server"
         yield f"{name}-daemon"
-    for ending in ("d", "-server", "-daemon"):
+    for ending in ("d", "-server", "-daemon", "-service", "-unit", "-container", "-dienst"):
         if len(shorter := name.removesuffix(ending)) > 2 and shorter != name:
             yield shorter
 

@@ -34,12 +34,14 @@ def root(tmp_path: Path) -> Path:
         "var/lib/dpkg/status",
         "sys/class/net/eth0/",
         "etc/containers/systemd/shop.container",
+        "run/systemd/users/0",
         "run/systemd/machines/build",
         "run/systemd/machines/unit:systemd-nspawn@build.service",
     ):
         place = tmp_path / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.mkdir() if path.endswith("/") else place.touch()
+    (tmp_path / "etc/passwd").write_text("anna:x:1000:1000::/home/anna:/bin/sh\ndaemon:x:1:1:::\n+::::::\n")
     mounts = tmp_path / "proc/self/mountinfo"
     mounts.parent.mkdir(parents=True)
     mounts.write_text(
@@ -73,7 +75,7 @@ async def test_without_systemd_it_knows_what_lies_in_files(root: Path) -> None:
     assert found.interfaces == {"eth0"}
     assert found.mounts == {"/", "/srv/my data"}
     assert found.containers == {"shop", "build"}
-    assert "root" in found.users
+    assert found.users == {"anna", "daemon", "root"}
 
 
 async def test_it_reads_the_database_of_rpm(root: Path) -> None:

@@ -61,6 +61,7 @@ WORDS = {"dashboards", "status", "backups", "catalogue"}
         ("crond", "unit cron.service"),
         ("redis", "unit redis-server.service"),
         ("resolved", "ordinary unit systemd-resolved.service"),
+        ("nginx-Dienst", "unit nginx.service, package nginx"),
         ("mongod", ""),
         # one letter missing, too many, wrong, and two swapped
         ("geoindx", "misspelled unit geoindex.service, container geoindex"),
@@ -117,6 +118,12 @@ def test_a_word_finds_what_exists_here(word: str, found: str) -> None:
 def test_a_word_of_the_examples_is_ordinary_though_it_is_a_name() -> None:
     assert NAMES.find("catalog", {"catalog"}.__contains__)["unit"].ordinary
     assert not NAMES.find("catalog")["unit"].ordinary
+
+
+def test_a_user_of_a_service_is_less_likely_than_the_service() -> None:
+    found = Names(units=frozenset(("redis.service",)), users=frozenset(("redis",))).find("redis")
+
+    assert (found["unit"].ordinary, found["user"].ordinary) == (False, True)
 
 
 def test_many_names_alike_are_no_misspelling_of_each_other() -> None:

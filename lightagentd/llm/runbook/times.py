@@ -88,22 +88,23 @@ _BOOT = (
 _OF_BOOT = r"(?:the|this|it|we|i|machine|server|box|system|was|dem|le|el|o|a|most recent|latest)"
 _TODAY = (
     r"today(?:'s)?|this (?:morning|afternoon|evening)|tonight|"
-    r"heute(?: (?:morgen|früh|vormittag|nachmittag|abend|nacht))?|aujourd'?hui|ce (?:matin|soir)|"
+    r"heute(?: (?:morgen|früh|vormittag|nachmittag|abend))?|aujourd'?hui|ce (?:matin|soir)|"
     r"cet apr[eè]s-midi|hoy|hoje(?: (?:de|[aà]) (?:manh[aã]|tarde|noite))?|"
     r"esta (?:ma[nñ]ana|tarde|noche|manh[aã]|noite)|midnight|mitternacht|minuit|medianoche|meia-noite"
 )
 _YESTERDAY = (
     r"yesterday(?:'s)?(?:\s+(?:morning|afternoon|evening|night))?|last night|overnight|"
-    r"(?:during|in) the night|gestern(?: (?:morgen|früh|vormittag|nachmittag|abend|nacht))?|letzten? nacht|"
-    r"über nacht|(?P<hier>hier)(?P<part> (?:matin|soir|apr[eè]s-midi))?|(?:la )?nuit derni[eè]re|cette nuit|"
-    r"ayer(?: por la (?:ma[nñ]ana|tarde|noche))?|anoche|ontem(?: (?:de|[aà]) (?:manh[aã]|tarde|noite))?"
+    r"(?:during|in) the night|heute nacht|gestern(?: (?:morgen|früh|vormittag|nachmittag|abend|nacht))?|"
+    r"letzten? nacht|über nacht|(?P<hier>hier)(?P<part> (?:matin|soir|apr[eè]s-midi))?|"
+    r"(?:la )?nuit derni[eè]re|cette nuit|ayer(?: por la (?:ma[nñ]ana|tarde|noche))?|anoche|"
+    r"ontem(?: (?:de|[aà]) (?:manh[aã]|tarde|noite))?"
 )
 _TWO_DAYS = r"(?:the )?day before yesterday|vorgestern|avant-hier|anteayer|antes de ayer|anteontem"
 _TAKEN = "\0"
 _FRENCH = re.compile(
     r"\b(?:depuis|les|des|du|est|quoi|qui|quelles?|une?|pourquoi|erreurs?|matin|soir|dans)\b|d'"
 )
-_AM = r"(?:in the|this) morning|de la ma[nñ]ana|da manh[aã]|du matin|morgens|früh"
+_AM = r"(?:in the|this) morning|de la ma[nñ]ana|da manh[aã]|du matin|morgens|früh|nachts|de la madrugada|da madrugada"
 _PM = (
     r"(?:in the|this) (?:afternoon|evening)|de la (?:tarde|noche)|da (?:tarde|noite)|"
     r"de l'apr[eè]s-midi|du soir|nachmittags|abends"
@@ -114,7 +115,8 @@ _CLOCK = rf"(?<![\d:.]){_HOUR}{_SUFFIX}(?: (?:(?P<am>{_AM})|(?P<pm>{_PM})))?(?![
 _NOON = r"noon|midday|mittags?|midi|mediod[ií]a|meio-dia"
 _LUNCH = r"lunch(?: ?time| break)?|mittagspause|mittagessen|d[eé]jeuner|almuerzo|almo[cç]o"
 _AT = (
-    rf"\b(?:{_SINCE}|around|at|about|um|gegen|à|vers|sobre|hacia|a|por volta d[ae]s?|às)\s+"
+    rf"\b(?:{_SINCE}|around|at|about|between|um|gegen|zwischen|à|vers|entre|sobre|hacia|a|às|"
+    r"por volta d[ae]s?)\s+"
     r"(?:(?:about|around|las?|les|às|as|um|der|the|le|el|o)\s+)?"
 )
 _RANGE = (
@@ -183,7 +185,9 @@ def _times(text: str, now: datetime) -> list[_Time]:
         found = []
         for match in pattern.finditer(text):
             time = time_of(match, now)
-            if time is not None and (pattern not in _BESIDE_DAYS or any(other.day for other in times)):
+            if time is not None and (
+                pattern not in _BESIDE_DAYS or any(other.day or other.vague for other in times)
+            ):
                 start, end = match.span("only" if "only" in pattern.groupindex else 0)
                 lead = _LEAD_BEFORE.search(text, max(0, start - _LONGEST_LEAD), start)
                 found.append(replace(time, span=(lead.start() if lead else start, end)))
@@ -353,4 +357,4 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], _Time |
 )
 """What is looked for, in this order."""
 _BESIDE_DAYS = {pattern for pattern, _ in _RULES[-2:]}
-"""Rules for clock times that no word marks as such: they count where a day is named."""
+"""Rules for clock times that no word marks as such: they count where a day or a meal is named."""

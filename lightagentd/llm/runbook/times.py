@@ -104,7 +104,10 @@ _TAKEN = "\0"
 _FRENCH = re.compile(
     r"\b(?:depuis|les|des|du|est|quoi|qui|quelles?|une?|pourquoi|erreurs?|matin|soir|dans)\b|d'"
 )
-_AM = r"(?:in the|this) morning|de la ma[nñ]ana|da manh[aã]|du matin|morgens|früh|nachts|de la madrugada|da madrugada"
+_AM = (
+    r"(?:in the|this) morning|de la ma[nñ]ana|da manh[aã]|du matin|morgens|früh|nachts|"
+    r"de la madrugada|da madrugada"
+)
 _PM = (
     r"(?:in the|this) (?:afternoon|evening)|de la (?:tarde|noche)|da (?:tarde|noite)|"
     r"de l'apr[eè]s-midi|du soir|nachmittags|abends"

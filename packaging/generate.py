@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
+from learning import training
 from manual import commands, configuration, interfaces
 from manual.catalog import catalog
 from manual.client import typed_methods
@@ -40,6 +41,7 @@ COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": 
 CATALOG = "packaging/journal/lightagentd.catalog"
 CLIENT = "lightagentd/client/methods.py"
 VARLINK = "packaging/varlink"
+WEIGHTS = "lightagentd/llm/runbook/weights.bin"
 PRINTED: Mapping[str, Sequence[str]] = {
     "tests/data/dbus.txt": ("tests.control.dbus.signatures",),
     "tests/data/dbus-objects.txt": ("tests.control.dbus.signatures", "objects"),
@@ -73,8 +75,18 @@ def checkout(out: Path) -> None:
     for stale in (out / VARLINK).glob("*.varlink"):
         stale.unlink()
     _run("lightagentd.control.varlink.interfaces", str(out.resolve() / VARLINK))
+    (out / WEIGHTS).parent.mkdir(parents=True, exist_ok=True)
+    (out / WEIGHTS).write_bytes(_weights())
     for name, module in PRINTED.items():
         (out / name).write_text(_run(*module))
+
+
+def _weights() -> bytes:
+    """The weights of the matcher: those that are there, unless they were made of something else."""
+    there = REPOSITORY / WEIGHTS
+    content = there.read_bytes() if there.is_file() else b""
+    made_of = training.digest(REPOSITORY / "skills")
+    return content if made_of.encode() in content[:100_000] else training.learned(REPOSITORY / "skills")
 
 
 def _run(*module: str) -> str:

@@ -31,11 +31,15 @@ class Example:
 def read_examples(folder: Path) -> list[Example]:
     """All examples below the folder of skills, sorted by file; of equal ones the first."""
     found: dict[str, Example] = {}
-    for path in sorted([*folder.glob("*/examples.txt"), folder / "none.txt"]):
+    for path in files_of(folder):
         skill = NONE if path.name == "none.txt" else path.parent.name
         for example in parsed(skill, path.read_text(encoding="utf-8")):
             found.setdefault(" ".join(example.text.casefold().split()), example)
     return list(found.values())
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*/examples.txt"), folder / "none.txt"])
 
 
 def parsed(skill: str, text: str) -> Iterator[Example]:

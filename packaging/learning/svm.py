@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 
 SCALE = 1 << 32
 """A weight of 1."""
-_LANE = 64
+RAREST = 20.0
+"""An example of a rare class counts so many times at the most, as if all classes had as many."""
 _MIDDLE = 1 << 62
 """Added to a lane, it makes each value positive."""
 
@@ -27,14 +29,19 @@ class Machine:
     def __init__(self, idf: Sequence[int], classes: int, cost: float) -> None:
         """`idf` has a small whole number for each feature; a greater `cost` fits the examples more closely."""
         self._classes = classes
+        self._cost = cost
         self._squares = [value * value for value in idf]
-        self._rest = 0.5 / cost
+        self._rests = [0.0] * classes
         self._bias = _packed([_MIDDLE] * classes)
         self.rows = [0] * len(idf)
 
     def learn(self, instances: Sequence[Instance], epochs: int) -> None:
         """Pass over all instances, each time in another order."""
         alphas = [[0.0] * self._classes for _ in instances]
+        counts = Counter(label for _, label in instances)
+        for label in range(self._classes):
+            rarity = len(instances) / (self._classes * max(1, counts[label]))
+            self._rests[label] = 0.5 / (self._cost * max(1.0, min(RAREST, rarity)))
         norms = [[self._norm(block, len(blocks)) for block in blocks] for blocks, _ in instances]
         order = list(range(len(instances)))
         seed = 1
@@ -77,15 +84,17 @@ class Machine:
         for block, norm in zip(blocks, norms, strict=True):
             scale = norm / SCALE
             totals = [total + lane * scale for total, lane in zip(totals, self._lanes(block), strict=True)]
-        rest = self._rest
+        rest = 0.5 / self._cost
+        own = self._rests[label] if label < self._classes else rest
         steps = [0] * self._classes
         moved = False
         for number, score in enumerate(totals):
             alpha = alphas[number]
-            gap = (1.0 - score if number == label else 1.0 + score) - alpha * rest
+            mine = own if number == label else rest
+            gap = (1.0 - score if number == label else 1.0 + score) - alpha * mine
             if gap <= 0.0 and alpha == 0.0:
                 continue
-            after = max(alpha + gap / (1.0 + rest), 0.0)
+            after = max(alpha + gap / (1.0 + mine), 0.0)
             if abs(after - alpha) > enough:
                 alphas[number] = after
                 steps[number] = round((after - alpha if number == label else alpha - after) * SCALE)

@@ -7,6 +7,7 @@ recognised, and as it stands.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from array import array
@@ -14,18 +15,24 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
+from lightagentd.llm import runbook
 from lightagentd.llm.runbook.features import NAME, features, folded, words_in
 from lightagentd.llm.runbook.recogniser import Token, merged, recognise
 from lightagentd.llm.runbook.tagging import KINDS, context, usage
 from lightagentd.llm.runbook.weights import Linear, Weights
 
-from .examples import NONE, Example, Mark
+from .examples import NONE, Example, Mark, files_of, read_examples
+from .foreign import made_up
 from .svm import SCALE, Instance, Machine
 
 NOW = datetime(2025, 11, 22, 15, 30, tzinfo=UTC)
 """Weekdays in examples count back from here."""
-COST, EPOCHS = 1.0, 12
+CONFIDENCE = (-0.14, 2.46, -0.54, 3.33, -3.89)
+THRESHOLD = 0.6
+"""These two are what `python -m learning` (packaging/learning/__main__.py) finds by cross-validation."""
+COST, EPOCHS = 2.0, 9
 KIND_COST, KIND_EPOCHS = 1.0, 6
 LARGEST_BYTES = 2 << 20
 _SPARE_BYTES = 400_000
@@ -131,7 +138,7 @@ def learn_skills(examples: Sequence[Example], classes: Sequence[str]) -> Part:
 def learn_kinds(examples: Sequence[Example], lists: Lists) -> Part:
     learned: list[tuple[Blocks, int]] = []
     usages: dict[str, str] = {}
-    for example in examples:
+    for number, example in enumerate(examples):
         if example.skill == NONE:
             continue  # names are not marked there
         tokens = tokens_of(example)
@@ -142,8 +149,10 @@ def learn_kinds(examples: Sequence[Example], lists: Lists) -> Part:
             label = KINDS.index(kind) if kind in KINDS else len(KINDS)
             usual = usages.setdefault(token.raw, "") or usage(token.raw, lists.words)
             usages[token.raw] = usual
-            learned.append(((context(tokens, at, usual),), label))
-            learned.append(((context(tokens, at, usual, skill=example.skill),), label))
+            if label < len(KINDS) or number % 2:
+                learned.append(((context(tokens, at, usual),), label))
+            if label < len(KINDS) or number % 2 == 0:
+                learned.append(((context(tokens, at, usual, skill=example.skill),), label))
             if label < len(KINDS) and not token.text.isdigit():
                 learned.append(((context(tokens, at, "new", hidden=True),), label))
                 learned.append(((context(tokens, at, "new", skill=example.skill, hidden=True),), label))
@@ -191,13 +200,47 @@ def _rarity(total: int, count: int) -> int:
     return min(255, round(8 * (1 + math.log(total / count))))
 
 
-def weights_of(examples: Sequence[Example], classes: Sequence[str], made: Sequence[Example]) -> tuple[Part, Part, Lists]:
+def learned(folder: Path) -> bytes:
+    """The content of the file of weights, from the examples below a folder of skills."""
+    examples = read_examples(folder)
+    skills, kinds, lists = parts_of(examples)
+    head = {
+        "made of": digest(folder),
+        "skills": {"classes": skills.classes, "features": len(skills.features), "scale": skills.scale},
+        "kinds": {"classes": kinds.classes, "features": len(kinds.features), "scale": kinds.scale},
+        "words": " ".join(sorted(lists.words)),
+        "marked": " ".join(sorted(lists.marked)),
+        "phrases": lists.phrases,
+        "confidence": CONFIDENCE,
+        "threshold": THRESHOLD,
+    }
+    line = json.dumps(head, sort_keys=True).encode() + b"\n"
+    return line + b"".join([*skills.data(), *kinds.data()])
+
+
+def digest(folder: Path) -> str:
+    """What the weights are made of: the examples, and the code that learns from them."""
+    code = [Path(runbook.__file__).with_name(f"{name}.py") for name in ("features", "recogniser", "tagging", "times")]
+    found = hashlib.sha256()
+    for path in [*files_of(folder), *sorted(Path(__file__).parent.glob("*.py")), *code]:
+        if path.name != "__main__.py":
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def parts_of(examples: Sequence[Example]) -> tuple[Part, Part, Lists]:
+    classes = sorted({NONE, *(example.skill for example in examples)})
     lists = lists_of(examples)
-    return learn_skills([*examples, *made], classes), learn_kinds(examples, lists), lists
+    return learn_skills([*examples, *made_up()], classes), learn_kinds(examples, lists), lists
 
 
-def as_weights(skills: Part, kinds: Part, lists: Lists, confidence: tuple[float, float, float], threshold: float) -> Weights:
+def as_weights(skills: Part, kinds: Part, lists: Lists) -> Weights:
     return Weights(
-        skills=skills.linear(), kinds=kinds.linear(), words=lists.words, marked=lists.marked, phrases=lists.phrases,
-        confidence=confidence, threshold=threshold,
+        skills=skills.linear(),
+        kinds=kinds.linear(),
+        words=lists.words,
+        marked=lists.marked,
+        phrases=lists.phrases,
+        confidence=CONFIDENCE,
+        threshold=THRESHOLD,
     )

@@ -142,15 +142,6 @@ class Match:
     """From the threshold to 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scored:
-    """What came of a prompt."""
-
-    tokens: list[Token]
-    ranked: list[tuple[str, float]]
-    """Skills and `none` with their scores, the best first."""
-
-
 class SkillIndex:
     """All runbooks, ready to match prompts. Skills without a script are left out."""
 
@@ -180,8 +171,8 @@ class SkillIndex:
         if _orders(prompt):
             return None
         ranked = self._ranked(tokens)
-        (name, best), (_, second) = ranked[0], ranked[1]
-        confidence = self._confidence(best, best - second)
+        name = ranked[0][0]
+        confidence = self._confidence(tokens, ranked)
         if name not in self._skills or confidence < self._weights.threshold:
             return None
         return self._matched(name, tokens, names, confidence)
@@ -201,9 +192,13 @@ class SkillIndex:
         scores = self._weights.skills.scores(features(tokens))
         return sorted(zip(self._weights.skills.classes, scores, strict=True), key=lambda item: -item[1])
 
-    def _confidence(self, best: float, gap: float) -> float:
-        by_best, by_gap, least = self._weights.confidence
-        return 1 / (1 + math.exp(-(by_best * best + by_gap * gap + least)))
+    def _confidence(self, tokens: Sequence[Token], ranked: Sequence[tuple[str, float]]) -> float:
+        """How likely the first of the ranked skills is the right one."""
+        best, second = ranked[0][1], ranked[1][1]
+        known = self._weights.skills.known(features(tokens))
+        evidence = (best, best - second, dict(ranked)[NONE], known, 1.0)
+        odds = math.fsum(weight * value for weight, value in zip(self._weights.confidence, evidence, strict=True))
+        return 1 / (1 + math.exp(-odds))
 
     def _weighed(self, tokens: Sequence[Token]) -> tuple[dict[int, int], ...]:
         return tuple(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from lightagentd.llm.runbook.times import take_clock_times, take_dates, take_times
+from lightagentd.llm.runbook.times import take_dates, take_times
 
 LOOKED_AT_CHARS = 2000
 """How much of a prompt is looked at."""
@@ -148,11 +148,10 @@ def recognise(prompt: str, now: datetime) -> list[Token]:
     """The tokens of a prompt, in its order."""
     prompt = prompt[:LOOKED_AT_CHARS].translate(_QUOTES)
     found = Extraction(text=re.sub(rf"[{_BLANK}\s]", " ", prompt))
-    take_dates(found)
+    take_dates(found, now)
     _shaped(found)
     _numbers(found)
     take_times(found, now)
-    take_clock_times(found)
     _ports(found)
     chunks = [
         Token(text=match[0].lower(), raw=match[0], start=match.start(), end=match.end())

@@ -39,6 +39,11 @@ class Linear:
         at = self._at(feature)
         return self._idf[at] if at >= 0 else max(self._idf, default=1)
 
+    def known(self, blocks: Sequence[Sequence[int]]) -> float:
+        """The share of the features that were learned."""
+        total = sum(map(len, blocks))
+        return sum(self._at(feature) >= 0 for block in blocks for feature in block) / total if total else 0.0
+
     def scores(self, blocks: Sequence[Sequence[int]]) -> list[float]:
         """The score of each class for features in blocks of equal weight."""
         width = len(self.classes)
@@ -74,8 +79,9 @@ class Weights:
     """Words that are names at least now and then."""
     phrases: Mapping[str, Mapping[str, str]]
     """By kind, phrases and the value that they mean: `root partition` is the path `/`."""
-    confidence: tuple[float, float, float]
-    """What the best score, its distance from the next, and 1 count in the logarithm of the odds of a match."""
+    confidence: tuple[float, float, float, float, float]
+    """What the best score, its distance from the next, that of `none`, the share of known features, and 1 count in
+    the logarithm of the odds of a match."""
     threshold: float
     """The least confidence of a match."""
 

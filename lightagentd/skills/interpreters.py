@@ -29,6 +29,12 @@ _HEAD_BYTES = 256
 """As much of a first line as Linux reads, too (execve(2))."""
 
 
+def is_script(path: Path) -> bool:
+    """Whether a file is meant to be run, by its suffix or its first line."""
+    with path.open("rb") as file:
+        return path.suffix.lower() in _BY_SUFFIX or file.read(2) == b"#!"
+
+
 def interpreter(script: Path, *, python: tuple[str, ...] = ("-s", "-B")) -> list[str]:
     """The words of a command before the script's path; `python` are the options of a Python.
 

@@ -21,8 +21,9 @@ _BARE = ("service", "timer", "socket", "path")
 """The types of units that people name without a suffix, the likeliest first."""
 _SUFFIX = re.compile(r"\.(?:service|timer|socket|path|mount|automount|target|slice|scope|swap|device)$")
 _VERSION = re.compile(r"-?\d+(?:\.\d+)*")
-_MENDED, _LONGEST = 5, 48
-"""The lengths between which a wrong letter is mended."""
+_MENDED, _LONG, _LONGEST = 5, 8, 48
+"""The lengths between which a wrong letter is mended; a package's name is longer than that of a unit."""
+_RUNNING = ("unit", "container")
 _MENDED_KINDS = ("unit", "container", "user", "package", "path")
 _CROWD = 100
 """Of so many names that begin or end alike, no misspelled one is looked for."""
@@ -43,6 +44,7 @@ _ALIASES = tuple(
         "slapd ldap openldap",
         "rabbitmq-server rabbitmq rabbit",
         "dbus dbus-broker",
+        "rsyslog rsyslogd",
         "tailscaled tailscale",
         "chrony chronyd",
         "ntpsec ntp ntpd",
@@ -124,11 +126,16 @@ class Names:
         lower = word.lower()
         if len(lower) < 2:
             return {}
-        ordinary = len(lower) == 2 or lower in _ORDINARY or is_word(lower)
-        found = self._named(word)
-        exact = bool(found)
+
+        def used(name: str) -> bool:
+            return len(name) == 2 or name in _ORDINARY or is_word(name)
+
+        ordinary, found, exact = used(lower), self._named(word), True
         if not found and not ordinary:
-            found = self._named(self._mended(_folded(word)))
+            meant = self._mended(_folded(word))
+            found, exact, ordinary = self._named(meant), False, used(_SUFFIX.sub("", meant))
+            if ordinary:  # a misspelled word; it may be a unit, if those around it say so
+                found = {kind: value for kind, value in found.items() if kind in _RUNNING}
         return {
             kind: Find(value=value, exact=exact, ordinary=ordinary or (kind == "user" and "unit" in found))
             for kind, value in found.items()
@@ -138,10 +145,10 @@ class Names:
         """What a word names that is spelled well, or as one of its other names."""
         folded = _folded(word)
         found: dict[str, str] = {}
-        for name in (folded, *_other_names(folded)):
-            for kind, index in self._index.items():
-                if name in index:
-                    found.setdefault(kind, index[name])
+        for kind, index in self._index.items():
+            names = _other_names(folded, is_unit=kind == "unit")
+            if (name := next((name for name in names if name in index), None)) is not None:
+                found[kind] = index[name]
         for kind, names in (("unit", self.units), ("user", self.users), ("package", self.packages)):
             if word in names:
                 found[kind] = word
@@ -153,7 +160,7 @@ class Names:
         """An instance of a template that exists, such as `foo@bar` of `foo@.service`."""
         suffix = match[0] if (match := _SUFFIX.search(word)) else ""
         stem, _, instance = word.removesuffix(suffix).partition("@")
-        template = self._index["unit"].get(_folded(f"{stem}@{suffix}"))
+        template = self._index["unit"].get(_folded(f"{stem}@{suffix or '.service'}"))
         if instance and template:
             found["unit"] = template.replace("@", f"@{instance}", 1)
 
@@ -164,7 +171,7 @@ class Names:
         for unit in sorted(self.units, key=_rank):
             bare, _, suffix = unit.rpartition(".")
             units.setdefault(_folded(unit), unit)
-            if suffix in _BARE:
+            if suffix in _BARE and not bare.endswith("@"):
                 units.setdefault(_folded(bare), unit)
         for name, called in _called_shorter(self.units).items():
             if len(called) == 1:
@@ -198,7 +205,7 @@ class Names:
         """
         suffix = found[0] if (found := _SUFFIX.search(word)) else ""
         word = word.removesuffix(suffix)
-        if not _MENDED <= len(word) <= _LONGEST:
+        if not _MENDED <= len(word) <= _LONGEST or word in _ALIASES_OF:
             return ""
         near = {swap for at in range(len(word) - 1) if self._is_mended(swap := _swapped(word, at))}
         for length in (len(word) - 1, len(word), len(word) + 1):
@@ -206,12 +213,19 @@ class Names:
             for key in ((length, word[:half]), (-length, word[half - length :])):
                 alike = self._halves.get(key, ())
                 near.update(name for name in alike if len(alike) <= _CROWD and _one_slip(word, name))
-        units, containers = self._index["unit"], self._index["container"]
-        near = {
-            name for name in near if _digits(name) == _digits(word) and (not suffix or name + suffix in units)
-        }
-        likely = {name for name in near if name in units or name in containers} or near
+        near = {name for name in near if _digits(name) == _digits(word)}
+        if suffix:
+            near = {name for name in near if name + suffix in self._index["unit"]}
+        running = {name for name in near if any(name in self._index[kind] for kind in _RUNNING)}
+        likely = running or {name for name in near if self._is_meant(word, name)}
         return f"{likely.pop()}{suffix}" if len(likely) == 1 else ""
+
+    def _is_meant(self, word: str, name: str) -> bool:
+        """Whether a name of what does not run is meant. What is asked for may not exist: openssh is not
+        openssl, and maria not marie.
+        """
+        is_long = len(name) >= _LONG or name in self._index["user"]
+        return is_long and word[0] == name[0] and word[-1] == name[-1]
 
     def _is_mended(self, name: str) -> bool:
         return any(name in self._index[kind] for kind in _MENDED_KINDS)
@@ -230,17 +244,19 @@ def _rank(unit: str) -> tuple[int, str]:
     return (_BARE.index(suffix) if suffix in _BARE else len(_BARE), unit)
 
 
-def _other_names(name: str) -> Iterable[str]:
-    """Other names that something may go by, the likeliest first."""
+def _other_names(name: str, *, is_unit: bool) -> Iterable[str]:
+    """What something may go by, the likeliest first."""
+    yield name
     yield from _ALIASES_OF.get(name, ())
-    if name.endswith("d"):
+    if is_unit and name.endswith("d"):
         yield f"systemd-{name}"
-    if len(name) > 2 and name.isalnum():
+        yield name.removesuffix("d")
+    if is_unit and len(name) > 2 and name.isalnum():
         yield f"{name}d"
     if len(name) > 2:
         yield f"{name}-server"
         yield f"{name}-daemon"
-    for ending in ("d", "-server", "-daemon", "-service", "-unit", "-container", "-dienst"):
+    for ending in ("-server", "-daemon", "-service", "-unit", "-container", "-dienst"):
         if len(shorter := name.removesuffix(ending)) > 2 and shorter != name:
             yield shorter
 

@@ -14,10 +14,11 @@ NAMES = Names(
         php8.2-fpm.service foo@.service foo@one.service foo@two.service getty@.service getty@tty1.service
         node_exporter.service worker-1.service worker-2.service network.target user.slice srv-data.mount
         cups.path catalog.service catalogs.service redis-server.service shipping-api.service sync.service
+        syslog.socket pg_dump@.service
         """.split()  # noqa: SIM905  # a list of words
     ),
-    users=frozenset(("anna", "backup", "mail", "root", "deploy", "Backup2")),
-    packages=frozenset(("nginx", "openssh-server", "file", "python3-requests", "libssl3", "nginxx")),
+    users=frozenset(("anna", "joanna", "backup", "mail", "root", "deploy", "Backup2")),
+    packages=frozenset(("nginx", "openssh-server", "file", "python3-requests", "libssl3", "nginxx", "time")),
     interfaces=frozenset(("eth0", "wg0", "enp3s0")),
     containers=frozenset(("web_shop", "geoindex")),
     mounts=frozenset(("/", "/srv/data", "/srv/old/data", "/home")),
@@ -72,7 +73,8 @@ WORDS = {"dashboards", "status", "backups", "catalogue"}
         ("eoindex", "misspelled unit geoindex.service, container geoindex"),
         ("geoindx.timer", "misspelled unit geoindex.timer"),
         ("ngnix", "misspelled unit nginx.service, package nginx"),
-        ("dashbord", "misspelled unit dashboard.service"),
+        ("dashbord", "misspelled ordinary unit dashboard.service"),
+        ("bakcup", "misspelled ordinary unit backup.service"),
         ("shiping-api", "misspelled unit shipping-api.service"),
         ("goendex", ""),
         ("worker-3", ""),
@@ -97,18 +99,24 @@ WORDS = {"dashboards", "status", "backups", "catalogue"}
         ("wg0", "interface wg0"),
         ("web_shop", "container web_shop"),
         ("python3-requests", "package python3-requests"),
-        ("python3-request", "misspelled package python3-requests"),
+        ("python3-reqests", "misspelled package python3-requests"),
+        ("python3-request", ""),
+        ("joanne", ""),
+        ("hoanna", ""),
+        ("joana", "misspelled user joanna"),
+        ("mailq", ""),
+        ("times", ""),
+        ("pg-dump", ""),
+        ("rsyslog", ""),
         ("", ""),
         ("?!", ""),
         ("x" * 100_000, ""),
     ],
 )
 def test_a_word_finds_what_exists_here(word: str, found: str) -> None:
-    sure, _, values = (
-        found.rpartition("misspelled ") if "misspelled" in found else found.rpartition("ordinary ")
-    )
+    values = found.replace("misspelled ", "").replace("ordinary ", "")
     expected = {
-        kind: Find(value=value, exact=sure == "" and "misspelled" not in found, ordinary="ordinary" in found)
+        kind: Find(value=value, exact="misspelled" not in found, ordinary="ordinary" in found)
         for kind, value in (each.split() for each in values.split(", ") if each)
     }
 

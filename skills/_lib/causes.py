@@ -28,7 +28,9 @@ _BAD = re.compile(
     r"\b(?:error|fatal|emerg|crit(?:ical)?|panic|fail(?:ed|ure)?|exception|abort(?:ed|ing)?)\b|Error\b", re.I
 )
 _MANAGER_TELLS = re.compile(
-    r"Failed at step|Failed to (?!start\b)|Unable to |[Cc]annot |denied|bad unit|not found", re.I
+    r"Failed at step|Failed to (?!start\b|mount\b|spawn 'start'|run 'start)|Unable to |[Cc]annot |denied|"
+    r"bad unit|not found",
+    re.I,
 )
 _EXITED = re.compile(
     r"(?P<kind>Main|Control|Mount|Swap) process exited, code=(?P<code>\w+),? status=(?P<status>\d+)"
@@ -38,6 +40,13 @@ _NO_CAUSE = re.compile(
 )
 _PATH = re.compile(r"(?<![\w/])/[\w.@+~-][\w./@+~-]*")
 _PORT = re.compile(r"(?:[\]\d*]|\b[a-z]+):(\d{2,5})\b|\bport[ =:#]+(\d{2,5})\b", re.I)
+_SETTINGS = (
+    ("failed at step user", "User"),
+    ("failed at step group", "Group"),
+    ("failed at step chdir", "WorkingDirectory"),
+    ("environment file", "EnvironmentFiles"),
+)
+"""What systemd complains of, and the setting that says which one it is."""
 _STEPS = {
     200: "CHDIR: its working directory is not there",
     203: "EXEC: its program cannot be executed",
@@ -77,8 +86,10 @@ class Run:
         for entry in reversed(self.lines):
             ended = _EXITED.search(message(entry))
             if ended and (ended["code"], ended["status"]) != ("exited", "0"):
-                command = str(entry.get("COMMAND") or ended["kind"].lower() + " process")
-                name = command if command not in ("ExecStart", "main process") else "its process"
+                command = str(entry.get("COMMAND", ""))
+                name = command if command.startswith("Exec") and command != "ExecStart" else "its process"
+                if not command and ended["kind"] == "Control":
+                    name = "a control process"
                 return f"{name} {_ended(ended['code'], int(ended['status']))}"
         return ""
 
@@ -86,12 +97,23 @@ class Run:
 def last_run(unit: Unit) -> Run:
     """The newest lines of the last run of this unit, and what systemd says of it."""
     identity = unit["InvocationID"]
-    if re.fullmatch(r"[0-9a-f]{32}", identity):
-        where = [f"_SYSTEMD_INVOCATION_ID={identity}", "+", f"INVOCATION_ID={identity}"]
-    else:
-        where = ["-b", "-u", unit.name]
-    lines, problem = journal(*where, limit=80, timeout_s=5)
-    return Run(lines, problem)
+    if not re.fullmatch(r"[0-9a-f]{32}", identity):
+        return Run(*journal("-b", "-u", unit.name, limit=80, timeout_s=5))
+    its_own = (f"_SYSTEMD_INVOCATION_ID={identity}", "+", f"INVOCATION_ID={identity}")
+    lines, problem = journal(*its_own, "+", f"_SYSTEMD_UNIT={unit.name}", limit=120, timeout_s=5)
+    return Run(_of_run(lines, identity), problem)
+
+
+def _of_run(lines: list[dict[str, Any]], identity: str) -> list[dict[str, Any]]:
+    """The lines of this run; what a process wrote that ended at once names the unit and no run."""
+    began = False
+    kept = []
+    for entry in lines:
+        run = entry.get("INVOCATION_ID") or entry.get("_SYSTEMD_INVOCATION_ID")
+        began = began or run == identity
+        if run == identity or (began and not run):
+            kept.append(entry)
+    return kept
 
 
 def how(unit: Unit, run: Run) -> str:
@@ -151,8 +173,9 @@ def behind(line: str, unit: Unit | None = None) -> str:
         return _full(paths)
     if "permission denied" in lower or "eacces" in lower:
         return _denied(paths, unit)
-    if "failed at step user" in lower and unit:
-        return f"User={unit['User']}"
+    for words, name in _SETTINGS:
+        if words in lower and unit and unit[name]:
+            return f"{name}={unit[name].partition(' (')[0]}"
     return ""
 
 

@@ -31,7 +31,7 @@ _PROPERTIES = (
     "ActiveEnterTimestamp,InactiveEnterTimestamp,InactiveExitTimestamp,ConditionResult,ConditionTimestamp,"
     "AssertResult,AssertTimestamp,NeedDaemonReload,Requires,Requisite,BindsTo,PartOf,Conflicts,WantedBy,RequiredBy,"
     "UpheldBy,Triggers,TriggeredBy,Type,Restart,RestartUSec,RemainAfterExit,TimeoutStartUSec,TimeoutStopUSec,BusName,"
-    "Job,User,"
+    "Job,User,Group,WorkingDirectory,EnvironmentFiles,"
     "TasksCurrent,TasksMax,MemoryMax,MemoryCurrent,ProtectSystem,ReadOnlyPaths,ReadWritePaths,ControlGroup,"
     "StatusText,StatusErrno,Where,What,LastTriggerUSec,NextElapseUSecRealtime,NextElapseUSecMonotonic,"
     "NAccepted,Listen,RefuseManualStart," + ",".join(COMMANDS)

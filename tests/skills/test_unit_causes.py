@@ -126,7 +126,7 @@ def test_how_a_unit_ended(properties: str, lines: list[str], words: str) -> None
         (f"ActiveState=active\nSubState=running\nNRestarts=9\n{NOW}", True, False),
         (f"ActiveState=active\nSubState=running\nNRestarts=1\n{NOW}", False, False),
         (
-            "ActiveState=active\nSubState=running\nNRestarts=9\nStateChangeTimestamp=Mon 2020-01-06 10:00:00 UTC",
+            f"ActiveState=active\nSubState=running\nNRestarts=9\n{OLD}",
             False,
             False,
         ),
@@ -166,15 +166,14 @@ def test_what_a_unit_needs_and_what_is_masked_or_failed_is_named() -> None:
         one.name: one
         for one in (
             unit("LoadState=masked", "db.service"),
-            unit("LoadState=loaded\nActiveState=failed", "net.service"),
+            unit("LoadState=loaded\nActiveState=failed\nResult=start-limit-hit", "net.service"),
             unit("LoadState=loaded\nActiveState=active", "ok.service"),
         )
     }
     needy = unit("Requires=db.service ok.service\nBindsTo=net.service")
-    assert units.missing_needs(needy, known) == [
-        "db.service, which it needs, is masked",
-        "net.service, which it needs, failed",
-    ]
+    masked, failed = units.missing_needs(needy, known)
+    assert masked == "db.service, which it needs, is masked"
+    assert failed.startswith("net.service, which it needs, failed: it was started too often")
 
 
 @pytest.mark.parametrize(
@@ -193,3 +192,13 @@ def test_enabled_units_that_may_be_idle_are_not_told_of(properties: str, runs_no
     target = unit("ActiveState=active", "multi-user.target")
     one = unit(f"LoadState=loaded\nActiveState=inactive\nWantedBy=multi-user.target\n{properties}")
     assert bool(units.not_running({target.name: target}, [one])) == runs_not
+
+
+def test_a_line_of_a_process_that_ended_at_once_belongs_to_the_run_in_which_it_came() -> None:
+    lines = [
+        {"MESSAGE": "of the run before"},
+        {"MESSAGE": "Starting", "INVOCATION_ID": "new"},
+        {"MESSAGE": "license expired"},
+        {"MESSAGE": "of another", "_SYSTEMD_INVOCATION_ID": "old"},
+    ]
+    assert [entry["MESSAGE"] for entry in causes._of_run(lines, "new")] == ["Starting", "license expired"]

@@ -56,6 +56,8 @@ def failure(unit: Unit, run: Run | None = None) -> str:
     """What happened to a unit that failed or crashes, with the cause, as one sentence."""
     run = last_run(unit) if run is None else run
     cause = why(unit, run)
+    for other in named(*unit["Triggers"].split()) if unit.kind in ("socket", "path") else ():
+        cause += f"; {other.name} failed: {why(other, last_run(other))}" if is_failed(other) else ""
     if is_crashing(unit) and not is_failed(unit):
         count = plural(max(unit.number("NRestarts"), 0), "restart")
         state = "waits for its next start" if unit.restarts_itself else "runs again"
@@ -99,8 +101,18 @@ def missing_needs(unit: Unit, known: dict[str, Unit]) -> list[str]:
         if other["LoadState"] in words:
             told.append(f"{name}, which it needs, {words[other['LoadState']]}")
         elif is_failed(other) or other.restarts_itself:
-            told.append(f"{name}, which it needs, failed")
+            told.append(f"{name}, which it needs, failed: {why(other, last_run(other))}")
     return told
+
+
+def bad_setting(unit: Unit) -> str:
+    """Why systemd cannot load a unit's file: what it logged about it, else its own error."""
+    entries, _ = journal("-b", f"UNIT={unit.name}", "-p", "warning", limit=20, timeout_s=5)
+    lines = [message(entry) for entry in entries if not entry.get("JOB_TYPE")]
+    refused = [line for line in lines if "Refusing" in line] or lines
+    error = refused[-1] if refused else clean(unit["LoadError"].partition(" ")[2].strip('"'))
+    cause = error.replace(f"{unit.name}: ", "").rstrip(".") or "its file has a bad setting"
+    return f"{unit.name} cannot be loaded: {cause}."
 
 
 def is_wanted(unit: Unit, known: dict[str, Unit]) -> bool:
@@ -163,7 +175,11 @@ def _who(name: str, when: float) -> str:
     for entry in reversed(entries):
         text = message(entry)
         command = re.search(r"^\s*(\S+) : .*COMMAND=(.*)", text)
-        if command and (stem in command[2] or re.search(r"\b(?:apt|dpkg|dnf|isolate)", command[2])):
+        if (
+            command
+            and entry.get("_UID") == "0"
+            and (stem in command[2] or re.search(r"\b(?:apt|dpkg|dnf|isolate)", command[2]))
+        ):
             return f"{command[1]} (sudo {shorten(command[2], 80)})"
         polkit = re.search(r"manage-units for .*?\(owned by unix-user:([\w.-]+)\)|unix-user:([\w.-]+)", text)
         if polkit and "manage-units" in text:
@@ -211,8 +227,7 @@ def unloadable() -> Iterator[Finding]:
     known = loaded()
     for unit in {one.name: one for one in (*known.values(), *enabled())}.values():
         if unit["LoadState"] in ("bad-setting", "error"):
-            error = clean(unit["LoadError"].partition(" ")[2].strip('"')) or "it has a bad setting"
-            yield Finding(f"{unit.name} cannot be loaded: {error}.", f"why is {unit.name} down")
+            yield Finding(bad_setting(unit), f"why is {unit.name} down")
     for unit in enabled():
         if unit["ActiveState"] == "inactive" and unit["LoadState"] == "loaded":
             for reason in missing_needs(unit, known):

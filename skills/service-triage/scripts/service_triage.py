@@ -78,7 +78,7 @@ def verdict(unit: Unit, run_of: Run) -> str:
     if state == "masked":
         return f"{name} is masked, so it cannot be started: systemctl unmask {name} undoes that.{running}"
     if state not in ("loaded", "merged"):
-        return f"{name} cannot be loaded: {shorten(unit['LoadError'].partition(' ')[2]) or state}.{running}"
+        return f"{units.bad_setting(unit)}{running}"
     if units.is_failed(unit) or units.is_crashing(unit):
         return units.failure(unit, run_of)
     if active in ("activating", "deactivating", "reloading"):
@@ -96,6 +96,8 @@ def _active(unit: Unit, run_of: Run) -> str:
     reload = "; its files changed after systemd read them (systemctl daemon-reload)"
     stale = reload if unit["NeedDaemonReload"] == "yes" else ""
     for entry in reversed(run_of.lines):
+        if message(entry).startswith("Reloaded "):
+            break
         if entry.get("COMMAND") == "ExecReload" and run_of.exit():
             reason = ": ".join(filter(None, (run_of.exit(), run_of.cause())))
             return f"{unit.name} runs{since}{pid}, but its last reload failed: {reason}."

@@ -11,6 +11,7 @@ import os
 import pwd
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,53 @@ def status(pid: int) -> dict[str, str]:
         found = {"Name": row["name"], "State": row["state"], "PPid": str(row["ppid"])}
         found |= {"Uid": f"{row['uid']} {row['uid']}", "VmRSS": f"{row['memory_bytes'] >> 10} kB"}
     return found
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One process as /proc/PID/stat has it; `state` is its letter, `start_s` counts from boot."""
+
+    pid: int
+    name: str
+    state: str
+    ppid: int
+    tty: int
+    cpu_s: float
+    start_s: float
+    resident_bytes: int
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.ppid == 2 or self.pid == 2
+
+    @property
+    def age_s(self) -> float:
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_s)
+
+
+def stat(pid: int) -> Stat | None:
+    """None when the process is gone, or not visible."""
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    head, _, tail = proc(pid, "stat").rpartition(")")
+    rest = tail.split()
+    if len(rest) > 21:
+        spent = (int(rest[11]) + int(rest[12])) / ticks
+        at = (int(rest[1]), int(rest[4]), spent, int(rest[19]) / ticks, int(rest[21]) * page)
+        return Stat(pid, head.partition("(")[2], rest[0], *at)
+    if _is_elsewhere() and (row := surveyed().get(pid)):
+        letter = str(row["state"])[:1].upper()
+        at = (int(row["ppid"]), 0, 0.0, int(row.get("start_ticks", 0)) / ticks, int(row["memory_bytes"]))
+        return Stat(pid, str(row["name"]), letter, *at)
+    return None
+
+
+def stats() -> list[Stat]:
+    return [found for pid in pids() if (found := stat(pid)) is not None]
+
+
+def is_own(pid: int) -> bool:
+    """Whether it is a part of the agent daemon, its workers included, or this very script."""
+    return pid == os.getpid() or unit_of(pid).startswith(("lightagentd.", "lightagent-"))
 
 
 def user(uid: int) -> str:

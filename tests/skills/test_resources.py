@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,11 @@ import pytest
 from lightagentd.toolkit.proc.survey import survey
 from tests.skills.library import module
 from tests.skills.script import finding, report
+from tests.worker.running import wait_until
 
-mounts, space = module("areas.mounts"), module("areas.space")
+mounts, space, ports = module("areas.mounts"), module("areas.space"), module("areas.ports")
+processes, memory = module("areas.processes"), module("areas.memory")
+permissions = module("areas.permissions")
 
 MOUNTINFO = """
 21 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,errors=remount-ro
@@ -96,3 +102,109 @@ def test_a_script_with_a_survey_sees_what_it_says(tmp_path: Path, monkeypatch: p
 
 def test_nothing_is_said_of_a_path_that_does_not_exist() -> None:
     assert "does not exist" in finding(report("mount-check", path=f"/nothing/{os.getpid()}"))
+
+
+def entry(text: str, **fields: str) -> dict[str, str]:
+    return {"MESSAGE": text, "__REALTIME_TIMESTAMP": "1700000000000000", "_TRANSPORT": "kernel", **fields}
+
+
+CGROUP_KILL = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x.service,mems_allowed=0,"
+    "oom_memcg=/system.slice/x.service,task_memcg=/system.slice/x.service,task=python3,pid=7,uid=0",
+    "Memory cgroup out of memory: Killed process 7 (python3) total-vm:90000kB, anon-rss:65536kB,"
+    " file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:180kB oom_score_adj:0",
+    "x.service: A process of this unit has been killed by the OOM killer.",
+)
+MACHINE_KILL = (
+    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
+    "task_memcg=/system.slice/y.service,task=java,pid=8,uid=5",
+    "Out of memory: Killed process 8 (java) total-vm:9kB, anon-rss:1048576kB, file-rss:0kB, UID:5",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (CGROUP_KILL, "Python3 (pid 7) of x.service was killed for lack of memory"),
+        (CGROUP_KILL, "the limit of x.service was reached, not the machine's; it had 64.0 MiB."),
+        (MACHINE_KILL, "of y.service was killed for lack of memory"),
+        (MACHINE_KILL, "the whole machine had none left; it had 1.0 GiB."),
+        (CGROUP_KILL[2:], "A process of x.service was killed for lack of memory"),
+        (
+            ("Killed /system.slice/z.service due to memory pressure for /system.slice being 80% > 50%",),
+            "z.service",
+        ),
+    ],
+)
+def test_a_kill_for_lack_of_memory_is_told_once_with_what_was_reached(
+    lines: tuple[str, ...], said: str
+) -> None:
+    [kill] = memory.parsed([entry(line) for line in lines])
+    assert said in memory.kill_sentence(kill)
+
+
+def test_words_that_anybody_may_write_are_no_kill() -> None:
+    forged = entry(MACHINE_KILL[1], _TRANSPORT="syslog", SYSLOG_IDENTIFIER="kernel", _UID="1000")
+    assert not memory._is_trusted(forged)
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("bind() to 0.0.0.0:80 failed (98: Address already in use)", 80),
+        ("listen tcp :9090: bind: address already in use", 9090),
+        ("Error: listen EADDRINUSE: address already in use :::3000", 3000),
+        ("could not bind IPv4 address [127.0.0.1]:5432: Address already in use", 5432),
+        ("Cannot listen on port 8080: Address already in use", 8080),
+        ("OSError: [Errno 98] Address already in use", 0),
+    ],
+)
+def test_the_port_of_a_conflict_is_found(line: str, port: int) -> None:
+    assert ports.port_of(line) == port
+
+
+def test_processes_that_stay_zombies_or_are_stopped_are_named() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", "import os,time\nif os.fork():\n time.sleep(60)\n"], stdout=subprocess.DEVNULL
+    )
+    stopped = subprocess.Popen(["sleep", "61"])
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: any(each.ppid == parent.pid for each in processes.lasting("Z", 0)), "no zombie")
+        groups = dict(processes.by_parent(processes.lasting("Z", 0.01)))
+        assert f"(pid {parent.pid})" in processes.zombie_sentence(parent.pid, groups[parent.pid])
+        wait_until(lambda: (found := processes.procfs.stat(stopped.pid)) and found.state == "T", "it runs")
+        if not processes.procfs.stat(stopped.pid).tty:
+            assert stopped.pid in [each.pid for each in processes.stopped()]
+    finally:
+        for each in (parent, stopped):
+            each.kill()
+            each.wait()
+
+
+def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
+    for name, mode in (
+        ("etc/open", 0o666),
+        ("etc/fine", 0o644),
+        ("etc/shadow", 0o644),
+        ("etc/ssh/ssh_host_rsa_key", 0o644),
+        ("etc/ssh/ssh_host_rsa_key.pub", 0o644),
+        ("usr/bin/evil", 0o4755),
+        ("home/alice/.ssh/id_rsa", 0o640),
+        ("home/alice/.ssh/id_rsa.pub", 0o644),
+        ("home/alice/.ssh/authorized_keys", 0o666),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+        path.chmod(mode)
+    found = permissions.world_writable(permissions.Walk(time.monotonic() + 60), str(tmp_path))
+    assert [fault.path for fault in found] == [f"{tmp_path}/etc/open"]
+    assert {fault.path.removeprefix(f"{tmp_path}/") for fault in permissions.keys(str(tmp_path))} == {
+        "etc/shadow",
+        "etc/ssh/ssh_host_rsa_key",
+        "home/alice/.ssh/id_rsa",
+        "home/alice/.ssh/authorized_keys",
+    }
+    [fault] = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
+    assert "usr/bin/evil (4755 root:root) is SUID and belongs to no package" in fault.sentence

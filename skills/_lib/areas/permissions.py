@@ -1,0 +1,231 @@
+"""Modes of files: what everybody may write, SUID programs of no package, keys that others may read, and the
+way to a path.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import procfs
+from checks import PROBLEM, WARNING, CannotSee, Finding, check
+from commands import run
+from report import plural
+
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_SUID_PLACES = (
+    *("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local", "/tmp", "/var/tmp", "/dev/shm"),  # noqa: S108
+    *("/etc", "/srv", "/opt", "/root", "/home", "/usr/libexec", "/usr/lib", "/var/lib"),
+)
+_SKIPPED = (
+    "/var/lib/docker",
+    "/var/lib/containers",
+    "/var/lib/machines",
+    "/usr/share",
+    "/usr/src",
+    "/usr/include",
+)
+_WALK_S = 1.5
+_SECRET_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A file with a mode that it should not have."""
+
+    path: str
+    info: os.stat_result
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.path} ({words(self.info)}) {self.why}."
+
+
+def words(info: os.stat_result) -> str:
+    """`0644 root:root`."""
+    return f"{stat.S_IMODE(info.st_mode):04o} {procfs.user(info.st_uid)}:{group(info.st_gid)}"
+
+
+def group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+@dataclass
+class Walk:
+    """A bounded walk through folders, each on its file system; counts what could not be entered."""
+
+    ends: float
+    unreadable: int = 0
+
+    @property
+    def stopped(self) -> bool:
+        return time.monotonic() > self.ends
+
+    def files(self, places: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Every entry below the places, and the places themselves, without symbolic links."""
+        real = dict.fromkeys(os.path.realpath(place) for place in places)
+        for place in real:
+            try:
+                info = os.lstat(place)
+            except OSError:
+                continue
+            yield place, info
+            yield from self._below(place, info.st_dev)
+
+    def _below(self, place: str, device: int) -> Iterator[tuple[str, os.stat_result]]:
+        stack = [place]
+        while stack and not self.stopped:
+            folder = stack.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                self.unreadable += 1
+                continue
+            for entry in entries:
+                try:
+                    info = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISLNK(info.st_mode) or info.st_dev != device:
+                    continue
+                yield entry.path, info
+                if stat.S_ISDIR(info.st_mode) and entry.path not in _SKIPPED:
+                    stack.append(entry.path)
+
+
+def world_writable(walk: Walk, root: str = "") -> Iterator[Fault]:
+    """What everybody may write in /etc and where programs are; folders with the sticky bit too: not even a
+    file that one owns belongs there.
+    """
+    for path, info in walk.files(root + place for place in ("/etc", *_PATH)):
+        if info.st_mode & stat.S_IWOTH and (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+            yield Fault(path, info, "can be written by everybody")
+
+
+def suid(walk: Walk, root: str = "") -> list[Fault]:
+    """SUID and SGID programs that belong to no package. Raises CannotSee without a package system."""
+    found = [
+        (path, info)
+        for path, info in walk.files(root + place for place in _SUID_PLACES)
+        if stat.S_ISREG(info.st_mode)
+        and (info.st_mode & stat.S_ISUID or (info.st_mode & stat.S_ISGID and info.st_mode & stat.S_IXGRP))
+        and info.st_mode & 0o111
+    ]
+    owned = packaged([path for path, _ in found])
+    return [
+        Fault(path, info, f"is {'SUID' if info.st_mode & stat.S_ISUID else 'SGID'} and belongs to no package")
+        for path, info in found
+        if path not in owned
+    ]
+
+
+def packaged(paths: list[str]) -> set[str]:
+    """Those that a package of dpkg or rpm has. Raises CannotSee."""
+    if not paths:
+        return set()
+    asked = {path: path for path in paths}
+    asked |= {path.removeprefix("/usr"): path for path in paths if path.startswith("/usr/")}
+    answer = run("dpkg-query", "-S", *asked, timeout_s=3)
+    if answer.status == 127:
+        answer = run("rpm", "-qf", "--qf", "[%{FILENAMES}\n]", *paths, timeout_s=4)
+        if answer.status in (124, 127):
+            raise CannotSee("Neither dpkg nor rpm can be asked which package a program belongs to.")
+        return set(answer.stdout.splitlines()) & set(paths)
+    if answer.status == 124:
+        raise CannotSee(answer.problem)
+    lines = (line.partition(": ")[2].strip() for line in answer.stdout.splitlines())
+    return {asked[name] for name in lines if name in asked}
+
+
+def keys(root: str = "") -> Iterator[Fault]:
+    """Private keys, password files and files of ssh that others may read or write."""
+    for path in _SECRET_FILES:
+        if (info := _looked_at(root + path)) and info.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            yield Fault(root + path, info, "can be read by everybody")
+    for key in sorted(Path(root or "/", "etc/ssh").glob("ssh_host_*_key")):
+        if (info := _looked_at(str(key))) and info.st_mode & 0o077 and group(info.st_gid) != "ssh_keys":
+            yield Fault(str(key), info, "is a private key that others may read: sshd refuses it")
+    for folder in ("etc/ssl/private", "etc/pki/tls/private", "etc/letsencrypt"):
+        for key in sorted(_below(Path(root or "/", folder)))[:200]:
+            if (info := _looked_at(str(key))) and info.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+                yield Fault(str(key), info, "is a private key that everybody may read")
+    for home in [Path(root or "/", "root"), *sorted(Path(root or "/", "home").glob("*"))]:
+        yield from _of_ssh(home)
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return [
+            path for path in folder.rglob("*") if path.suffix in (".key", ".pem") and "cert" not in path.name
+        ]
+    except OSError:
+        return []
+
+
+def _of_ssh(home: Path) -> Iterator[Fault]:
+    try:
+        files = sorted((home / ".ssh").iterdir())
+    except OSError:
+        return
+    for path in [home, home / ".ssh", *files]:
+        info = _looked_at(str(path))
+        if info is None:
+            continue
+        if info.st_mode & 0o022:
+            yield Fault(str(path), info, "can be written by others: sshd refuses the keys in it")
+        elif path.name.startswith("id_") and path.suffix != ".pub" and info.st_mode & 0o077:
+            yield Fault(str(path), info, "is a private key that others may read: ssh refuses it")
+
+
+def chain(path: str) -> list[tuple[str, os.stat_result]]:
+    """A path with each folder above it, from the root on, as far as it can be looked at."""
+    found = []
+    for each in [*reversed(Path(path).parents), Path(path)]:
+        info = _looked_at(str(each))
+        if info is None:
+            break
+        found.append((str(each), info))
+    return found
+
+
+def _looked_at(path: str) -> os.stat_result | None:
+    try:
+        return Path(path).stat()
+    except OSError:
+        return None
+
+
+@check("permissions.writable", "files that everybody may write in /etc and where programs are")
+def writable() -> Iterator[Finding]:
+    walk = Walk(time.monotonic() + _WALK_S)
+    found = list(world_writable(walk))
+    for fault in found[:5]:
+        yield Finding(fault.sentence, f"permissions of {fault.path}")
+    if len(found) > 5:
+        yield Finding(f"{plural(len(found) - 5, 'more file')} in /etc and PATH can be written by everybody.")
+    if walk.stopped:
+        raise CannotSee(f"The walk through /etc and PATH was stopped after {_WALK_S} s.")
+
+
+@check("permissions.suid", "SUID programs that belong to no package")
+def suid_programs() -> Iterator[Finding]:
+    walk = Walk(time.monotonic() + _WALK_S)
+    for fault in suid(walk)[:5]:
+        yield Finding(fault.sentence, f"permissions of {fault.path}", severity=WARNING)
+    if walk.stopped:
+        raise CannotSee(f"The walk for SUID programs was stopped after {_WALK_S} s.")
+
+
+@check("permissions.keys", "private keys and password files that others may read")
+def key_modes() -> Iterator[Finding]:
+    for fault in keys():
+        yield Finding(fault.sentence, f"permissions of {fault.path}", severity=PROBLEM)

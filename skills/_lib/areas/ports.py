@@ -1,0 +1,107 @@
+"""Ports: what listens and whose it is, who can reach it, and who could not have the port that it wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import procfs
+from checks import PROBLEM, Finding, check
+from commands import journal, message, run, stamp
+from procfs import Socket
+from report import shorten
+
+_IN_USE = "Address already in use|EADDRINUSE"
+_PORT = re.compile(
+    r"(?:[\]\d*: ]|localhost):(\d{2,5})\b|\bport[ =:#]+(\d{2,5})\b|\bPORT[ =:]+(\d{2,5})\b", re.I
+)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Who could not listen since the port was taken."""
+
+    unit: str
+    who: str
+    port: int
+    line: str
+    when: float
+
+
+def listening(port: int = 0) -> list[Socket]:
+    """The sockets that listen, or those on one port."""
+    rows = [row for row in procfs.sockets() if row.is_listening and (not port or row.port == port)]
+    return sorted(rows, key=lambda row: (row.protocol[:3], row.port, row.address))
+
+
+def owner(row: Socket, owners: dict[int, list[int]]) -> str:
+    """`nginx (pid 812) of nginx.service`; the user where the process cannot be seen."""
+    pids = owners.get(row.inode, [])
+    if not pids:
+        return f"a process of the user {procfs.user(row.uid)} that cannot be seen from here"
+    first = min(pids, key=lambda pid: (pid == 1, pid))  # systemd holds the sockets of its services, too
+    if first == 1:
+        return "systemd (pid 1), which starts a service when somebody connects"
+    return procfs.who(first)
+
+
+def holder(port: int) -> str:
+    """Who listens on a port, or an empty string."""
+    rows = listening(port)
+    return owner(rows[0], procfs.socket_owners()[0]) if rows else ""
+
+
+def reach(rows: list[Socket]) -> str:
+    """Who can reach a port, by the addresses that it is bound to."""
+    if all(row.is_local for row in rows):
+        return "only this machine can reach it (it is bound to the loopback address)"
+    bound = sorted({row.address for row in rows if not row.is_local})
+    if any(address.strip("0.:") == "" for address in bound):
+        return "other machines can reach it, if no firewall stops them"
+    return f"other machines can reach it at {', '.join(bound[:3])}, if no firewall stops them"
+
+
+def port_of(line: str) -> int:
+    """The port that a line of a log is about, or 0."""
+    found = _PORT.search(line)
+    return int(next(group for group in found.groups() if group)) if found else 0
+
+
+def conflicts() -> list[Conflict]:
+    """The last conflict of each unit or program within a day, the newest first."""
+    entries, _ = journal("--since=-1d", f"--grep={_IN_USE}", limit=200, timeout_s=3)
+    found: dict[str, Conflict] = {}
+    for entry in entries:
+        unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or "")
+        if unit.startswith("lightagent"):
+            continue
+        who = str(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or "a program")
+        line = message(entry)
+        port = port_of(line) or (found[unit or who].port if (unit or who) in found else 0)
+        found[unit or who] = Conflict(unit, who, port, line, stamp(entry))
+    return sorted(found.values(), key=lambda each: -each.when)
+
+
+def state(unit: str) -> str:
+    return run(
+        "systemctl", "show", "--value", "--property=ActiveState", "--", unit, timeout_s=3
+    ).stdout.strip()
+
+
+@check("ports.conflict", "programs whose port somebody else had")
+def conflict() -> Iterator[Finding]:
+    for each in conflicts():
+        held = holder(each.port) if each.port else ""
+        # The check of units tells of a unit that failed, with the holder; one that runs has its port by now.
+        told = each.unit and state(each.unit) in ("failed", "activating", "active")
+        if held and each.who not in held and not told:
+            ask = f"who uses port {each.port}"
+            yield Finding(sentence(each, held), ask, since=each.when, severity=PROBLEM)
+
+
+def sentence(each: Conflict, held: str) -> str:
+    if not each.port:
+        return f"{each.unit or each.who} could not listen: {shorten(each.line)}"
+    now = f"{held} holds it" if held else "nobody holds it any more"
+    return f"{each.unit or each.who} could not listen on port {each.port}, the address was in use: {now}."

@@ -103,7 +103,7 @@ class MachineNames:
             self._connected.clear()
             self._following = asyncio.create_task(self._follow(), name="units of this machine")
         await self._connected.wait()
-        if self._idle is not None and self._bus is not None:
+        if self._bus is not None and self._idle is not None and not self._idle.expired():
             self._idle.reschedule(asyncio.get_running_loop().time() + IDLE_S)
             if self._changed:
                 self._changed = False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.llm.runbook import machine_names
 from lightagentd.llm.runbook.machine_names import MachineNames
 from lightagentd.llm.runbook.names import Names
 from tests.fake_systemd import FakeUnit, fake_systemd, private_bus
@@ -131,6 +132,23 @@ async def test_units_that_systemd_loads_are_known_and_are_listed_only_when_it_sa
             await asyncio.sleep(0.01)
         await names.close()
         assert "made-later.service" in (await known(names)).units
+
+
+async def test_without_prompts_it_leaves_the_bus_and_comes_back(
+    root: Path, bus_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_names, "IDLE_S", 0.05)
+    (root / "run/systemd/system").mkdir()
+    async with (
+        fake_systemd(bus_address, FakeUnit("foo@one.service")) as systemd,
+        names_of(root, bus_address) as names,
+    ):
+        while systemd.called.count("Subscribe") < 2:
+            await known(names)
+            await asyncio.sleep(0.1)
+        systemd.units["made-later.service"] = FakeUnit("made-later.service")  # while nobody listened
+        while "made-later.service" not in (await known(names)).units:
+            await asyncio.sleep(0.1)
 
 
 async def test_a_bus_that_hangs_holds_up_no_prompt(root: Path) -> None:

@@ -36,7 +36,7 @@ def running(service: Machine) -> Iterator[Machine]:
         service.write(f"/etc/systemd/system/{name}.service", "[Service]\nExecStart=/usr/bin/sleep infinity\n")
     service.run(["systemctl", "daemon-reload"])
     service.run(["systemctl", "start", "geoindex"])
-    service.run(["lactl", "prompt", "ops", "check memory"])
+    service.run(["lactl", "prompt", "ops", "check disk"])
     yield service
     service.run(["systemctl", "stop", "geoindex", "parcelhub"], check=False)
     service.run(["rm", "/etc/systemd/system/geoindex.service", "/etc/systemd/system/dashboard.service"])

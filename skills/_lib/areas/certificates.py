@@ -48,7 +48,7 @@ FOLDERS = (
     "/var/lib/caddy",
     "/var/lib/dehydrated/certs",
 )
-_CONFIGURATIONS = {
+CONFIGURATIONS = {
     "nginx": ("/etc/nginx", r"^\s*ssl_(?:trusted_|client_)?certificate\s+([^\s;]+)"),
     "apache": ("/etc/apache2", r"^\s*SSLCertificateFile\s+\"?([^\s\"]+)"),
     "httpd": ("/etc/httpd", r"^\s*SSLCertificateFile\s+\"?([^\s\"]+)"),
@@ -138,7 +138,7 @@ def named_in(text: str, pattern: str) -> list[str]:
 
 def in_configurations() -> Iterator[tuple[str, str]]:
     """Every certificate that a configuration names, and its service."""
-    for user, (place, pattern) in _CONFIGURATIONS.items():
+    for user, (place, pattern) in CONFIGURATIONS.items():
         base = Path(place)
         files: Iterable[Path] = base.rglob("*") if base.is_dir() else [base]
         for file in sorted(files)[:500]:

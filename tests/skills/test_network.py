@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 import time
 from typing import Any
 
@@ -13,7 +16,7 @@ from tests.skills.script import finding, report
 network, names, firewall, clock_sync = (
     module(f"areas.{name}") for name in ("network", "names", "firewall", "clock_sync")
 )
-unit_states = module("unit_states")
+unit_states, dns_query = module("unit_states"), module("dns_query")
 
 
 def link(name: str, *flags: str, address: str = "", **more: Any) -> dict[str, Any]:
@@ -218,3 +221,29 @@ def test_the_reports_say_what_is_not_there() -> None:
     assert finding(report("network-check", interface="nosuch0")) == "There is no interface nosuch0."
     assert "does not resolve" in finding(report("name-resolution", host="surely.absent.invalid"))
     assert "localhost resolves to" in finding(report("name-resolution", host="localhost"))
+
+
+def test_a_name_server_is_asked_and_its_codes_are_told() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            for code in (3, 0):
+                data, peer = server.recvfrom(512)
+                counts = struct.pack(">H", 0 if code else 1)
+                server.sendto(data[:2] + bytes([0x81, code]) + data[4:6] + counts + data[8:], peer)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        said = [dns_query.ask_server("127.0.0.1", "shop.example", port) for _ in range(2)]
+        thread.join()
+    assert [good for good, _ in said] == [False, True]
+    assert said[0][1].startswith("NXDOMAIN in ")
+    assert said[1][1].startswith("NOERROR with 1 record in ")
+    assert dns_query.ask_server("127.0.0.1", "shop.example", port) == (
+        False,
+        "refused: nothing listens on its port 53",
+    )
+    with pytest.raises(ValueError, match="another question"):
+        dns_query.reply(b"\0" * 12, 7)

@@ -111,6 +111,7 @@ def faults(found: Sync, said: list[tuple[float, str]]) -> Iterator[Finding]:
             + (f": {bad[-1].rstrip('.')}." if bad else "."),
             ASK,
             since=service.since,
+            severity=WARNING,
         )
 
 

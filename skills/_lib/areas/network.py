@@ -12,6 +12,7 @@ from typing import Any
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import read, run
 from report import plural
+from unit_states import units
 
 _ERROR_SHARE, _FEW_ERRORS = 0.01, 100
 _DROP_SHARE, _FEW_DROPS = 0.05, 10000
@@ -21,6 +22,8 @@ _LEAST_MTU = 1280
 _INNER = re.compile(r"(docker|br-|virbr|veth|cni|podman|lxc|lxd|incusbr|flannel|cali|vnet|tap|ve-)")
 """Interfaces to containers and virtual machines, which lead to no other network."""
 _TUNNELS = ("tun", "wireguard", "ipip", "sit", "gre", "vti", "ip6tnl")
+_CONNECTIVITY = {"0": "not known", "1": "none", "2": "behind a portal", "3": "limited", "4": "full"}
+"""NMConnectivityState."""
 ASK = "check the network"
 
 
@@ -240,6 +243,24 @@ def of_routes(
             yield Finding(
                 f"There are {len(ways)} default routes with the same metric: {words}.", ASK, severity=WARNING
             )
+
+
+def manager() -> str:
+    """Which service manages the network and what it says of it, as a sentence; empty where none does."""
+    for name, words in (("NetworkManager", _CONNECTIVITY), ("systemd-networkd", {})):
+        try:
+            if not any(one.is_running for one in units(f"{name}.service")):
+                continue
+        except CannotSee:
+            return ""
+        bus = "NetworkManager" if words else "network1"
+        where = f"org.freedesktop.{bus}"
+        interface, key = (where, "Connectivity") if words else (f"{where}.Manager", "OperationalState")
+        path = f"/org/freedesktop/{bus}"
+        said = run("busctl", "get-property", where, path, interface, key, timeout_s=2).stdout.split()
+        value = said[1].strip('"') if len(said) == 2 else ""
+        return f"{name} manages it and says: {words.get(value, value)}." if value else f"{name} manages it."
+    return ""
 
 
 @check("network.links", "interfaces that are down, without carrier or with errors")

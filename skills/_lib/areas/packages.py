@@ -240,11 +240,8 @@ def outdated_services() -> list[tuple[str, str, float]]:
 
 def _units_of(package: str) -> set[str]:
     """The services in a package's list of files."""
-    names = set()
-    for file in Path("/var/lib/dpkg/info").glob(f"{package}*.list"):
-        if file.name[: -len(".list")].partition(":")[0] == package:
-            names |= set(re.findall(r"^/\S*/systemd/system/([^/\s]+\.service)$", read(str(file)) or "", re.M))
-    return names
+    text = read(f"/var/lib/dpkg/info/{package}.list") or ""
+    return set(re.findall(r"^/\S*/systemd/system/([^/\s]+\.service)$", text, re.M))
 
 
 def security_updates(lines: list[str]) -> tuple[list[str], int]:

@@ -59,6 +59,20 @@ def failures(failed: list[Login]) -> str:
     )
 
 
+def by_source(failed: list[Login]) -> list[tuple[int, str, str, str]]:
+    """Count, source, users and time of the last failure, the most frequent source first."""
+    rows: dict[str, list[Login]] = {}
+    for one in failed:
+        rows.setdefault(one.source or one.how, []).append(one)
+    table = []
+    for source, found in sorted(rows.items(), key=lambda pair: -len(pair[1])):
+        users = Counter(one.user for one in found).most_common()
+        few = ", ".join(f"{name} ({count})" for name, count in users[:3])
+        rest = f" and {len(users) - 3} more" if len(users) > 3 else ""
+        table.append((len(found), source, few + rest, clock.show(found[-1].when)))
+    return table
+
+
 def make(report: Report) -> None:
     asked = options(
         str(__doc__),
@@ -86,7 +100,7 @@ def make(report: Report) -> None:
     words = f"Logged in now: {', '.join(users[:5])}" if users else "Nobody is logged in now"
     if asked.user:
         words = f"{asked.user} is logged in now" if now else f"{asked.user} is not logged in now"
-    words += f"; {plural(len(logins), 'login')}{who} since {clock.show(since)}"
+    words += f"; {plural(len(logins), 'login') if logins else 'no login'}{who} since {clock.show(since)}"
     if logins:
         last = logins[-1]
         words += (
@@ -100,19 +114,7 @@ def make(report: Report) -> None:
         report.next = prompt("who is banned by the firewall")
     report.finding = words
     report.table("Logged in now", ("User", "Where", "Session"), now)
-    counted = Counter((one.source or one.how, one.user) for one in failed)
-    report.table(
-        "Failed logins",
-        ("Count", "From", "User", "Last"),
-        [
-            (
-                count,
-                *key,
-                clock.show(max(one.when for one in failed if (one.source or one.how, one.user) == key)),
-            )
-            for key, count in counted.most_common(20)
-        ],
-    )
+    report.table("Failed logins", ("Count", "From", "Users", "Last"), by_source(failed)[:20])
     report.table(
         "Last logins",
         ("Time", "User", "How", "From"),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 import socket
-import struct
 import sys
 import threading
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
@@ -16,51 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 from areas import names
 from checks import CannotSee, Finding
 from commands import read
+from dns_query import ask_server
 from headline import tell
 from report import Report, options, refuse, run
 
 _TIMEOUT_S = 3.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:\d{1,5})?")
-_REPLIES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
-_A, _IN = 1, 1
-
-
-def query(name: str, number: int) -> bytes:
-    """A question for the IPv4 addresses of a name (RFC 1035, section 4.1)."""
-    labels = b"".join(bytes([len(part)]) + part for part in name.rstrip(".").encode("idna").split(b"."))
-    return struct.pack(">6H", number, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", _A, _IN)
-
-
-def reply(data: bytes, number: int) -> str:
-    """`NOERROR with 2 records`, `NXDOMAIN`; raises ValueError where it is no answer to this question."""
-    if len(data) < 12:
-        raise ValueError("a reply of a few bytes")
-    got, flags, _, answers, _, _ = struct.unpack(">6H", data[:12])
-    if got != number or not flags & 0x8000:
-        raise ValueError("a reply to another question")
-    code = _REPLIES.get(flags & 15, f"code {flags & 15}")
-    if code == "NOERROR":
-        return f"NOERROR with {answers} records" if answers else "NOERROR without an address (IPv4)"
-    return code
-
-
-def ask_server(server: str, name: str) -> tuple[bool, str]:
-    """Whether a server knows the name, and what it said."""
-    number, started = secrets.randbelow(1 << 16), time.monotonic()
-    family = socket.AF_INET6 if ":" in server else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as plain:
-            plain.settimeout(_TIMEOUT_S)
-            plain.connect((server, 53))
-            plain.send(query(name, number))
-            words = reply(plain.recv(4096), number)
-    except TimeoutError:
-        return False, f"no answer within {_TIMEOUT_S:.0f} s"
-    except ConnectionRefusedError:
-        return False, "refused: nothing listens on its port 53"
-    except (OSError, ValueError, UnicodeError) as err:
-        return False, getattr(err, "strerror", None) or str(err)
-    return words.startswith("NOERROR"), f"{words} in {1000 * (time.monotonic() - started):.0f} ms"
 
 
 def resolve(name: str) -> tuple[list[str], str]:

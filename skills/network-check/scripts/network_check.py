@@ -195,10 +195,13 @@ def make(report: Report) -> None:
         )
     else:
         tell(report, found, good, look="ip -s link", own=network.ASK)
+    managed = "" if asked.interface else network.manager()
     servers = names.servers(read("/etc/resolv.conf") or "")
     tables(report, links, routes)
     if servers and not asked.interface:
         report.text("Name servers", ", ".join(servers))
+    if managed:
+        report.text("Managed by", managed)
     if not match and not asked.interface and routes:
         report.note("Whether the gateway and other hosts answer: nothing was sent. Name a host to try it.")
 

@@ -1,8 +1,9 @@
 """A linear support vector machine, one class against the rest, with whole numbers.
 
-Solves the L2-loss dual by coordinate descent (Hsieh et al., "A Dual Coordinate Descent Method for Large-scale
-Linear SVM", 2008) for all classes at once: the weights of a feature are the 64-bit lanes of one Python integer,
-so that adding two rows is one addition. Sums of whole numbers are the same on each version of Python.
+Solves the L2-loss dual by coordinate descent (Hsieh et al., "A Dual Coordinate Descent Method for
+Large-scale Linear SVM", 2008) for all classes at once: the weights of a feature are the 64-bit lanes of one
+Python integer, so that adding two rows is one addition. Sums of whole numbers are the same on each version of
+Python.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Machine:
     """Learns from instances, and holds the weights: for each feature, its lanes times its `idf`."""
 
     def __init__(self, idf: Sequence[int], classes: int, cost: float) -> None:
-        """`idf` has a small whole number for each feature; a greater `cost` fits the examples more closely."""
+        """`idf` has a small whole number for each feature; with a greater `cost` examples count more."""
         self._classes = classes
         self._cost = cost
         self._squares = [value * value for value in idf]
@@ -76,9 +77,7 @@ class Machine:
         length = sum([self._squares[feature] for feature in block])
         return 1 / math.sqrt(length * blocks) if length else 0.0
 
-    def _step(
-        self, instance: Instance, alphas: list[float], norms: Sequence[float], enough: float
-    ) -> None:
+    def _step(self, instance: Instance, alphas: list[float], norms: Sequence[float], enough: float) -> None:
         blocks, label = instance
         totals = [0.0] * self._classes
         for block, norm in zip(blocks, norms, strict=True):

@@ -1,8 +1,8 @@
 """Learns the weights of the matcher (`lightagentd/llm/runbook/weights.bin`) from the examples of the skills.
 
-`learned` makes the content of the file. All sums are of whole numbers, so that it is the same on each version of
-Python. An example with a marked name is learned twice: with `<name>` in the place of the name, as where it is
-recognised, and as it stands.
+`learned` makes the content of the file. All sums are of whole numbers, so that it is the same on each version
+of Python. An example with a marked name is learned twice: with `<name>` in the place of the name, as where it
+is recognised, and as it stands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lightagentd.llm import runbook
-from lightagentd.llm.runbook.features import NAME, features, folded, words_in
+from lightagentd.llm.runbook.features import features, folded, words_in
 from lightagentd.llm.runbook.recogniser import Token, merged, recognise
 from lightagentd.llm.runbook.tagging import KINDS, context, usage
 from lightagentd.llm.runbook.weights import Linear, Weights
@@ -100,11 +100,17 @@ def lists_of(examples: Iterable[Example]) -> Lists:
                     foreign.update(set(words_in(token.raw)))
         for mark in example.marks:
             words = " ".join(folded(word) for word in example.text[mark.start : mark.end].split())
-            if mark.name in _PHRASES or (mark.name in KINDS and mark.value not in (words, f"{words}.service")):
+            if mark.name in _PHRASES or (
+                mark.name in KINDS and mark.value not in (words, f"{words}.service")
+            ):
                 meant[mark.name, words][mark.value] += 1
             takers[mark.name].add(example.skill)
     phrases: dict[str, dict[str, str]] = defaultdict(dict)
-    said = [(example.skill, example.marks, f" {folded(example.text)} ") for example in examples if example.skill != NONE]
+    said = [
+        (example.skill, example.marks, f" {folded(example.text)} ")
+        for example in examples
+        if example.skill != NONE
+    ]
     for (kind, words), values in sorted(meant.items()):
         value, times = min(values.items(), key=lambda item: (-item[1], item[0]))
         if words.startswith("/") or (value == words and kind != "priority"):
@@ -120,7 +126,11 @@ def lists_of(examples: Iterable[Example]) -> Lists:
         if word not in marked:
             plain[word] += number
     words = frozenset(word for word, count in plain.items() if count > 1 and count > marked[word] / 2)
-    return Lists(words=words, marked=frozenset(word for word in marked if word in words or marked[word] > 1), phrases=dict(phrases))
+    return Lists(
+        words=words,
+        marked=frozenset(word for word in marked if word in words or marked[word] > 1),
+        phrases=dict(phrases),
+    )
 
 
 def learn_skills(examples: Sequence[Example], classes: Sequence[str]) -> Part:
@@ -129,8 +139,8 @@ def learn_skills(examples: Sequence[Example], classes: Sequence[str]) -> Part:
     for example in examples:
         tokens = tokens_of(example)
         named = with_names(example, tokens)
-        for variant in [tokens] if named == tokens else [named, tokens]:
-            learned.append((features(variant), number[example.skill]))
+        variants = [tokens] if named == tokens else [named, tokens]
+        learned += [(features(variant), number[example.skill]) for variant in variants]
     most = (LARGEST_BYTES - _SPARE_BYTES) // (5 + len(classes))
     return _learned(learned, classes, cost=COST, epochs=EPOCHS, least=2, most=most)
 
@@ -163,11 +173,17 @@ def _names(mark: Mark, token: Token) -> bool:
     """Whether a token is the word of a mark that says the name."""
     if not mark.start <= token.start < mark.end:
         return False
-    return token.end == mark.end and token.start == mark.start or token.text in mark.value.lower()
+    return (token.end == mark.end and token.start == mark.start) or token.text in mark.value.lower()
 
 
 def _learned(
-    learned: Sequence[tuple[Blocks, int]], classes: Sequence[str], *, cost: float, epochs: int, least: int, most: int
+    learned: Sequence[tuple[Blocks, int]],
+    classes: Sequence[str],
+    *,
+    cost: float,
+    epochs: int,
+    least: int,
+    most: int,
 ) -> Part:
     """Learn, and keep the features with the greatest weights."""
     counts: Counter[int] = Counter()
@@ -179,7 +195,8 @@ def _learned(
     idf = [_rarity(len(learned), counts[part]) for part in known]
     machine = Machine(idf, len(classes), cost)
     instances: list[Instance] = [
-        (tuple([at[part] for part in block if part in at] for block in blocks), label) for blocks, label in learned
+        (tuple([at[part] for part in block if part in at] for block in blocks), label)
+        for blocks, label in learned
     ]
     machine.learn(instances, epochs)
     lanes = [machine.lanes(number) for number in range(len(known))]
@@ -192,7 +209,9 @@ def _learned(
         scale=step / SCALE,
         features=array("I", [known[number] for number in kept]),
         idf=bytes(idf[number] for number in kept),
-        rows=array("b", [max(-127, min(127, round(lane / step))) for number in kept for lane in lanes[number]]),
+        rows=array(
+            "b", [max(-127, min(127, round(lane / step))) for number in kept for lane in lanes[number]]
+        ),
     )
 
 
@@ -220,7 +239,10 @@ def learned(folder: Path) -> bytes:
 
 def digest(folder: Path) -> str:
     """What the weights are made of: the examples, and the code that learns from them."""
-    code = [Path(runbook.__file__).with_name(f"{name}.py") for name in ("features", "recogniser", "tagging", "times")]
+    code = [
+        Path(runbook.__file__).with_name(f"{name}.py")
+        for name in ("features", "recogniser", "tagging", "times")
+    ]
     found = hashlib.sha256()
     for path in [*files_of(folder), *sorted(Path(__file__).parent.glob("*.py")), *code]:
         if path.name != "__main__.py":

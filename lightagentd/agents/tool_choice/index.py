@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents.tool_calls.described import ActionInfo, ToolInfo
+from lightagentd.agents.tool_choice.stems import stem
 from lightagentd.agents.tool_choice.synonyms import MEANT
 from lightagentd.agents.tool_choice.words import (
     asked,
@@ -24,7 +25,6 @@ from lightagentd.agents.tool_choice.words import (
     without_names,
     words,
 )
-from lightagentd.llm.runbook.wording import stem
 from lightagentd.text.ranking import Ranking
 from lightagentd.tool import Effect
 

@@ -6,8 +6,7 @@ word itself (`index`). The lists hold general words of administration, no functi
 
 from __future__ import annotations
 
-from lightagentd.llm.runbook.vocabulary import UNITS
-from lightagentd.llm.runbook.wording import stem
+from lightagentd.agents.tool_choice.stems import SERVICES, stem
 
 _LINES = """
 abort abandon: cancel stop end
@@ -487,7 +486,7 @@ def _table() -> dict[str, tuple[str, ...]]:
             known = word if " " in word else stem(word)
             terms = found.setdefault(known, {})
             terms.update(dict.fromkeys(stem(other) for other in meant.split() if stem(other) != known))
-    for name in UNITS:
+    for name in sorted(SERVICES):
         found.setdefault(stem(name), {}).update(dict.fromkeys(("unit", stem("service"))))
     return {word: tuple(terms) for word, terms in found.items() if terms}
 

@@ -11,8 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from lightagentd.llm.runbook.vocabulary import words as listed
-from lightagentd.llm.runbook.wording import stem
+from lightagentd.agents.tool_choice.stems import listed, stem
 
 HEAD_CHARS, TAIL_CHARS = 3000, 1000
 """How much of a long prompt counts: people say what they want before or after what they paste."""

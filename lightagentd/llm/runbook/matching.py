@@ -1,9 +1,9 @@
 """Finds the runbook for a prompt, and the arguments in it: learned from examples, without a model.
 
-`SkillIndex` is made from the loaded skills. A prompt goes through `recogniser.recognise` and `Tagger.tag`; then
-the learned weights score each shipped skill, and `none`. The skills of an administrator, which nobody has learned,
-count by how like the prompt is to one of their examples. Below the threshold there is no match, only what is
-`nearest`.
+`SkillIndex` is made from the loaded skills. A prompt goes through `recogniser.recognise` and `Tagger.tag`;
+then the learned weights score each shipped skill, and `none`. An administrator's skill, which is not among
+what was learned, counts by how like the prompt is to one of its examples. Below the threshold there is no
+match, only what is `nearest`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from lightagentd.llm.runbook.weights import Weights, load
 from lightagentd.skills import Skill
 
 NONE = "none"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _NO_NAMES = Names()
 _PHRASED = ("path", "priority")
 """Kinds that one word may mean: `root` is the path `/`."""
@@ -29,104 +35,16 @@ _ALIKE = 0.45
 """From this likeness to one of its examples on, an administrator's skill is meant."""
 _NEAR = -0.8
 """A skill with a lesser score is not offered."""
-_CHANGES = frozenset(
-    [
-        "restart",
-        "reboot",
-        "stop",
-        "start",
-        "kill",
-        "delete",
-        "remove",
-        "install",
-        "uninstall",
-        "upgrade",
-        "update",
-        "disable",
-        "enable",
-        "reload",
-        "fix",
-        "create",
-        "add",
-        "edit",
-        "write",
-        "set",
-        "change",
-        "configure",
-        "drop",
-        "purge",
-        "renew",
-        "rotate",
-        "block",
-        "unblock",
-        "ban",
-        "unban",
-        "mount",
-        "unmount",
-        "umount",
-        "format",
-        "resize",
-        "extend",
-        "clear",
-        "clean",
-        "flush",
-        "reset",
-        "rename",
-        "move",
-        "copy",
-        "deploy",
-        "rollback",
-        "terminate",
-        "shutdown",
-        "mask",
-        "unmask",
-        "apply",
-        "grant",
-        "revoke",
-        "lock",
-        "unlock",
-        "make",
-        "build",
-        "translate",
-        "explain",
-    ]
-)
+_CHANGES = _words("restart reload reboot stop start kill delete remove install uninstall disable enable")
 _ORDER = re.compile(
-    r"(?:^|[,;.!]\s*|\b(?:and|then)\s+)(?:(?:please|pls|just|now|quickly|hey|hi|ok|so|can|could|would|will|you|u|i|we|"
-    r"how|do|to|should|must|let's|go|ahead|kindly|need|want)[, ]+)*(?P<verb>[a-z]+)(?: (?P<object>\S+))?"
+    r"(?:^|[,;.!]\s*|\b(?:and|then)\s+)"
+    r"(?:(?:please|pls|just|now|hey|hi|ok|can|could|would|will|you|u|i|we|how|do|to|should|must|let's|go|"
+    r"ahead|kindly|need|want)[, ]+)*(?P<verb>[a-z]+) (?:the |my |our )?(?P<object>[^\s?.,!:-]+)"
 )
-"""The verb that begins a clause."""
-_NOUNS = frozenset(
-    [
-        "time",
-        "times",
-        "history",
-        "reason",
-        "count",
-        "status",
-        "log",
-        "logs",
-        "errors",
-        "error",
-        "failed",
-        "failing",
-        "fails",
-        "failure",
-        "needed",
-        "required",
-        "pending",
-        "available",
-        "necessary",
-        "pool",
-        "job",
-        "jobs",
-        "list",
-        "size",
-        "check",
-        "problems",
-        "issues",
-        "order",
-    ]
+"""The verb that begins a clause, and what stands behind it."""
+_NOUNS = _words(
+    "time times history reason cause count counts status log logs errors error failed failing fails failure job "
+    "jobs limit loop date after took needed required pending anything another or and"
 )
 """After one of these a verb was a noun: `reboot history`."""
 
@@ -158,7 +76,7 @@ class SkillIndex:
                     self._own.append((skill.name, self._weighed(self._tokens(text, _NO_NAMES, None))))
 
     def match(self, prompt: str, *, now: datetime | None = None, names: Names = _NO_NAMES) -> Match | None:
-        """The runbook for a prompt, or None. `now` is local time, for weekdays and dates; `names` exist here."""
+        """The runbook for a prompt, or None. `now` is local time, for weekdays; `names` exist here."""
         prompt = prompt[:LOOKED_AT_CHARS]
         plain = _plain(prompt)
         tokens = self._tokens(prompt, names, now)
@@ -197,7 +115,9 @@ class SkillIndex:
         best, second = ranked[0][1], ranked[1][1]
         known = self._weights.skills.known(features(tokens))
         evidence = (best, best - second, dict(ranked)[NONE], known, 1.0)
-        odds = math.fsum(weight * value for weight, value in zip(self._weights.confidence, evidence, strict=True))
+        odds = math.fsum(
+            weight * value for weight, value in zip(self._weights.confidence, evidence, strict=True)
+        )
         return 1 / (1 + math.exp(-odds))
 
     def _weighed(self, tokens: Sequence[Token]) -> tuple[dict[int, int], ...]:
@@ -279,9 +199,5 @@ def _is_latin(prompt: str) -> bool:
 
 def _orders(prompt: str) -> bool:
     """Whether a clause of the prompt begins with a verb that asks for a change."""
-    return any(
-        found["verb"] in _CHANGES
-        and found["object"] is not None
-        and found["object"].strip("?.,!") not in _NOUNS
-        for found in _ORDER.finditer(prompt.casefold())
-    )
+    orders = [(found["verb"], found["object"]) for found in _ORDER.finditer(prompt.casefold())]
+    return any(verb in _CHANGES and what not in _NOUNS for verb, what in orders)

@@ -1,9 +1,9 @@
-"""Finds the arguments of a prompt that have a shape: paths, hosts, units with a suffix, ports, pids and times.
+"""Finds the arguments of a prompt that have a shape: paths, hosts, units with a suffix, ports, pids, times.
 
-`recognise` returns the prompt as tokens, in its order. A token is a chunk, such as `disk` or `backup-worker`,
-or an argument, whose text is its kind: `<path>`. Values have the forms that skills take (`lightagentd.skills`).
-Weekdays and months are counted back from `now`, local time. Plain names are found later, by what is known
-on this machine and by what was learned (`tagging`).
+`recognise` returns the prompt as tokens, in its order. A token is a chunk, such as `disk` or
+`backup-worker`, or an argument, whose text is its kind: `<path>`. Values have the forms that skills take
+(`lightagentd.skills`). Weekdays and months are counted back from `now`, local time. Plain names are found
+later, by what is known on this machine and by what was learned (`tagging`).
 """
 
 from __future__ import annotations
@@ -15,85 +15,29 @@ from datetime import datetime
 
 from lightagentd.llm.runbook.times import take_dates, take_times
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 LOOKED_AT_CHARS = 2000
 """How much of a prompt is looked at."""
 _BLANK = "\ue000"
 """Stands for each character of an argument that was found; it belongs to no word."""
 _SUFFIXES = "service|socket|timer|mount|automount|target|path|slice|scope|swap|device"
-_ENDINGS = frozenset(
-    [
-        "conf",
-        "cfg",
-        "log",
-        "pem",
-        "crt",
-        "key",
-        "txt",
-        "py",
-        "sh",
-        "json",
-        "yaml",
-        "yml",
-        "toml",
-        "ini",
-        "gz",
-        "xz",
-        "zip",
-        "bz2",
-        "tar",
-        "db",
-        "sql",
-        "md",
-        "html",
-        "js",
-        "so",
-        "deb",
-        "rpm",
-        "csv",
-        "xml",
-        "pid",
-        "lock",
-        "sock",
-        "bak",
-        "old",
-        "tmp",
-        "err",
-        "out",
-        "env",
-        "service",
-        "socket",
-        "timer",
-        "d",
-        "cer",
-        "der",
-        "p12",
-        "pfx",
-        "php",
-        "rb",
-        "pl",
-        "jar",
-        "war",
-        "exe",
-        "png",
-        "jpg",
-        "pdf",
-        "allow",
-        "deny",
-        "list",
-        "repo",
-        "sources",
-        "rules",
-        "local",
-    ]
+_ENDINGS = _words(
+    """
+    conf cfg log pem crt key txt py sh json yaml yml toml ini gz xz zip bz2 tar db sql md html js so deb
+    rpm csv xml pid lock sock bak old tmp err out env service socket timer d cer der p12 pfx php rb pl jar
+    war exe png jpg pdf allow deny list repo sources rules local
+    """
 )
 """After a dot these end the name of a file, not of a host."""
 _CHUNK = re.compile(r"[^\W_](?:[\w.@+'-]*[\w+])?")
-_QUOTES = str.maketrans(
-    "\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", '\'\'\' " " " " " \''.replace(" ", "")
-)
+_QUOTES = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", "'''" + '"' * 5 + "'")
 _PORT_BEFORE = (
-    r"tcp|udp|ports?|puertos?|portas?|sockets?|listen(?:s|ing)?(?: on)?|bound to|(?:on|is|holds?|using|uses|use|behind|"
-    r"taking|took|has|got|auf|at|owns?|grabs|grabbed|occup(?:y|ies|ying)|blocks?|blocking|en|sur|na)"
+    r"tcp|udp|ports?|puertos?|portas?|sockets?|listen(?:s|ing)?(?: on)?|bound to|(?:on|is|holds?|using|uses|"
+    r"use|behind|taking|took|has|got|auf|at|owns?|grabs|grabbed|occup(?:y|ies|ying)|blocks?|blocking|en|sur|na)"
 )
 _COUNTED = (
     r"times|days|users|people|errors|requests|processes|ms|min|minutes|hours|h|machines|servers|percent|gb|mb|tb|"
@@ -125,7 +69,7 @@ class Extraction:
     def take(
         self, pattern: str | re.Pattern[str], kind: str, value: Callable[[re.Match[str]], str | None]
     ) -> None:
-        """Blank matches but for their group `keep`; `value` returns None for a match that is no valid value."""
+        """Blank matches but for their group `keep`; `value` returns None for what is no valid value."""
 
         def blanked(match: re.Match[str]) -> str:
             got = value(match)
@@ -247,7 +191,8 @@ def _ports(found: Extraction) -> None:
     found.take(r"\b(?P<keep>ports?) ?(?P<port>\d{1,5})(?!\w)", "port", _port)
     found.take(r"(?<![\w>]):(?P<port>\d{2,5})(?!\w)", "port", _port)
     found.take(
-        r"(?<![\w.:-])(?P<port>\d{2,5})(?= (?:is )?(?:open|listening|in use|taken|busy|free|used|already|blocked))",
+        r"(?<![\w.:-])(?P<port>\d{2,5})"
+        r"(?= (?:is )?(?:open|listening|in use|taken|busy|free|used|already|blocked))",
         "port",
         _port,
     )

@@ -1,8 +1,8 @@
 """Finds the plain names in a prompt: units, users, packages, interfaces, containers and hosts.
 
-A word is a name when it exists on this machine (`names`), or when what was learned from marked examples says so
-by the word and those around it. It may be several kinds at once, such as a unit and a package: the skill that
-answers takes the one that it has an argument for.
+A word is a name when it exists on this machine (`names`), or when what was learned from marked examples says
+so by the word and those around it. It may be several kinds at once, such as a unit and a package: the skill
+that answers takes the one that it has an argument for.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tagger:
         self._weights = weights
 
     def tag(self, tokens: Sequence[Token], names: Names, skill: str = "") -> list[Token]:
-        """The tokens, with `Named` ones in the place of chunks that are names; better if the skill is known."""
+        """The tokens, with `Named` ones for chunks that are names; better if the skill is known."""
         plain = [token.chunk if isinstance(token, Named) else token for token in tokens]
         return [
             token if token.kind or at >= _MOST else self._tagged(plain, at, names, skill)

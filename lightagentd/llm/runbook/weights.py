@@ -80,8 +80,8 @@ class Weights:
     phrases: Mapping[str, Mapping[str, str]]
     """By kind, phrases and the value that they mean: `root partition` is the path `/`."""
     confidence: tuple[float, float, float, float, float]
-    """What the best score, its distance from the next, that of `none`, the share of known features, and 1 count in
-    the logarithm of the odds of a match."""
+    """What the best score, its distance from the next, that of `none`, the share of known features, and 1
+    count in the logarithm of the odds of a match."""
     threshold: float
     """The least confidence of a match."""
 

@@ -14,6 +14,7 @@ from tests.bench import (
     agents,
     calls,
     conversations,
+    diagnosis,
     footprint,
     growth,
     guard,
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "growth": growth.run,
     "agents": agents.run,
     "latency": latency.run,
+    "diagnosis": diagnosis.run,
 }
 ON_REQUEST = {"guard": guard.run}
 """They repeat a part of the others."""

@@ -306,3 +306,39 @@ def test_arguments_are_taken_as_they_are() -> None:
         ToolCall(id="c", name="proc_info", arguments=json.dumps({"pid": 4})), _toolbox()
     )
     assert (action.function, args) == ("proc_info", {"pid": 4})
+
+
+@pytest.mark.usefixtures("sandboxed")
+async def test_a_script_that_misbehaves_is_told_of_and_the_others_answer(paths: Paths) -> None:
+    target = paths.config / "skills" / "writes" / "made"
+    scripts = {
+        "hangs": "while :; do sleep 60 & wait; done",
+        "floods": "head -c 100000000 /dev/zero | tr '\\0' x",
+        "fails": "echo half; echo no disk here >&2; exit 1",
+        "writes": f"echo x > {target} || exit 3",
+    }
+    for name, script in scripts.items():
+        folder = paths.config / "skills" / name
+        write(folder / "SKILL.md", f"---\nname: {name}\ndescription: Misbehaves.\n---\n")
+        bound_s = 60 if name == "floods" else 1
+        write(folder / "runbook.yaml", f"script: run.sh\ntimeout_s: {bound_s}\n")
+        write(folder / "run.sh", f"{script}\n")
+    wanted: list[tuple[str, Any, str]] = [("skill_run", {"name": name}, name) for name in scripts]
+    own = ("skill_run", {"name": "writes", "script": "run.sh"}, "own")
+    found = await results(paths, *wanted, own, ("skill_run", {"name": "memory-check"}, "good"))
+    assert [event["result"] for event in found] == [
+        "timeout",
+        "ok",
+        "tool_failed",
+        "tool_failed",
+        "tool_failed",
+        "ok",
+    ]
+    hangs, floods, fails, writes, own_writes, _ = (event["text"] for event in found)
+    assert "did not end within 1 s" in hangs
+    assert len(floods) < 70_000
+    assert "half\nno disk here" in fails
+    for text in (writes, own_writes):
+        assert "exit status 3" in text
+        assert "Read-only file system" in text or "Permission denied" in text
+    assert not target.exists()

@@ -174,6 +174,7 @@ def test_examples_are_read_with_their_marks(tmp_path: Path) -> None:
         (b"is {unit:a {path:/x}} there", "is not"),
         (b"what fills {path:it=var}", "not a path"),
         (b"\xff", "not UTF-8"),
+        (b"{unit:a}" * 10_000, "more than 4000 bytes"),
     ],
 )
 def test_a_bad_example_disables_the_skill_with_file_and_line(

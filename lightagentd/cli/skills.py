@@ -104,7 +104,7 @@ def check(settings: Settings, what: str | None) -> None:
     found = [look(folder, catalog.skills.values()) for folder in _folders(what)]
     columns: Columns = {
         "NAME": "name",
-        "RESULT": lambda one: "broken" if one["problem"] else "odd" if one["warnings"] else "ok",
+        "RESULT": lambda one: "broken" if one["problem"] else "warnings" if one["warnings"] else "ok",
         "RUNBOOK": "runbook",
         "SCRIPTS": "scripts",
         "EXAMPLES": "examples",
@@ -199,13 +199,8 @@ def _install(
     for sentence in checked.warnings:
         warn(sentence)
     found = {"name": skill.name, "folder": str(skill.folder), "warnings": checked.warnings, "in_force": read}
-    told(
-        settings,
-        found,
-        f"The skill {skill.name} is in {skill.folder}.{_next(skill)}",
-        skill.name,
-        skill.folder,
-    )
+    then = _next(skill) if read else " A daemon reads it when it starts." if live else ""
+    told(settings, found, f"The skill {skill.name} is in {skill.folder}.{then}", skill.name, skill.folder)
 
 
 def _next(skill: Skill) -> str:

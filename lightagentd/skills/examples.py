@@ -18,6 +18,8 @@ from lightagentd.errors import ConfigError, InvalidArgument
 from lightagentd.skills.arguments import ArgSpec
 
 EXAMPLES_FILE = "examples.txt"
+_LINE_BYTES = 4000
+"""More is no prompt that somebody typed, and takes long to read."""
 _BEGINS = re.compile(r"\{(?=[a-z_])")
 _MARK = re.compile(r"\{(?P<name>[a-z_][a-z0-9_]*):(?P<words>[^{}=]+)(?:=(?P<value>[^{}]+))?\}")
 
@@ -57,6 +59,8 @@ def read_examples(path: Path, args: Mapping[str, ArgSpec]) -> tuple[Example, ...
     found = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         try:
+            if len(line) > _LINE_BYTES:
+                raise ValueError(f"the line has more than {_LINE_BYTES} bytes.")
             text = line.decode().strip()
             if text and not text.startswith("#"):
                 found.append(_example(text, args))

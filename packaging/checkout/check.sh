@@ -19,6 +19,7 @@ tests_of() {
     tests/e2e/*) ;;
     tests/*test_*.py) echo "$1" ;;
     tests/*/*.py) dirname "$1" ;;
+    lightagentd/skills/*) printf '%s\n' tests/test_skills.py tests/test_skill_unpacking.py tests/tools/test_published_skills.py ;;
     lightagentd/*.py | tools/*.py)
       folder=tests/$(dirname "${1#lightagentd/}")
       folder=${folder%/.}

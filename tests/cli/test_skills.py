@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_check_says_what_is_odd_and_what_is_broken(lactl: Lactl, etc: Path) -> N
     write(etc / "skills" / "bad" / "SKILL.md", "")
     done = lactl("skills", "check", str(etc / "skills"))
     assert done.status == 78
-    assert done.out == "bad\tbroken\tno\t0\t0\none\todd\tyes\t1\t2\ntwo\todd\tyes\t2\t1\n"
+    assert done.out == "bad\tbroken\tno\t0\t0\none\twarnings\tyes\t1\t2\ntwo\twarnings\tyes\t2\t1\n"
     for said in (
         f"{etc}/skills/bad/SKILL.md, line 1: the file must begin",
         f"{one}/examples.txt: the skill two has 'one of /etc', too.",
@@ -200,8 +201,18 @@ def test_check_says_what_is_odd_and_what_is_broken(lactl: Lactl, etc: Path) -> N
     ):
         assert said in done.err
     assert lactl("skills", "check", "one").status == 0
-    assert lactl("skills", "check", str(one)).out == "one\todd\tyes\t1\t2\n"
+    assert lactl("skills", "check", str(one)).out == "one\twarnings\tyes\t1\t2\n"
     assert lactl("skills", "check", "nowhere").status == 66
+
+
+def test_somebody_without_a_daemon_of_their_own_is_told_to_use_sudo(
+    lactl: Lactl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTAGENT_CONFIG_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    done = lactl("skills", "new", "mine")
+    assert (done.status, list(tmp_path.iterdir())) == (77, [])
+    assert "use sudo" in done.err
 
 
 def test_the_shipped_skills_are_checked_by_name(lactl: Lactl, etc: Path) -> None:

@@ -11,11 +11,11 @@ from causes import Run, last_run, why
 from checks import WARNING, CannotSee, Finding, check
 from commands import journal, message, stamp
 from report import clean, plural, shorten, span
-from systemd_units import Unit, enabled, loaded, named
+from systemd_units import Unit, enabled, loaded, moment, named
 
 FAILURE_RESULT = "d9b373ed55a64feb8242e02dbe79a49c"
 STARTED = "39f53479d3a045ac8e11786248231fbf"
-STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
+ENDED = "7ad2d189f7e94e70a38c781354912448"
 """Message ids of systemd; see sd-messages(3)."""
 _MOST = 20
 """For so many failed units the journal is read."""
@@ -143,24 +143,32 @@ def not_running(known: dict[str, Unit], units: Iterable[Unit]) -> list[Unit]:
 
 
 def stopper(unit: Unit) -> tuple[str, float | None]:
-    """How a unit that does not run came to its end, and when: `was stopped (alice by sudo: ...)`."""
-    ended = unit["InactiveEnterTimestamp"]
-    if not ended:
+    """How a unit that does not run came to its end, and when: `was stopped by alice (sudo ...)`.
+
+    systemd forgets a unit that nothing needs, with its times; the journal of this boot does not.
+    """
+    when = moment(unit["InactiveEnterTimestamp"])
+    ids = (f"MESSAGE_ID={STARTED}", f"MESSAGE_ID={ENDED}", f"MESSAGE_ID={FAILURE_RESULT}", "JOB_TYPE=stop")
+    wanted = [word for one in ids for word in ("+", f"UNIT={unit.name}", one)]
+    entries, problem = journal("-b", *wanted[1:], limit=20, timeout_s=5)
+    began = max((at for at, entry in enumerate(entries) if entry.get("MESSAGE_ID") == STARTED), default=-1)
+    stops = [entry for entry in entries[began + 1 :] if entry.get("JOB_TYPE") == "stop"]
+    if stops:
+        who = _who(unit.name, stamp(stops[0]))
+        return f"was stopped{f' by {who}' if who else ', by somebody with the rights of root,'}", stamp(
+            stops[0]
+        )
+    if not when and not entries:
         return "has not been started since boot", None
-    entries, problem = journal("-b", "-u", unit.name, f"MESSAGE_ID={STOPPING}", limit=1, timeout_s=5)
-    when = unit.changed
     if problem and not entries:
-        return f"stopped; by whom is not known ({problem.rstrip('.')})", when
-    if not entries or (when and stamp(entries[-1]) < when - 300):
-        status = unit["ExecMainStatus"] or "0"
-        return f"ended by itself with status {status}", when
-    who = _who(unit.name, stamp(entries[-1]))
-    return f"was stopped{f' by {who}' if who else ', by somebody with the rights of root,'}", when
+        return f"ended, and how is not known ({problem.rstrip('.')})", when
+    status = unit["ExecMainStatus"] or "0"
+    return f"ended by itself with status {status}", when or stamp(entries[-1])
 
 
 def last_stop(name: str) -> str:
     """When a unit was last stopped in this boot, and by whom: ` 5 min ago by alice (...)`."""
-    entries, _ = journal("-b", "-u", name, f"MESSAGE_ID={STOPPING}", limit=1, timeout_s=5)
+    entries, _ = journal("-b", f"UNIT={name}", "JOB_TYPE=stop", limit=1, timeout_s=5)
     if not entries:
         return ""
     who = _who(name, stamp(entries[-1]))

@@ -92,6 +92,7 @@ def test_cron_says_nothing_of_what_it_ignores_and_the_check_does(tmp_path: Path)
         ("cron.d/backup.sh", "1 2 * * * root /bin/true\n", 0o644),
         ("cron.d/nobody", "1 2 * * * nobody-here /bin/true\n", 0o644),
         ("cron.d/fields", "1 2 * * root\n", 0o644),
+        ("cron.d/hour", "0 25 * * * root /bin/true\n*/70 0-23/2 1,15 * mon root /bin/true\n", 0o644),
         ("cron.d/end", "1 2 * * * root /bin/true", 0o644),
         ("cron.daily/script", "#!/bin/sh\n", 0o644),
         ("cron.daily/.placeholder", "", 0o644),
@@ -106,6 +107,7 @@ def test_cron_says_nothing_of_what_it_ignores_and_the_check_does(tmp_path: Path)
         "The",
         "cron.d/backup.sh",
         "cron.d/fields",
+        "cron.d/hour",
         "cron.d/nobody",
         "cron.daily/script",
     ]

@@ -20,6 +20,7 @@ _CRON_SAYS = re.compile(
     r"can't|cannot"
 )
 _FOLDERS = ("cron.hourly", "cron.daily", "cron.weekly", "cron.monthly")
+_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _SPOOLS = ("/var/spool/cron/crontabs", "/var/spool/cron")
 _LEFT_OVER = re.compile(r".*(?:\.dpkg-\w+|\.ucf-\w+|\.rpm(?:save|new|orig)|~|\.bak|\.disabled)")
 
@@ -140,11 +141,29 @@ def cron_faults(root: str = "/etc") -> Iterator[str]:
         if text and not text.endswith("\n"):
             yield f"The last line of {path} never runs: it does not end with a newline."
         for number, line in enumerate(text.splitlines(), start=1):
-            job = _line(str(path), line)
-            if job and not _exists(job.user):
-                yield f"{path} line {number} never runs: there is no user {clean(job.user)}."
-            elif not job and re.match(r"\s*[\d*@]", line):
-                yield f"{path} line {number} is no valid job: {shorten(line, 60)}"
+            wrong = _mistake(line)
+            if wrong:
+                yield f"{path} never runs, because cron ignores a file with a mistake: line {number}, {wrong}."
+
+
+def _mistake(line: str) -> str:
+    """What is wrong with a line of a crontab of the system, or an empty string."""
+    job = _line("", line)
+    if job is None:
+        return f"{shorten(line, 60)} is no valid job" if re.match(r"\s*[\d*@]", line) else ""
+    if not _exists(job.user):
+        return f"there is no user {clean(job.user)}"
+    wrong = _out_of_range(job.when)
+    return f"{wrong} is out of range" if wrong else ""
+
+
+def _out_of_range(times: str) -> str:
+    """The field of a crontab's line that no time can match, or an empty string."""
+    for field, (least, most) in zip(times.split(), _RANGES):  # noqa: B905 - Python 3.9 has no strict=
+        values = [int(value) for value in re.findall(r"\d+", re.sub(r"/\d+", "", field))]
+        if times[0] != "@" and any(not least <= value <= most for value in values):
+            return field
+    return ""
 
 
 def _exists(user: str) -> bool:

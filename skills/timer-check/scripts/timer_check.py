@@ -77,26 +77,25 @@ def cron_runs(job: timers.Job) -> str:
     return when(runs[-1], "") if runs else "no run in the journal"
 
 
-def cron_part(report: Report, jobs: list[timers.Job], hidden: list[str]) -> list[str]:
-    """The tables on cron; gives what is wrong with it."""
-    for sentence in hidden:
-        report.note(sentence)
+def cron_faults(report: Report) -> list[str]:
+    """What is wrong with crontabs, and what cron said of errors in a week."""
     try:
         said = timers.cron_says("-7d")
     except CannotSee as err:
         said = []
         report.note(str(err))
-    faults = list(timers.cron_faults())
-    lines = [f"{show(at)} {shorten(text, 150)}" for at, text in said[-8:]]
-    report.table(
-        "Jobs of cron",
-        ("When", "User", "Command", "File"),
-        [(job.when, job.user, shorten(job.command, 60), job.file) for job in jobs],
-    )
-    report.lines("What cron says of errors", lines)
+    return [*timers.cron_faults(), *(f"cron: {shorten(text, 150)}." for _, text in said[-3:])]
+
+
+def cron_tables(report: Report, jobs: list[timers.Job], hidden: list[str]) -> None:
+    for sentence in hidden:
+        report.note(sentence)
+    rows = [(job.when, job.user, shorten(job.command, 60), job.file) for job in jobs]
+    report.table("Jobs of cron", ("When", "User", "Command", "File"), rows)
     for path in sorted(Path("/var/spool/anacron").glob("cron.*")):
         report.text(f"anacron, {path.name}", f"It last ran {when(path.stat().st_mtime, '?')}.")
-    return faults + [f"cron: {shorten(text, 150)}" for _, text in said[-3:]]
+    if Path("/var/spool/cron/atjobs").is_dir():
+        report.note("The jobs of at(1) cannot be read by this user (atq as root lists them).")
 
 
 def has_cron() -> bool:
@@ -149,24 +148,24 @@ def of_all(found: list[Timer], jobs: list[timers.Job], hidden: list[str], report
             asks.append(
                 f"why is {one.job} down" if job and units.is_failed(job) else f"when does {one.unit.name} run"
             )
-    report.text("Problems", "\n".join(f"- {text}" for text in bad)) if len(bad) > 1 else None
-    table(report, sorted(found, key=lambda one: one.next or float("inf")), known)
-    if has_cron():
-        bad += cron_part(report, jobs, hidden)
+    if cron := has_cron():
+        bad += cron_faults(report)
     else:
         report.note("cron is not installed, so no crontab runs.")
-    if not bad:
-        waiting = [one for one in found if one.next]
-        soon = min(waiting, key=lambda one: one.next or 0, default=None)
-        first = f"; next is {soon.unit.name} {when(soon.next, '')}" if soon else ""
-        report.finding = f"No scheduled job failed: {plural(len(waiting), 'timer')} wait{first}."
+    if len(bad) > 1:
+        report.text("Problems", "\n".join(f"- {text}" for text in bad))
+    table(report, sorted(found, key=lambda one: one.next or float("inf")), known)
+    if cron:
+        cron_tables(report, jobs, hidden)
+    if bad:
+        report.next = prompt(asks[0] if asks else "status of cron.service")
+        count = f"{plural(len(bad), 'problem')} with scheduled jobs; the first: "
+        report.finding = bad[0] if len(bad) == 1 else count + bad[0]
         return
-    report.next = prompt(asks[0] if asks else "status of cron.service")
-    report.finding = (
-        bad[0] if len(bad) == 1 else f"{plural(len(bad), 'problem')} with scheduled jobs; the first: {bad[0]}"
-    )
-    if not report.finding.endswith("."):
-        report.finding += "."
+    waiting = [one for one in found if one.next]
+    soon = min(waiting, key=lambda one: one.next or 0, default=None)
+    first = f"; next is {soon.unit.name} {when(soon.next, '')}" if soon else ""
+    report.finding = f"No scheduled job failed: {plural(len(waiting), 'timer')} wait{first}."
 
 
 def make(report: Report) -> None:
@@ -182,7 +181,7 @@ def make(report: Report) -> None:
         report.finding = (
             f"Timers cannot be seen, because systemd does not answer; {plural(len(jobs), 'job')} of cron can."
         )
-        cron_part(report, jobs, hidden)
+        cron_tables(report, jobs, hidden)
         return
     if name:
         of_one(name, found, jobs, report)

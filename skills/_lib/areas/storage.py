@@ -20,11 +20,11 @@ _IO = re.compile(
     r"(?:I/O|medium|target|nexus|protection|transport) error,? (?:on )?dev(?:ice)? ([\w!-]+)|"
     r"(?:Buffer|lost .*) I/O error on (?:dev(?:ice)? )?([\w!-]+)|"
     r"^(?:sd \S+ )?\[?(sd[a-z]+)\]?.*(?:Unrecovered read error|Medium Error|Hardware Error)|"
-    r"^(ata\d+)(?:\.\d+)?: (?:exception Emask|failed command|link is slow|hard resetting)|"
+    r"^(ata\d+)(?:\.\d+)?: (?:exception Emask|failed command)|"
     r"^(?:nvme |block )?(nvme\d+)\w*: (?:.*timeout|controller is down|Device not ready|Removing after probe)"
 )
 _DAMAGE = re.compile(
-    r"EXT4-fs (?:error|warning) \(device ([\w.!-]+)\)|(?:Aborting journal on device )([\w.!-]+)|"
+    r"EXT4-fs error \(device ([\w.!-]+)\)|(?:Aborting journal on device )([\w.!-]+)|"
     r"EXT4-fs \(([\w.!-]+)\): (?:Remounting filesystem read-only|.*[Cc]orrupt)|"
     r"XFS \(([\w.!-]+)\): (?=.*(?:[Cc]orruption|metadata I/O error|Internal error|[Ss]hutting down))|"
     r"BTRFS (?:error|critical|warning) \(device ([\w.!-]+)[^)]*\)"

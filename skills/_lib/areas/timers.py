@@ -143,7 +143,8 @@ def cron_faults(root: str = "/etc") -> Iterator[str]:
         for number, line in enumerate(text.splitlines(), start=1):
             wrong = _mistake(line)
             if wrong:
-                yield f"{path} never runs, because cron ignores a file with a mistake: line {number}, {wrong}."
+                ignored = "never runs, because cron ignores a file with a mistake"
+                yield f"{path} {ignored}: line {number}, {wrong}."
 
 
 def _mistake(line: str) -> str:

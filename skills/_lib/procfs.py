@@ -241,7 +241,7 @@ def descriptors(pid: int) -> dict[int, str] | None:
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except PermissionError:
-        return None
+        return {} if surveyed() and not survey().get("left_out") else None  # it began after the survey
     except OSError:
         return {}
     found = {}
@@ -251,6 +251,14 @@ def descriptors(pid: int) -> dict[int, str] | None:
         except OSError:
             continue
     return found
+
+
+def mapped(pid: int) -> set[str]:
+    """The files that a process has mapped into its memory, such as its libraries."""
+    if row := surveyed().get(pid):
+        return {key[7:] for key in row.get("descriptors") or {} if key.startswith("mapped ")}
+    columns = (line.split(None, 5) for line in proc(pid, "maps").splitlines())
+    return {each[5] for each in columns if len(each) == 6}
 
 
 def deleted_sizes(pid: int) -> dict[int, tuple[int, str]]:

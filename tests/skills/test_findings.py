@@ -69,9 +69,9 @@ def test_listening_ports_finds_a_listening_socket_and_its_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         text = report("listening-ports", port=str(port))
-    assert f"on port {port}" in finding(text)
+    assert f"Port {port} is open" in finding(text)
     assert f"(pid {os.getpid()})" in finding(text)
-    assert "only reachable from this machine" in finding(text)
+    assert "only this machine can reach it" in finding(text)
     assert f"Nothing listens on port {port}" in finding(report("listening-ports", port=str(port)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -208,3 +209,32 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
     }
     [fault] = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
     assert "usr/bin/evil (4755 root:root) is SUID and belongs to no package" in fault.sentence
+
+
+def test_the_way_to_a_path_tells_where_others_are_stopped(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o750)
+    (closed / "file").write_text("x")
+    (closed / "file").chmod(0o644)
+    tmp_path.chmod(0o755)
+    text = finding(report("permissions-check", path=str(closed / "file")))
+    assert "is a file that everybody may read" in text
+    assert f"may pass {tmp_path.parent.parent}" in text or f"may pass {closed}" in text
+    assert "does not exist" in finding(report("permissions-check", path=str(closed / "nothing")))
+
+
+def test_a_client_of_a_port_is_told_from_a_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(server.getsockname()):
+            assert f"(pid {os.getpid()})" in finding(report("who-uses", port=str(port)))
+        near = finding(report("listening-ports", port=str(port + 1 if port < 65535 else port - 1)))
+    assert f"the nearest: {port} (" in near or "is open" in near
+
+
+def test_processes_of_a_name_and_of_nobody() -> None:
+    with subprocess.Popen(["sleep", "33"]) as sleeper:
+        text = report("process-check", user="sleep")
+        sleeper.kill()
+    assert f"| {sleeper.pid} |" in text
+    assert "No process of a user no-such runs" in finding(report("process-check", user="no-such"))

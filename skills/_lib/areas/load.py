@@ -77,7 +77,7 @@ def hogs(measured: Sample) -> list[tuple[float, procfs.Stat]]:
 
 
 def hog_sentence(share: float, each: procfs.Stat) -> str:
-    return f"{procfs.who(each.pid)} uses {share:.0f} % of one processor, and has since {span(each.age_s)}."
+    return f"{procfs.who(each.pid)} uses {share:.0f} % of one processor, for {span(each.age_s)} now."
 
 
 @check("load.processors", "processes that burn a processor, and processors with no time left")

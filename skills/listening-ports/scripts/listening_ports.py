@@ -1,95 +1,119 @@
-"""Lists the TCP and UDP ports that something listens on, and which process owns each. Only observes."""
+"""Says which ports something listens on, whose they are and who can reach them. Only observes."""
 
 from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
-from report import Report, options, plural, refuse, run
+from areas import ports
+from checks import prompt
+from clock import show
+from procfs import Socket
+from report import Report, options, plural, refuse, run, shorten, span
+
+_ROWS = 60
 
 
-def service(port: int, protocol: str) -> str:
+def service(port: int, protocol: str = "tcp") -> str:
     try:
         return socket.getservbyport(port, protocol[:3])
     except OSError:
         return ""
 
 
-def owner_words(inode: int, owners: dict[int, list[int]]) -> str:
-    return ", ".join(f"{procfs.name(pid)} (pid {pid})" for pid in owners.get(inode, [])[:4]) or "not visible"
+def about(port: int, rows: list[Socket], owners: dict[int, list[int]], report: Report) -> None:
+    conflict = next((each for each in ports.conflicts() if each.port == port), None)
+    if rows:
+        held = " and ".join(dict.fromkeys(ports.owner(row, owners) for row in rows))
+        report.finding = f"Port {port} is open: {held} listens; {ports.reach(rows)}."
+        if conflict is not None and conflict.who not in held and ports.state(conflict.unit) != "active":
+            report.finding = f"{ports.sentence(conflict, held)[:-1]}; {ports.reach(rows)}."
+    else:
+        report.finding = f"Nothing listens on port {port}"
+        if name := service(port):
+            report.finding += f" ({name})"
+        if conflict is not None:
+            ago = span(time.time() - conflict.when)
+            report.finding += f"; {conflict.unit or conflict.who} tried to {ago} ago and could not"
+        report.finding += f"{near(port)}."
+        report.found_nothing = True
+        report.next = prompt("which ports are open")
 
 
-def units(inode: int, owners: dict[int, list[int]]) -> str:
-    return ", ".join(sorted({procfs.unit_of(pid) for pid in owners.get(inode, [])} - {""}))
+def near(port: int) -> str:
+    """The nearest ports on which something listens, in case another one was meant."""
+    rows = {row.port: row for row in ports.listening() if row.protocol.startswith("tcp")}
+    close = sorted((number for number in rows if abs(number - port) <= 100), key=lambda one: abs(one - port))
+    if not close:
+        return ""
+    owners, _ = procfs.socket_owners()
+    return f"; the nearest: {', '.join(f'{each} ({ports.owner(rows[each], owners)})' for each in close[:2])}"
 
 
-def finding(listening: list[procfs.Socket], owners: dict[int, list[int]], port: str) -> str:
-    if procfs.sockets_are_whole() and not listening:
-        return "No listening port is visible from here, which does not mean that there is none."
-    if port:
-        if not listening:
-            return f"Nothing listens on port {port}."
-        names = sorted({owner_words(row.inode, owners) for row in listening} - {"not visible"})
-        reach = (
-            "only reachable from this machine"
-            if all(row.is_local for row in listening)
-            else "reachable from other machines"
-        )
-        who = (
-            " and ".join(names)
-            if names
-            else f"A process of the user {procfs.user(listening[0].uid)} that cannot be seen from here"
-        )
-        verb = "listen" if len(names) > 1 else "listens"
-        return f"{who} {verb} on port {port}; it is {reach}, if no firewall stops it."
-    if not listening:
-        return "Nothing listens on any TCP or UDP port."
-    outside = sorted({row.port for row in listening if not row.is_local and row.protocol.startswith("tcp")})
-    words = f": {', '.join(map(str, outside[:20]))}" if outside else ""
-    return (
-        f"{plural(len(listening), 'socket')} {'listens' if len(listening) == 1 else 'listen'}; "
-        f"{plural(len(outside), 'TCP port')} "
-        f"can be reached from other machines if no firewall stops it{words}."
-    )
+def overview(rows: list[Socket], report: Report) -> None:
+    if not rows:
+        report.finding = "Nothing listens on any TCP or UDP port."
+        return
+    outside = sorted({row.port for row in rows if not row.is_local and row.protocol.startswith("tcp")})
+    inside = sorted({row.port for row in rows if row.protocol.startswith("tcp")} - set(outside))
+    can = f"other machines can reach {plural(len(outside), 'TCP port')}, if no firewall stops them"
+    report.finding = can[:1].upper() + can[1:] + (f": {', '.join(map(str, outside[:15]))}" if outside else "")
+    if inside:
+        report.finding += f"; only this machine reaches {', '.join(map(str, inside[:10]))}"
+    report.finding += "."
+    fights = [each for each in ports.conflicts() if ports.state(each.unit) in ("failed", "activating")]
+    if fights:
+        held = ports.holder(fights[0].port) if fights[0].port else ""
+        report.finding = ports.sentence(fights[0], held)
+        report.next = prompt(f"why is {fights[0].unit} down")
 
 
 def make(report: Report) -> None:
-    port = options(str(__doc__), port="only this port").port or ""
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
-        refuse(f"--port={port} is not a port from 1 to 65535.")
-    listening = [row for row in procfs.sockets() if row.is_listening and (not port or row.port == int(port))]
-    listening.sort(key=lambda row: (row.protocol[:3], row.port, row.address))
-    owners, hidden = procfs.socket_owners()
-    report.finding = finding(listening, owners, port)
+    asked = options(str(__doc__), port="only this port").port or ""
+    if asked and not (asked.isdigit() and 0 < int(asked) < 65536):
+        refuse(f"--port={asked} is not a port from 1 to 65535.")
+    rows = ports.listening(int(asked or 0))
+    owners, _ = procfs.socket_owners()
+    unseen = procfs.sockets_are_whole()
+    if asked:
+        about(int(asked), rows, owners, report)
+    else:
+        overview(rows, report)
+    if unseen and not rows:
+        report.finding = "No listening port is visible from here, which does not mean that there is none."
     report.table(
         "Listening sockets",
-        ("Protocol", "Address", "Port", "Service", "User", "Process", "Unit"),
+        ("Port", "Protocol", "Address", "Process", "Unit", "User"),
         [
             (
+                f"{row.port} {service(row.port, row.protocol)}".strip(),
                 row.protocol,
                 row.address,
-                row.port,
-                service(row.port, row.protocol),
+                ", ".join(f"{procfs.name(pid)} ({pid})" for pid in owners.get(row.inode, [])[:3])
+                or "not visible",
+                ", ".join(sorted({procfs.unit_of(pid) for pid in owners.get(row.inode, [])} - {""})),
                 procfs.user(row.uid),
-                owner_words(row.inode, owners),
-                units(row.inode, owners),
             )
-            for row in listening
+            for row in rows[:_ROWS]
         ],
     )
-    unseen = sum(row.inode not in owners for row in listening)
-    if unseen:
-        why = (
-            f"this user may not look into {plural(hidden, 'process')} of other users"
-            if hidden
-            else "they are not visible from here"
-        )
-        report.note(f"The owners of {plural(unseen, 'socket')}: {why}.")
-    report.note(procfs.sockets_are_whole())
+    report.table(
+        "Addresses in use, from the journal of a day",
+        ("When", "Who", "What"),
+        [
+            (show(each.when), each.unit or each.who, shorten(each.line, 90))
+            for each in ports.conflicts()
+            if not asked or each.port == int(asked)
+        ],
+    )
+    if any(row.inode not in owners for row in rows):
+        report.note(procfs.hidden_processes())
+    report.note(unseen)
 
 
 run(make)

@@ -1,124 +1,153 @@
-"""Says how much memory is in use, by what, and what the kernel killed for lack of it. Only observes."""
+"""Says how much memory is left, which units have it, and what was killed for lack of it. Only observes."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
+from areas import memory
+from checks import prompt
 from clock import show
-from commands import journal, message, read, stamp
 from report import Report, human, options, plural, run, shorten
 
-_TOP = 12
-_LOW_PERCENT, _PRESSURE_PERCENT = 10, 10.0
+_TOP = 10
+_GROWTH_S, _GROWTH_BYTES = 1.5, 2 << 20
 
 
-def meminfo() -> dict[str, int]:
-    """/proc/meminfo in bytes."""
-    found = {}
-    for line in (read("/proc/meminfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        columns = value.split()
-        if columns and columns[0].isdigit():
-            found[key] = int(columns[0]) * (1024 if columns[-1] == "kB" else 1)
-    return found
-
-
-def kills() -> tuple[list[tuple[str, str]], str]:
-    """Processes that the kernel killed in the last 7 days: time and message, newest last; and why that is
-    unknown.
-    """
-    entries, problem = journal(
-        "-k", "--since=-7d", "--grep=Out of memory|oom-kill|Memory cgroup out of memory", limit=50
+def growth() -> list[tuple[int, int]]:
+    """Bytes and pid of processes that grew while this looked, the most first."""
+    before = {each.pid: each.resident_bytes for each in procfs.stats()}
+    time.sleep(_GROWTH_S)
+    rows = (
+        (each.resident_bytes - before.get(each.pid, each.resident_bytes), each.pid)
+        for each in procfs.stats()
+        if not procfs.is_own(each.pid)
     )
-    rows = [(show(stamp(entry)), shorten(message(entry))) for entry in entries if "ill" in message(entry)]
-    return rows, problem
+    return sorted((row for row in rows if row[0] >= _GROWTH_BYTES), reverse=True)
 
 
-def kill_count() -> int:
-    for line in (read("/proc/vmstat") or "").splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return 0
-
-
-def processes() -> list[tuple[int, int, int]]:
-    """Pid, resident bytes and swapped bytes of the largest processes."""
-    found = []
-    for pid in procfs.pids():
-        values = procfs.status(pid)
-        resident, swapped = (int((values.get(key) or "0").split()[0]) * 1024 for key in ("VmRSS", "VmSwap"))
-        if resident or swapped:
-            found.append((pid, resident, swapped))
-    return sorted(found, key=lambda row: -(row[1] + row[2]))[:_TOP]
-
-
-def shared_out(pid: int) -> str:
-    """PSS, where this user may read it."""
-    for line in (read(f"/proc/{pid}/smaps_rollup") or "").splitlines():
-        if line.startswith("Pss:"):
-            return human(int(line.split()[1]) * 1024)
-    return "-"
-
-
-def finding(info: dict[str, int], top: list[tuple[int, int, int]], killed: int) -> str:
-    total, available = info.get("MemTotal", 0), info.get("MemAvailable", info.get("MemFree", 0))
+def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Report) -> None:
+    info = memory.meminfo()
+    total = info.get("MemTotal", 0)
     if not total:
-        return "The amount of memory cannot be read from /proc/meminfo."
-    share = 100 * available // total
+        report.finding = "The amount of memory cannot be read from /proc/meminfo."
+        return
+    share, top = memory.available_percent(info), memory.by_unit()
     waits = procfs.pressure("memory").get("some", 0.0)
-    if share < _LOW_PERCENT or waits > _PRESSURE_PERCENT:
-        words = f"Memory is short: {human(available)} of {human(total)} available ({share} %)"
+    have = f"{human(info.get('MemAvailable', 0))} of {human(total)} available ({share} %)"
+    near = [each for each in memory.groups() if each.is_near_limit]
+    if kills:
+        report.finding = memory.kill_sentence(kills[-1])
+        if len(kills) > 1:
+            report.finding = f"{report.finding[:-1]}; {plural(len(kills), 'process')} in a day."
+        report.finding += f" Now {have}."
+        report.next = prompt(f"why is {kills[-1].unit} down") if kills[-1].unit.endswith(".service") else ""
+    elif share < memory.LOW_PERCENT or waits > memory.PRESSURE_PERCENT:
+        report.finding = f"Memory is short: {have}, and tasks waited for it {waits:.0f} % of the last minute."
+    elif near:
+        report.finding = f"{memory.limit_sentence(near[0])[:-1]}; the machine has enough: {have}."
     else:
-        words = f"There is enough memory: {human(available)} of {human(total)} available ({share} %)"
-    if top:
-        words += (
-            f"; the largest process is {procfs.name(top[0][0])} (pid {top[0][0]}) with {human(top[0][1])}"
+        report.finding = f"There is enough memory: {have}."
+    if not kills and top and (top[0][0] > total // 20 or share < memory.LOW_PERCENT):
+        size, name, count = top[0]
+        report.finding = (
+            f"{report.finding[:-1]}; {name} has the most, {human(size)} in {plural(count, 'process')}."
         )
-    if killed:
-        words += f"; since boot the kernel killed {plural(killed, 'process')} for lack of memory"
-    return words + "."
+    if grown:
+        size, pid = grown[0]
+        report.finding = (
+            f"{report.finding[:-1]}; {procfs.who(pid)} grows by {human(size / _GROWTH_S)} a second right now."
+        )
+
+
+def about(unit: str, kills: list[memory.Kill], report: Report) -> None:
+    stem = unit.rpartition(".")[0] or unit
+    kill = next((each for each in reversed(kills) if each.unit == unit or each.name == stem), None)
+    group = next((each for each in memory.groups() if each.unit == unit), None)
+    rows = [row for row in memory.by_unit() if row[1] == unit]
+    pids = [pid for pid in procfs.pids() if procfs.unit_of(pid) == unit]
+    if rows:
+        size, _, count = rows[0]
+        report.finding = f"{unit} has {human(size)} of memory in {plural(count, 'process')}"
+        if group is not None and group.limit:
+            report.finding += f"; it may have {human(group.limit)} (MemoryMax=)"
+        report.finding += f", {100 * size // max(1, memory.meminfo().get('MemTotal', 1))} % of the machine's."
+    else:
+        report.finding = f"{unit} has no process now, so it has no memory."
+        report.found_nothing = kill is None
+    if kill is not None:
+        report.finding = f"{memory.kill_sentence(kill)} {report.finding}"
+        report.next = prompt(f"why is {unit} down")
+    elif group is not None and group.kills:
+        report.finding += (
+            f" {plural(group.kills, 'process')} of it were killed for lack of memory since it started."
+        )
+    table(f"Processes of {unit}", pids, report)
+
+
+def table(title: str, pids: list[int], report: Report) -> None:
+    rows = sorted(
+        ((each.resident_bytes, each.pid) for pid in pids if (each := procfs.stat(pid)) is not None),
+        reverse=True,
+    )
+    report.table(
+        title,
+        ("Resident", "Swapped", "Pid", "User", "Unit", "Command"),
+        [
+            (
+                human(size),
+                procfs.status(pid).get("VmSwap", "-"),
+                pid,
+                procfs.user_of(pid),
+                procfs.unit_of(pid),
+                procfs.command(pid, 50),
+            )
+            for size, pid in rows[:_TOP]
+            if size
+        ],
+    )
 
 
 def make(report: Report) -> None:
-    options(str(__doc__))
-    info, top, killed = meminfo(), processes(), kill_count()
-    report.finding = finding(info, top, killed)
-    swap, swap_free = info.get("SwapTotal", 0), info.get("SwapFree", 0)
-    rows = [
-        ("Total", info.get("MemTotal", 0)),
-        ("Available", info.get("MemAvailable", 0)),
-        ("Free", info.get("MemFree", 0)),
-        ("Caches and buffers", info.get("Cached", 0) + info.get("Buffers", 0) + info.get("SReclaimable", 0)),
-        ("Shared (tmpfs)", info.get("Shmem", 0)),
-        ("Kernel, not reclaimable", info.get("SUnreclaim", 0)),
-        ("Swap", swap),
-        ("Swap in use", swap - swap_free),
-    ]
-    report.table("Memory", ("What", "Size"), [(name, human(size)) for name, size in rows])
-    if not swap:
-        report.text("Swap", "This machine has no swap.")
-    waits = procfs.pressure("memory")
+    unit = options(str(__doc__), unit="one unit").unit
+    kills, problem = memory.kills("-7d" if unit else "-1d")
+    if unit:
+        about(unit, kills, report)
+    else:
+        overview(kills, growth(), report)
     report.table(
-        "Pressure over the last minute",
-        ("Tasks that waited for memory", "Share of time"),
-        [(kind, f"{value:.1f} %") for kind, value in waits.items()],
-        "The kernel does not report pressure (no /proc/pressure/memory).",
+        "Killed for lack of memory",
+        ("When", "What"),
+        [(show(kill.when), shorten(memory.kill_sentence(kill), 150)) for kill in kills[-_TOP:]],
     )
-    report.table(
-        "Largest processes",
-        ("Pid", "User", "Resident", "PSS", "Swapped", "Command"),
-        [
-            (pid, procfs.user_of(pid), human(resident), shared_out(pid), human(swapped), procfs.command(pid))
-            for pid, resident, swapped in top
-        ],
-        "No process could be read.",
-    )
-    entries, problem = kills()
-    report.table("Killed for lack of memory in the last 7 days", ("Time", "Message"), entries[-_TOP:])
+    if not unit:
+        report.table(
+            "By unit",
+            ("Resident", "Unit", "Processes"),
+            [(human(size), name, count) for size, name, count in memory.by_unit()[:6]],
+        )
+        table("Largest processes", [pid for pid in procfs.pids() if not procfs.is_own(pid)], report)
+        info = memory.meminfo()
+        swap, swap_free = info.get("SwapTotal", 0), info.get("SwapFree", 0)
+        rows = [
+            ("Total", info.get("MemTotal", 0)),
+            ("Available", info.get("MemAvailable", 0)),
+            ("Caches and buffers", sum(info.get(key, 0) for key in ("Cached", "Buffers", "SReclaimable"))),
+            ("Shared (tmpfs)", info.get("Shmem", 0)),
+            ("Kernel, not reclaimable", info.get("SUnreclaim", 0)),
+            ("Swap in use", swap - swap_free),
+            ("Swap", swap),
+        ]
+        report.table("Memory", ("What", "Size"), [(name, human(size)) for name, size in rows])
+        report.table(
+            "Pressure over the last minute",
+            ("Tasks that waited for memory", "Share of time"),
+            [(kind, f"{value:.1f} %") for kind, value in procfs.pressure("memory").items()],
+        )
     report.note(problem)
     report.note(procfs.processes_are_whole())
 

@@ -9,8 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
+from areas import mounts, processes
+from checks import prompt
 from clock import boot_time, show
-from commands import read
 from report import Report, human, options, plural, refuse, run
 
 _ROWS = 40
@@ -28,12 +29,9 @@ def ways(pid: int, path: str, whole: int | None) -> set[str] | None:
     found = {"open" for target in targets.values() if _within(target, path)}
     names = {"exe": "runs it", "cwd": "working directory", "root": "root directory"}
     found |= {names[what] for what, target in links.items() if _within(target, path)}
-    for line in (read(f"/proc/{pid}/maps") or "").splitlines():
-        columns = line.split(None, 5)
-        if len(columns) == 6 and _within(columns[5], path):
-            found.add("mapped")
-            break
-    if whole is not None and not found:
+    if any(_within(target, path) for target in procfs.mapped(pid)):
+        found.add("mapped")
+    if whole is not None and not found and not procfs.surveyed():
         for number in targets:
             try:
                 if Path(f"/proc/{pid}/fd/{number}").stat().st_dev == whole:
@@ -48,32 +46,59 @@ def _within(target: str, path: str) -> bool:
     return target == path or (path != "/" and target.startswith(path + "/"))
 
 
-def about_path(path: str, report: Report) -> None:
-    real = os.path.realpath(path)
+def users(path: str) -> tuple[list[tuple[int, str]], int]:
+    """The pids that use a path, and how; and how many processes could not be looked into."""
     try:
-        info = Path(real).stat()
-    except OSError as err:
-        report.finding = f"{path} cannot be looked at: {err.strerror}."
-        return
-    whole = info.st_dev if os.path.ismount(real) and real != "/" else None
+        info = Path(path).stat()
+        whole = info.st_dev if os.path.ismount(path) and path != "/" else None
+    except OSError:
+        whole = None  # such as a device, which the sandbox does not show
     rows, hidden = [], 0
     for pid in procfs.pids():
         if pid == os.getpid():
             continue
-        found = ways(pid, real, whole)
+        found = ways(pid, path, whole)
         if found is None:
             hidden += 1
         elif found:
-            rows.append(
-                (pid, procfs.user_of(pid), ", ".join(sorted(found)), procfs.unit_of(pid), procfs.command(pid))
-            )
+            rows.append((pid, ", ".join(sorted(found))))
+    return rows, hidden
+
+
+def about_path(path: str, report: Report) -> None:
+    real = os.path.realpath(path)
+    rows, hidden = users(real)
+    entry = mounts.holding(real, mounts.table())
+    mounted = [each for each in mounts.table() if each.device == real]
+    what = f"{path} (mounted at {mounted[0].folder})" if mounted else path
+    if mounted and not rows:
+        rows, hidden = users(mounted[0].folder)
     if rows:
-        first = f"{procfs.name(rows[0][0])} (pid {rows[0][0]})"
         others = f" and {plural(len(rows) - 1, 'other process')}" if len(rows) > 1 else ""
-        report.finding = f"{path} is used by {first}{others}."
+        report.finding = f"{what} is used by {procfs.who(rows[0][0])} ({rows[0][1]}){others}."
+        report.next = prompt(f"what does pid {rows[0][0]} do")
+    elif not mounted and not os.path.lexists(path) and not real.startswith("/dev/"):
+        report.finding = f"{path} does not exist, and no process has it open."
+        report.found_nothing = True
     else:
-        report.finding = f"No process that can be seen from here uses {path}."
-    report.table("Processes", ("Pid", "User", "How", "Unit", "Command"), rows[:_ROWS])
+        seen = "" if not hidden else " that can be seen from here"
+        report.finding = f"No process{seen} uses {what}."
+        below = [
+            each.folder for each in mounts.table() if each.folder != real and mounts.within(each.folder, real)
+        ]
+        if entry is not None and entry.folder == real and real != "/" and below:
+            report.finding = (
+                f"{report.finding[:-1]}; it is busy all the same, {below[0]} is mounted below it."
+            )
+        report.found_nothing = not hidden
+    report.table(
+        "Processes",
+        ("Pid", "User", "How", "Unit", "Command"),
+        [
+            (pid, procfs.user_of(pid), how, procfs.unit_of(pid), procfs.command(pid, 60))
+            for pid, how in rows[:_ROWS]
+        ],
+    )
     if len(rows) > _ROWS:
         report.note(f"{len(rows) - _ROWS} more processes.")
     if hidden:
@@ -85,11 +110,23 @@ def about_path(path: str, report: Report) -> None:
 def about_port(port: int, report: Report) -> None:
     used = [row for row in procfs.sockets() if port in (row.port, row.peer_port) and row.inode]
     owners, hidden = procfs.socket_owners()
-    own = [row for row in used if row.port == port]
-    holders = sorted({pid for row in (own or used) for pid in owners.get(row.inode, [])})
+    listens = [row for row in used if row.port == port and row.is_listening]
+    as_client = [row for row in used if row.peer_port == port]
+    chosen = listens or as_client or used
+    holders = sorted(
+        {pid for row in chosen for pid in owners.get(row.inode, [])}, key=lambda pid: (pid == 1, pid)
+    )
     if holders:
-        names = ", ".join(f"{procfs.name(pid)} (pid {pid})" for pid in holders[:5])
-        report.finding = f"Port {port} is used by {names}."
+        names = ", ".join(procfs.who(pid) for pid in holders[:4])
+        how = (
+            "listens on it"
+            if listens
+            else f"is connected to it at {as_client[0].peer}"
+            if as_client
+            else "has it"
+        )
+        report.finding = f"Port {port} is used by {names}: it {how}."
+        report.next = prompt(f"what does pid {holders[0]} do")
     elif used:
         report.finding = (
             f"Port {port} is in use, by a process of the user "
@@ -97,6 +134,7 @@ def about_port(port: int, report: Report) -> None:
         )
     else:
         report.finding = f"No process uses port {port}."
+        report.found_nothing = True
     report.table(
         "Sockets",
         ("Protocol", "Local", "Remote", "State", "User", "Processes"),
@@ -123,15 +161,15 @@ def about_port(port: int, report: Report) -> None:
 def about_process(pid: int, report: Report) -> None:
     values = procfs.status(pid)
     if not values:
-        report.finding = f"There is no process {pid}, or it cannot be seen from here."
+        report.finding = f"There is no process {pid}."
+        report.found_nothing = not procfs.processes_are_whole()
         return
     name, state = values.get("Name", "?"), values.get("State", "?")
     user, unit = procfs.user_of(pid), procfs.unit_of(pid)
     report.finding = f"Process {pid} is {name}, state {state}, of the user {user}" + (
         f", in {unit}." if unit else "."
     )
-    columns = (read(f"/proc/{pid}/stat") or ") ").rpartition(")")[2].split()
-    ticks = os.sysconf("SC_CLK_TCK")
+    each = procfs.stat(pid)
     rows = [
         ("Command", procfs.command(pid, 300)),
         ("Program", procfs.link(pid, "exe")),
@@ -141,10 +179,10 @@ def about_process(pid: int, report: Report) -> None:
     ]
     if "VmRSS" in values:
         rows.append(("Resident memory", human(int(values["VmRSS"].split()[0]) * 1024)))
-    if len(columns) > 19:
-        rows.append(("Started", show(boot_time() + int(columns[19]) / ticks)))
-        rows.append(("Processor time used", f"{(int(columns[11]) + int(columns[12])) / ticks:.1f} s"))
-    rows.append(("Waits in the kernel at", (read(f"/proc/{pid}/wchan") or "").strip("0")))
+    if each is not None:
+        rows.append(("Started", show(boot_time() + each.start_s)))
+        rows.append(("Processor time used", f"{each.cpu_s:.1f} s"))
+    rows.append(("Waits in the kernel at", processes.wchan(pid)))
     report.table("Process", ("What", "Value"), [(key, value) for key, value in rows if value])
     targets = procfs.descriptors(pid)
     if targets is None:
@@ -186,48 +224,8 @@ def make(report: Report) -> None:
     elif asked.path is not None:
         about_path(asked.path, report)
     else:
-        deleted_files(report)
+        report.finding = "Name what is used: a file, a folder, a device, a mount point, a port or a pid."
     report.note(procfs.processes_are_whole())
-
-
-def deleted_files(report: Report) -> None:
-    """Without arguments: deleted files that a process still holds open, since they keep their space."""
-    rows, hidden = [], 0
-    for pid in procfs.pids():
-        targets = procfs.descriptors(pid)
-        if targets is None:
-            hidden += 1
-            continue
-        for number, target in targets.items():
-            if (
-                target.endswith(" (deleted)")
-                and target.startswith("/")
-                and not target.startswith(("/memfd:", "/dev/"))
-            ):
-                try:
-                    size = Path(f"/proc/{pid}/fd/{number}").stat().st_blocks * 512
-                except OSError:
-                    continue
-                rows.append((size, pid, target))
-    rows.sort(reverse=True)
-    total = sum(size for size, _, _ in rows)
-    report.finding = (
-        (
-            f"{plural(len(rows), 'deleted file')} held open, with {human(total)} on disk. Name a "
-            "path, a port or a pid to ask who uses it."
-        )
-        if rows
-        else "No deleted file is held open. Name a path, a port or a pid to ask who uses it."
-    )
-    report.table(
-        "Deleted files that are still open",
-        ("Size", "Pid", "Command", "File"),
-        [(human(size), pid, procfs.command(pid), target) for size, pid, target in rows[:_ROWS]],
-    )
-    if hidden:
-        report.note(
-            f"The open files of {plural(hidden, 'process')} of other users: only root may look into them."
-        )
 
 
 run(make)

@@ -1,0 +1,132 @@
+"""Says which files have modes that are too wide, or who may read and write one path. Only observes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
+
+from areas import mounts, permissions
+from checks import CannotSee, prompt
+from commands import run as run_command
+from procfs import user
+from report import Report, clean, options, plural, refuse, run
+
+_WALK_S = 12.0
+_ROWS = 60
+
+
+def who(info: os.stat_result, bits: tuple[int, int, int]) -> str:
+    """Whom the mode lets do something, as words; root always may."""
+    found = []
+    if info.st_mode & bits[0]:
+        found.append(user(info.st_uid))
+    if info.st_mode & bits[1]:
+        found.append(f"the group {permissions.group(info.st_gid)}")
+    if info.st_mode & bits[2]:
+        return "everybody"
+    names = [name for name in found if name not in ("root", "the group root")]
+    return " and ".join(["root", *names]) if names else "only root"
+
+
+def barrier(chain: list[tuple[str, os.stat_result]]) -> tuple[str, os.stat_result] | None:
+    """The first folder on the way that not everybody may pass."""
+    return next(
+        (
+            (path, info)
+            for path, info in chain
+            if stat.S_ISDIR(info.st_mode) and not info.st_mode & stat.S_IXOTH
+        ),
+        None,
+    )
+
+
+def about(path: str, report: Report) -> None:
+    real = os.path.realpath(path)
+    chain = permissions.chain(real)
+    report.table(
+        "The way to it",
+        ("Mode and owner", "Path"),
+        [(f"{stat.filemode(info.st_mode)} {permissions.words(info)}", each) for each, info in chain],
+    )
+    last, info = chain[-1]
+    if last != real:
+        closed = not os.access(last, os.X_OK)
+        report.finding = (
+            f"{path} cannot be looked at from here: {last} ({permissions.words(info)}) lets only"
+            f" {who(info, (0o100, 0o010, 0o001))} pass."
+            if closed
+            else f"{path} does not exist: there is nothing of that name in {last}."
+        )
+        report.found_nothing = not closed
+        return
+    kind = "folder" if stat.S_ISDIR(info.st_mode) else "file"
+    reads, writes = who(info, (0o400, 0o040, 0o004)), who(info, (0o200, 0o020, 0o002))
+    report.finding = (
+        f"{path} ({permissions.words(info)}) is a {kind} that {reads} may read and {writes} may write"
+    )
+    closed_at = barrier(chain[:-1])
+    if closed_at is not None:
+        folder, its = closed_at
+        report.finding += (
+            f", but only {who(its, (0o100, 0o010, 0o001)).removeprefix('only ')} may pass {folder}"
+            f" ({permissions.words(its)})"
+        )
+    entry = mounts.holding(real, mounts.table())
+    if entry is not None and entry.read_only and mounts.is_whole():
+        report.finding += f"; {entry.folder} is mounted read-only, so nobody can write there"
+    report.finding += "."
+    acl = run_command("getfacl", "-cp", "--", real, timeout_s=3).stdout
+    extra = [
+        line
+        for line in acl.splitlines()
+        if line.startswith(("user:", "group:", "mask:")) and "::" not in line
+    ]
+    report.lines("Its access control list adds", extra)
+    attributes = run_command("lsattr", "-d", "--", real, timeout_s=3).stdout.split(" ")[0]
+    if "i" in attributes or "a" in attributes:
+        report.text(
+            "Attributes", f"It has {clean(attributes)}: i makes it unchangeable, a lets it only grow."
+        )
+
+
+def everywhere(report: Report) -> None:
+    walk = permissions.Walk(time.monotonic() + _WALK_S)
+    found = [*permissions.keys(), *permissions.world_writable(walk)]
+    try:
+        found += permissions.suid(walk)
+    except CannotSee as err:
+        report.note(str(err))
+    if found:
+        others = "" if len(found) == 1 else f" {len(found) - 1} more below."
+        report.finding = found[0].sentence + others
+        report.next = prompt(f"permissions of {found[0].path}")
+    else:
+        looked = "/etc, PATH, SUID programs outside of packages, private keys"
+        report.finding = f"No mode is too wide where this looked: {looked}."
+    report.table(
+        "Modes that are too wide",
+        ("Mode and owner", "File", "Why"),
+        [(permissions.words(each.info), each.path, each.why) for each in found[:_ROWS]],
+    )
+    if walk.stopped:
+        report.note(f"Everything: the walk was stopped after {_WALK_S:.0f} s.")
+    if walk.unreadable:
+        report.note(f"{plural(walk.unreadable, 'folder')} may not be entered by this user.")
+
+
+def make(report: Report) -> None:
+    path = options(str(__doc__), path="who may read or write it").path
+    if path is not None and not path.startswith("/"):
+        refuse(f"--path={path} is not an absolute path.")
+    if path is None:
+        everywhere(report)
+    else:
+        about(path.rstrip("/") or "/", report)
+
+
+run(make)

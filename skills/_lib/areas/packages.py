@@ -84,7 +84,8 @@ class Holder:
 
     @property
     def is_stopped(self) -> bool:
-        return procfs.status(self.pid).get("State", "").startswith(("T", "t"))
+        seen = procfs.stat(self.pid)
+        return seen is not None and seen.state in "Tt"
 
     @property
     def sentence(self) -> str:
@@ -163,11 +164,8 @@ def holders() -> tuple[list[Holder], bool]:
 
 def started(pid: int) -> float | None:
     """When a process began, in seconds since 1970."""
-    _, _, rest = (read(f"/proc/{pid}/stat") or "").rpartition(")")
-    columns = rest.split()
-    if len(columns) < 20:
-        return None
-    return clock.boot_time() + int(columns[19]) / os.sysconf("SC_CLK_TCK")
+    seen = procfs.stat(pid)
+    return time.time() - seen.age_s if seen else None
 
 
 def lists_age() -> float | None:
@@ -219,8 +217,6 @@ def outdated_services() -> list[tuple[str, str, float]]:
     when."""
     boot = clock.boot_time()
     replaced = {one.package: one.when for one in events() if one.action == "upgrade" and one.when > boot}
-    if not replaced:
-        return []
     own = {unit: package for package in replaced for unit in _units_of(package)}
     shared = max(
         ((when, package) for package, when in replaced.items() if _SHARED.match(package)), default=(0.0, "")
@@ -235,6 +231,8 @@ def outdated_services() -> list[tuple[str, str, float]]:
             found.append((unit.name, package, replaced[package]))
         elif unit.started < shared[0]:
             found.append((unit.name, shared[1], shared[0]))
+        elif procfs.link(unit.pid, "exe").endswith(" (deleted)"):
+            found.append((unit.name, "its program", unit.started))
     return found
 
 
@@ -327,7 +325,7 @@ def restarts() -> Iterator[Finding]:
         packages = ", ".join(sorted({package for _, package, _ in found})[:3])
         yield Finding(
             f"{plural(len(found), 'service')} began before an update of {packages} and still "
-            f"{'runs' if len(found) == 1 else 'run'} what was replaced: {few}.",
+            f"{'runs' if len(found) == 1 else 'run'} what it replaced: {few}.",
             "which services need a restart after updates",
             min(when for _, _, when in found),
             WARNING,

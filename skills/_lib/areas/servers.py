@@ -228,7 +228,7 @@ def stopped_processes(unit: str) -> list[int]:
     """The processes of a unit that a signal has stopped, so that they answer nobody."""
     files = Path("/sys/fs/cgroup").glob(f"system.slice/**/{unit}/cgroup.procs")
     pids = [int(word) for file in files for word in (read(str(file)) or "").split()]
-    return [pid for pid in pids if procfs.status(pid).get("State", "").startswith("T")]
+    return [pid for pid in pids if (seen := procfs.stat(pid)) is not None and seen.state == "T"]
 
 
 def complaints(server: Server, since: str = "-1h") -> list[tuple[float, str]]:

@@ -82,18 +82,23 @@ class SkillIndex:
         tokens = self._tokens(prompt, names, now)
         if plain in self._titles:
             return self._matched(self._titles[plain], tokens, names, 1.0)
-        if not _is_latin(prompt):
-            return None
         if own := self._alike(tokens):
             return self._matched(own[0], tokens, names, own[1])
-        if _orders(prompt):
-            return None
-        ranked = self._ranked(tokens)
-        name = ranked[0][0]
-        confidence = self._confidence(tokens, ranked)
+        name, evidence = self._judged(prompt, tokens)
+        confidence = self._confidence(evidence)
         if name not in self._skills or confidence < self._weights.threshold:
             return None
         return self._matched(name, tokens, names, confidence)
+
+    def judged(self, prompt: str, *, now: datetime) -> tuple[str, tuple[float, ...]]:
+        """For those who measure: the skill or `none` that comes first, and the evidence for it."""
+        return self._judged(prompt, self._tokens(prompt, _NO_NAMES, now))
+
+    def arguments(self, skill: str, prompt: str, *, now: datetime) -> dict[str, str]:
+        """For those who measure: the arguments in a prompt for a skill."""
+        return self._arguments(
+            self._skills[skill], self._tagger.tag(self._tokens(prompt, _NO_NAMES, now), _NO_NAMES, skill)
+        )
 
     def nearest(self, prompt: str) -> list[str]:
         """The skills, at most two, that a prompt without a match is nearest to."""
@@ -110,11 +115,15 @@ class SkillIndex:
         scores = self._weights.skills.scores(features(tokens))
         return sorted(zip(self._weights.skills.classes, scores, strict=True), key=lambda item: -item[1])
 
-    def _confidence(self, tokens: Sequence[Token], ranked: Sequence[tuple[str, float]]) -> float:
-        """How likely the first of the ranked skills is the right one."""
+    def _judged(self, prompt: str, tokens: Sequence[Token]) -> tuple[str, tuple[float, ...]]:
+        ranked = self._ranked(tokens)
+        name = ranked[0][0] if _is_latin(prompt) and not _orders(prompt) else NONE
         best, second = ranked[0][1], ranked[1][1]
         known = self._weights.skills.known(features(tokens))
-        evidence = (best, best - second, dict(ranked)[NONE], known, 1.0)
+        return name, (best, best - second, dict(ranked)[NONE], known, 1.0)
+
+    def _confidence(self, evidence: Sequence[float]) -> float:
+        """How likely the skill is the right one."""
         odds = math.fsum(
             weight * value for weight, value in zip(self._weights.confidence, evidence, strict=True)
         )

@@ -25,7 +25,7 @@ _SURE, _LIKELY = -0.15, -0.4
 """The least score of a name that does not exist here, and of an ordinary word that does."""
 _WEAK = -0.35
 """From this score on a word that is not used otherwise is a name where the skill lacks one."""
-_MENDED = 4
+_MENDED, _LONGEST_MENDED = 4, 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,11 @@ def usage(raw: str, words: Container[str]) -> str:
     parts = words_in(raw)
     if all(part in words or part.isdigit() for part in parts):
         return "used"
-    if len(parts) == 1 and len(parts[0]) >= _MENDED and any(slip in words for slip in _slips(parts[0])):
+    if (
+        len(parts) == 1
+        and _MENDED <= len(parts[0]) <= _LONGEST_MENDED
+        and any(slip in words for slip in _slips(parts[0]))
+    ):
         return "misspelled"
     return "new"
 

@@ -314,7 +314,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], _Time |
     for pattern, time_of in (
         (_RANGE + _CLOCK, _clock),
         (
-            rf"\b(?:{_LAST}\s+|vor\s+|il y a\s+|hace\s+|h[aá]\s+|an?\s+|einer\s+|une\s+)*"
+            rf"\b(?:{_LAST}\s+|vor\s+|il y a\s+|hace\s+|h[aá]\s+|an?\s+|einer\s+|une\s+){0, 3}"
             r"(?:half an hour|half[ -]hour|halbe[nr]? stunde|demi-heure|media hora|meia hora)(?:\s+ago)?\b",
             lambda *_: _Time(whole="-30min"),
         ),
@@ -330,7 +330,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], _Time |
         (rf"\b(?:{_THIS}|the)\s+{_WEEK}(?P<n>)\b", _span),
         (rf"\b{_WEEK}\s+{_LAST}(?P<n>)\b", _span),
         (
-            rf"\b(?:since|seit|depuis|desde)\s+(?:(?:{_OF_BOOT}|{_LAST})\s+)*{_BOOT}\b|"
+            rf"\b(?:since|seit|depuis|desde)\s+(?:(?:{_OF_BOOT}|{_LAST})\s+){{0,4}}{_BOOT}\b|"
             r"\bsince (?:it|the (?:box|machine|server|system)) (?:came|went|got) (?:back )?up\b|"
             r"\b(?:this|current|diesem) boot\b",
             lambda *_: _Time(whole="boot"),

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from lightagentd.llm.runbook.placeholders import Extraction
+from lightagentd.llm.runbook.recogniser import Extraction
 from lightagentd.llm.runbook.times import take_dates, take_times
 
 NOW = datetime(2025, 11, 22, 15, 30, tzinfo=timezone(timedelta(hours=1)))

@@ -58,7 +58,7 @@ def loaded(folder: Path) -> Skill:
 def test_shipped_skills_all_load() -> None:
     catalog = load_skills([SHIPPED])
     assert catalog.broken == {}
-    assert len(catalog.skills) >= 12
+    assert len(catalog.skills) >= 30
     assert all(skill.runbook and skill.body and not skill.warnings for skill in catalog.skills.values())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import time
 
 import clock
 from checks import CannotSee
@@ -14,6 +15,10 @@ Line = tuple[float, str]
 """When, in seconds since 1970, and the text."""
 _LIMIT = 6000
 _CONTAINERS = re.compile(r"docker|podman|lxc|nspawn|openvz|rkt|wsl|proot|pouch|container")
+_SYSLOG = re.compile(
+    r"(?:(?P<day>\d{4}-\d\d-\d\d)T|(?P<month>[A-Z][a-z]{2} [ \d]\d) )(?P<clock>\d\d:\d\d):\S+ \S+ kernel: "
+    r"(?:\[[ \d.]+\] )?(?P<text>.*)"
+)
 _reading = threading.Lock()
 
 
@@ -44,7 +49,13 @@ def is_container() -> bool:
 def _rsyslog(text: str) -> list[Line]:
     found = []
     for line in text.splitlines():
-        match = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\S+ \S+ kernel: (?:\[[ \d.]+\] )?(.*)", line)
+        match = _SYSLOG.match(line)
         if match:
-            found.append((clock.since(f"{match[1]} {match[2]}"), match[3]))
+            day = match["day"] or _of_this_year(match["month"])
+            found.append((clock.since(f"{day} {match['clock']}"), match["text"]))
     return found
+
+
+def _of_this_year(month_and_day: str) -> str:
+    year = time.localtime().tm_year
+    return time.strftime("%Y-%m-%d", time.strptime(f"{year} {month_and_day}", "%Y %b %d"))

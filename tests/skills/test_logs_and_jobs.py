@@ -168,3 +168,12 @@ def test_a_limit_is_told_with_its_number_and_its_setting() -> None:
         use.told()
         == "pid 7 (app) of app.service has 1000 of 1024 open files (98%): LimitNOFILE= is the limit."
     )
+
+
+def test_the_kernels_log_of_rsyslog_is_read_in_both_forms() -> None:
+    text = (
+        "2026-11-24T00:10:00.123456+00:00 db kernel: [   12.345678] I/O error, dev sda, sector 8\n"
+        "Nov  4 00:11:02 db kernel: [   99.1] EXT4-fs (sda1): mounted\nNov 24 00:11:02 db app[1]: hello\n"
+    )
+    lines = module("kernel_log")._rsyslog(text)
+    assert [line[1] for line in lines] == ["I/O error, dev sda, sector 8", "EXT4-fs (sda1): mounted"]

@@ -97,7 +97,7 @@ def _opened(pid: int, name_for: Any, remote: set[str], *, files: bool, end: floa
             break
         target = _link(f"/proc/{pid}/fd/{number}")
         gone = target.endswith(_DELETED) and not target.startswith(_NO_FILES)
-        if gone or target.startswith("socket:[") or (files and target):
+        if gone or target.startswith(("socket:[", "anon_inode:inotify")) or (files and target):
             kept[number] = name_for(target)
         if gone and (size := _size(pid, number, remote)):
             deleted[number] = size

@@ -43,10 +43,11 @@ def dropped(since: str = "-1d") -> tuple[list[Dropped], str]:
 
 
 def unreadable_files() -> list[str]:
-    """What journalctl says of files that it cannot use; reading the newest entry opens them all."""
+    """The files that journalctl cannot use, and why; reading the newest entry opens them all."""
     answer = run("journalctl", "-n", "1", "-o", "cat", "--no-pager", timeout_s=5)
-    pattern = r"corrupt|truncated|ignoring file|Bad message|Failed to open (?!.*denied)"
-    return [clean(line) for line in answer.stderr.splitlines() if re.search(pattern, line)]
+    pattern = r"Journal file (\S+)(?: is)? (corrupted|truncated)|(\S*/journal/\S+): (Bad message.*|No data.*)"
+    found = (re.search(pattern, line) for line in answer.stderr.splitlines())
+    return [clean(f"{one[1] or one[3]} ({one[2] or one[4]})") for one in found if one]
 
 
 def set_aside() -> list[Path]:
@@ -89,7 +90,7 @@ def access() -> Iterator[Finding]:
     if not entries:
         raise CannotSee(problem or "The journal has no entries.")
     for line in unreadable_files()[:3]:
-        yield Finding(f"A file of the journal is damaged: {line.rstrip('.')}.", _ASK, severity=WARNING)
+        yield Finding(f"A file of the journal is damaged: {line}.", _ASK, severity=WARNING)
 
 
 @check("journal.dropped", "messages that the journal dropped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -50,20 +51,22 @@ def number(path: str) -> int:
 
 def open_files(pid: int) -> int | None:
     """How many descriptors a process has, or None where that cannot be seen."""
-    try:
-        size = Path(f"/proc/{pid}/fd").stat().st_size  # the kernel tells the number there since Linux 6.2
-    except OSError:
-        return None
-    if size:
-        return size
+    row = procfs.surveyed().get(pid, {})
+    if "count" in row:
+        return int(row["count"])
+    if procfs.proc(pid, "comm"):
+        with contextlib.suppress(OSError):
+            if size := Path(f"/proc/{pid}/fd").stat().st_size:  # the number, since Linux 6.2
+                return size
     found = procfs.descriptors(pid)
     return None if found is None else len(found)
 
 
 def soft_limit(pid: int, name: str) -> int:
     """A soft limit from /proc/PID/limits, such as `Max open files`; -1 where it is unlimited or unknown."""
-    match = re.search(rf"^{name}\s+(\d+)", read(f"/proc/{pid}/limits") or "", re.M)
-    return int(match[1]) if match else -1
+    match = re.search(rf"^{name}\s+(\d+)", procfs.proc(pid, "limits"), re.M)
+    known = procfs.surveyed().get(pid, {}).get("limit", -1) if name == "Max open files" else -1
+    return int(match[1]) if match else int(known)
 
 
 def descriptors() -> tuple[list[Use], int]:
@@ -142,7 +145,7 @@ def inotify() -> tuple[list[Use], int]:
         if own:
             uid = int((procfs.status(pid).get("Uid") or "0").split()[0])
             instances[uid] += len(own)
-            watches[uid] += sum((read(f"/proc/{pid}/fdinfo/{fd}") or "").count("inotify wd:") for fd in own)
+            watches[uid] += sum(procfs.proc(pid, f"fdinfo/{fd}").count("inotify wd:") for fd in own)
     found = []
     for what, counts, name in (
         ("inotify instances", instances, "max_user_instances"),
@@ -205,4 +208,7 @@ def of_tasks() -> Iterator[Finding]:
 
 @check("limits.inotify", "users near their limit of inotify instances and watches")
 def of_inotify() -> Iterator[Finding]:
-    yield from _findings(inotify()[0][:3])
+    uses, hidden = inotify()
+    yield from _findings(uses[:3])
+    if hidden:
+        raise CannotSee(f"The inotify instances of {plural(hidden, 'process')} cannot be seen.")

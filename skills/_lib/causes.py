@@ -28,7 +28,7 @@ _BAD = re.compile(
     r"\b(?:error|fatal|emerg|crit(?:ical)?|panic|fail(?:ed|ure)?|exception|abort(?:ed|ing)?)\b|Error\b", re.I
 )
 _MANAGER_TELLS = re.compile(
-    r"Failed at step|Failed to (?!start\b|mount\b|spawn 'start'|run 'start)|Unable to |[Cc]annot |denied|"
+    r"Failed at step|Failed to (?!start\b|mount\b|listen on sockets|spawn 'start'|run 'start)|Unable to |[Cc]annot |denied|"
     r"bad unit|not found",
     re.I,
 )
@@ -207,7 +207,7 @@ def _ended(code: str, status: int) -> str:
 
 def _holder(line: str, unit: Unit | None) -> str:
     listening = {one.port: one for one in reversed(procfs.sockets()) if one.is_listening}
-    texts = [line, *(ran["argv"] for _, ran in unit.runs())] if unit else [line]
+    texts = [line, *((unit["Listen"], *(ran["argv"] for _, ran in unit.runs())) if unit else ())]
     ports = [int(first or second) for text in texts for first, second in _PORT.findall(text)]
     ports += [int(word) for text in texts[1:] for word in re.findall(r"\b\d{2,5}\b", text)]
     port = next((port for port in ports if port in listening), None)

@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checks import WARNING, CannotSee, Finding, check
 from commands import journal, message, run, stamp
-from report import clean
+from report import clean, plural, shorten
 
 _DROPPED, _MISSED = "a596d6fe7bfa4994828e72309e95d61e", "e9bf28e6e834481bb6f48f548ad13606"
 _USAGE = "ec387f577b844b8fa948f33cad9a75e6"
 """Message ids of journald; see systemd-journald.service(8)."""
+_OFTEN = 20
+"""So many errors of one unit in an hour are told of; a critical one always is."""
 _FOLDERS = ("/var/log/journal", "/run/log/journal")
 _ASK = "is the journal ok"
+_FIELDS = "MESSAGE,PRIORITY,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER,_TRANSPORT,_PID"
 
 
 @dataclass
@@ -102,4 +106,25 @@ def lost() -> Iterator[Finding]:
         )
         yield Finding(text, f"errors of {one.source}", one.last, WARNING)
     if problem and not found:
+        raise CannotSee(problem)
+
+
+@check("journal.errors", "units that log critical messages, or errors all the time")
+def errors() -> Iterator[Finding]:
+    entries, problem = journal(
+        "--since", "-1h", "-p", "err", "--output-fields=" + _FIELDS, limit=3000, timeout_s=5
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        name = str(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER") or "?")
+        if entry.get("_TRANSPORT") != "kernel" and entry.get("_PID") != "1" and "ssh" not in name:
+            found.setdefault(name, []).append(entry)
+    for name, lines in sorted(found.items()):
+        grave = [entry for entry in lines if entry.get("PRIORITY") in ("0", "1", "2")]
+        if grave or len(lines) >= _OFTEN:
+            kind = "critical message" if grave else "error"
+            count, text = len(grave or lines), shorten(message((grave or lines)[-1]), 120)
+            told = f'{name} logged {plural(count, kind)} in the last hour: "{text}".'
+            yield Finding(told, f"errors of {name}", stamp(lines[0]), WARNING)
+    if problem:
         raise CannotSee(problem)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import procfs
 from causes import Run, last_run, why
-from checks import WARNING, CannotSee, Finding, check
+from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import journal, message, stamp
 from report import clean, plural, shorten, span
 from systemd_units import Unit, enabled, loaded, moment, named
@@ -226,8 +226,9 @@ def crashing() -> Iterator[Finding]:
 @check("units.stuck", "units that neither start nor stop")
 def stuck_units() -> Iterator[Finding]:
     for unit in loaded().values():
-        if is_stuck(unit):
-            yield Finding(stuck(unit), f"why is {unit.name} down", unit.changed)
+        if is_stuck(unit, patience_s=_SLOW_S / 3):
+            severity = PROBLEM if is_stuck(unit) else WARNING
+            yield Finding(stuck(unit), f"why is {unit.name} down", unit.changed, severity)
 
 
 @check("units.unloadable", "enabled units that are broken or lack what they need")

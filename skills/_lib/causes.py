@@ -28,8 +28,8 @@ _BAD = re.compile(
     r"\b(?:error|fatal|emerg|crit(?:ical)?|panic|fail(?:ed|ure)?|exception|abort(?:ed|ing)?)\b|Error\b", re.I
 )
 _MANAGER_TELLS = re.compile(
-    r"Failed at step|Failed to (?!start\b|mount\b|listen on sockets|spawn 'start'|run 'start)|Unable to |[Cc]annot |denied|"
-    r"bad unit|not found",
+    r"Failed at step|Failed to (?!start\b|mount\b|listen on sockets|spawn 'start'|run 'start)|Unable to |"
+    r"cannot |denied|bad unit|not found",
     re.I,
 )
 _EXITED = re.compile(

@@ -269,7 +269,8 @@ def changed_on_disk() -> Iterator[Finding]:
 def users() -> Iterator[Finding]:
     for name, user, when, line in failed_of_users():
         reason = f": {line}" if line else ""
-        yield Finding(f"{name} of the user {user} failed{ago(when)}{reason}.", f"errors of {name}", when)
+        text = f"{name} of the user {user} failed{ago(when)}{reason}."
+        yield Finding(text, f"errors of {name}", when, WARNING)
 
 
 def failed_of_users() -> list[tuple[str, str, float, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
@@ -16,8 +15,8 @@ from checks import CannotSee, Finding, made, prompt, worst_first
 from clock import show
 from commands import journal, message, stamp, systemd_problem
 from commands import run as run_command
-from report import Report, options, plural, refuse, run, shorten, span
-from systemd_units import Unit, loaded, named, unit_name
+from report import Report, options, plural, refuse, run, shorten
+from systemd_units import Unit, loaded, moment, named, unit_name
 
 _OTHER_NAMES = (
     ("ssh", "sshd"),
@@ -63,7 +62,9 @@ def resolved(name: str) -> Unit | None:
     stem, _, suffix = name.rpartition(".")
     if found and found[0]["LoadState"] == "not-found" and suffix == "service":
         others = [other for names in _OTHER_NAMES if stem in names for other in names if other != stem]
-        there = [unit for unit in named(*(f"{other}.service" for other in others)) if unit["FragmentPath"]]
+        also = [f"{stem}.{kind}" for kind in ("timer", "socket", "mount", "path", "target")]
+        wanted = (*(f"{other}.service" for other in others), *also)
+        there = [unit for unit in named(*wanted) if unit["FragmentPath"]]
         return (there or found)[0]
     return found[0] if found else None
 
@@ -119,7 +120,8 @@ def _inactive(unit: Unit) -> str:
         return f"{name} does not run: an assertion of its unit file (Assert...=) was not met."
     disabled = ", and it is not set to start at boot" if unit["UnitFileState"] == "disabled" else ""
     if starters := unit["TriggeredBy"]:
-        ended = f"; it last ended {span(time.time() - unit.changed)} ago, well" if unit.changed else ""
+        when = moment(unit["InactiveEnterTimestamp"])
+        ended = f"; it last ended{units.ago(when)}, well" if when else ""
         return f"{name} does not run now: {starters} starts it when it is needed{ended}."
     how, when = units.stopper(unit)
     return f"{name} does not run: it {how}{units.ago(when)}{disabled}."
@@ -132,6 +134,21 @@ def _conditions(unit: Unit) -> str:
     return f" ({', '.join(found[:3])})" if found else ""
 
 
+def of_user(name: str, report: Report) -> bool:
+    """Whether it is a unit of a user's own manager that failed; then the report says so."""
+    try:
+        found = [row for row in units.failed_of_users() if row[0] == name]
+    except CannotSee:
+        return False
+    for unit, user, when, line in found:
+        report.finding = f"{unit} of the user {user} failed{units.ago(when)}{f': {line}' if line else ''}."
+        report.next = prompt(f"errors of {unit}")
+    wanted = (f"USER_UNIT={name}", "+", f"_SYSTEMD_USER_UNIT={name}")
+    entries, _ = journal("-b", *wanted, limit=_LINES, timeout_s=5) if found else ([], "")
+    report.lines(f"Log of {name}", [_line(entry) for entry in entries])
+    return bool(found)
+
+
 def next_step(unit: Unit, text: str) -> str:
     """What to do or ask next."""
     holder = re.search(r"is held by pid \d+ \([^)]*\) of (\S+?)[ .(,]", text)
@@ -142,7 +159,7 @@ def next_step(unit: Unit, text: str) -> str:
         return prompt(f"why is {need[1]} down")
     if "for lack of memory" in text:
         return prompt(f"memory of {unit.name}")
-    if "is masked" in text or "daemon-reload" in text or unit["ConditionResult"] == "no":
+    if "is masked" in text or "daemon-reload" in text or "condition" in text:
         return f"systemctl cat {unit.name}"
     if unit["ActiveState"] in ("failed", "activating", "inactive"):
         return prompt(f"errors of {unit.name} since today")
@@ -157,6 +174,8 @@ def one(name: str, report: Report) -> None:
     run_of = last_run(unit)
     report.finding = verdict(unit, run_of)
     if unit["LoadState"] == "not-found":
+        if of_user(unit.name, report):
+            return
         report.found_nothing = True
         like = similar(unit.name)
         report.table("Units with a similar name", ("Unit",), [(other,) for other in like])

@@ -97,7 +97,8 @@ class Run:
 def last_run(unit: Unit) -> Run:
     """The newest lines of the last run of this unit, and what systemd says of it."""
     identity = unit["InvocationID"]
-    if not re.fullmatch(r"[0-9a-f]{32}", identity):
+    runs_again = unit.is_active and unit.number("NRestarts") > 0  # so the run that failed is one before
+    if not re.fullmatch(r"[0-9a-f]{32}", identity) or runs_again:
         return Run(*journal("-b", "-u", unit.name, limit=80, timeout_s=5))
     its_own = (f"_SYSTEMD_INVOCATION_ID={identity}", "+", f"INVOCATION_ID={identity}")
     lines, problem = journal(*its_own, "+", f"_SYSTEMD_UNIT={unit.name}", limit=120, timeout_s=5)
@@ -119,7 +120,7 @@ def _of_run(lines: list[dict[str, Any]], identity: str) -> list[dict[str, Any]]:
 def how(unit: Unit, run: Run) -> str:
     """How it ended, in a few words: `ExecStartPre ended with status 7`."""
     result = unit["Result"]
-    if result in ("exit-code", "signal", "core-dump"):
+    if result in ("exit-code", "signal", "core-dump", "success"):
         if ended := run.exit():
             return ended
         for name, ran in reversed(unit.runs()):
@@ -127,6 +128,8 @@ def how(unit: Unit, run: Run) -> str:
             if not is_main and not _went_well(ran):
                 return f"{name}={shorten(ran['argv'], 50)} {_ended(ran['code'], int(ran['status']))}"
         code, status = unit["ExecMainCode"], max(0, unit.number("ExecMainStatus"))
+        if result == "success":
+            return "its process ended with status 0"
         if status == 0:
             return "one of its control processes failed"
         return f"its process {_ended({'2': 'killed', '3': 'dumped'}.get(code, 'exited'), status)}"

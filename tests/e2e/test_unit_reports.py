@@ -76,6 +76,7 @@ def faulty(machine: Machine) -> Iterator[tuple[Machine, str]]:
         machine.run(["systemctl", "start", name], check=False)
     state = ["systemctl", "show", "--property=ActiveState", "--value", "e2e-limit.service"]
     eventually(lambda: machine.run(state).stdout.strip() == "failed", "systemd has given up")
+    machine.run(["journalctl", "--sync"])
     yield machine, healthy
     machine.run(["systemctl", "stop", "e2e-never.timer", *FAULTS], check=False)
     machine.run(["sh", "-c", f"rm -r {UNITS}/e2e-* {SKILLS}"])

@@ -15,7 +15,8 @@ PRE = (
     "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c echo broken >&2; exit 7 ; ignore_errors=no ; "
     "start_time=[n/a] ; stop_time=[n/a] ; pid=123 ; code=exited ; status=7/NOTRUNNING }\n"
 )
-NOW = time.strftime("StateChangeTimestamp=Mon %Y-%m-%d %H:%M:%S UTC")
+# Ahead of now, for a test may come late.
+NOW = time.strftime("StateChangeTimestamp=Mon %Y-%m-%d %H:%M:%S UTC", time.localtime(time.time() + 600))
 OLD = "StateChangeTimestamp=Mon 2020-01-06 10:00:00 UTC"
 
 
@@ -124,7 +125,8 @@ def test_how_a_unit_ended(properties: str, lines: list[str], words: str) -> None
         ),
         ("ActiveState=activating\nSubState=auto-restart-queued", True, False),
         (f"ActiveState=active\nSubState=running\nNRestarts=9\n{NOW}", True, False),
-        (f"ActiveState=active\nSubState=running\nNRestarts=1\n{NOW}", False, False),
+        (f"ActiveState=active\nSubState=running\nNRestarts=1\n{NOW}", True, False),
+        (f"ActiveState=active\nSubState=running\nNRestarts=1\n{OLD}", False, False),
         (
             f"ActiveState=active\nSubState=running\nNRestarts=9\n{OLD}",
             False,

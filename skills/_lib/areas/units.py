@@ -19,7 +19,7 @@ ENDED = "7ad2d189f7e94e70a38c781354912448"
 """Message ids of systemd; see sd-messages(3)."""
 _MOST = 20
 """For so many failed units the journal is read."""
-_SLOW_S, _LOOP_S, _LOOP = 15.0, 900.0, 3
+_SLOW_S, _AGAIN_S, _LOOP_S, _LOOP = 15.0, 10.0, 900.0, 3
 _WAITS_LONG_S = 6 * 3600.0
 
 
@@ -30,9 +30,11 @@ def ago(when: float | None) -> str:
 
 def is_crashing(unit: Unit) -> bool:
     """Whether it is between two automatic starts, or was started again some times and just now."""
-    entered = unit.changed
-    recent = entered is not None and time.time() - entered < _LOOP_S
-    return unit.restarts_itself or (unit.number("NRestarts") >= _LOOP and recent and unit.kind != "mount")
+    if unit.restarts_itself or unit.kind != "service":
+        return unit.restarts_itself
+    since = time.time() - (unit.changed or 0.0)
+    count = unit.number("NRestarts")
+    return (count >= _LOOP and since < _LOOP_S) or (count > 0 and since < _AGAIN_S)
 
 
 def is_failed(unit: Unit) -> bool:

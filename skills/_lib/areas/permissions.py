@@ -95,10 +95,12 @@ class Walk:
                     info = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                if stat.S_ISLNK(info.st_mode) or info.st_dev != device:
+                is_folder = stat.S_ISDIR(info.st_mode)
+                # On overlayfs only folders have the device of the mount (kernel, overlayfs.rst).
+                if stat.S_ISLNK(info.st_mode) or (is_folder and info.st_dev != device):
                     continue
                 yield entry.path, info
-                if stat.S_ISDIR(info.st_mode) and entry.path not in _SKIPPED:
+                if is_folder and entry.path not in _SKIPPED:
                     stack.append(entry.path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import procfs
 from checks import PROBLEM, Finding, check
@@ -27,6 +27,10 @@ class Conflict:
     port: int
     line: str
     when: float
+
+    @property
+    def name(self) -> str:
+        return self.unit or self.who
 
 
 def listening(port: int = 0) -> list[Socket]:
@@ -80,7 +84,17 @@ def conflicts() -> list[Conflict]:
         line = message(entry)
         port = port_of(line) or (found[unit or who].port if (unit or who) in found else 0)
         found[unit or who] = Conflict(unit, who, port, line, stamp(entry))
-    return sorted(found.values(), key=lambda each: -each.when)
+    whole = [each if each.port else replace(each, port=_port_in(each.unit)) for each in found.values()]
+    return sorted(whole, key=lambda each: -each.when)
+
+
+def _port_in(unit: str) -> int:
+    """The port that a unit's command names and that somebody has, where its log does not say which; or 0."""
+    command = run("systemctl", "show", "--value", "--property=ExecStart", "--", unit, timeout_s=3).stdout
+    taken = {str(row.port) for row in listening()}
+    return next(
+        (int(word) for word in re.findall(r"\d{2,5}", command.partition("argv[]=")[2]) if word in taken), 0
+    )
 
 
 def state(unit: str) -> str:
@@ -95,13 +109,13 @@ def conflict() -> Iterator[Finding]:
         held = holder(each.port) if each.port else ""
         # The check of units tells of a unit that failed, with the holder; one that runs has its port by now.
         told = each.unit and state(each.unit) in ("failed", "activating", "active")
-        if held and each.who not in held and not told:
+        if held and each.name not in held and not told:
             ask = f"who uses port {each.port}"
             yield Finding(sentence(each, held), ask, since=each.when, severity=PROBLEM)
 
 
 def sentence(each: Conflict, held: str) -> str:
     if not each.port:
-        return f"{each.unit or each.who} could not listen: {shorten(each.line)}"
+        return f"{each.name} could not listen: {shorten(each.line)}"
     now = f"{held} holds it" if held else "nobody holds it any more"
-    return f"{each.unit or each.who} could not listen on port {each.port}, the address was in use: {now}."
+    return f"{each.name} could not listen on port {each.port}, the address was in use: {now}."

@@ -245,7 +245,9 @@ def walk(path: str, time_s: float) -> Walk:
             except OSError:
                 continue
             is_folder = stat.S_ISDIR(info.st_mode)
-            if info.st_dev != device or (info.st_nlink > 1 and not is_folder and info.st_ino in seen):
+            if is_folder and info.st_dev != device:  # on overlayfs files may have others (overlayfs.rst)
+                continue
+            if info.st_nlink > 1 and not is_folder and info.st_ino in seen:
                 continue
             if info.st_nlink > 1:
                 seen.add(info.st_ino)

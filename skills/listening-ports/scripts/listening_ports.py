@@ -31,7 +31,7 @@ def about(port: int, rows: list[Socket], owners: dict[int, list[int]], report: R
     if rows:
         held = " and ".join(dict.fromkeys(ports.owner(row, owners) for row in rows))
         report.finding = f"Port {port} is open: {held} listens; {ports.reach(rows)}."
-        if conflict is not None and conflict.who not in held and ports.state(conflict.unit) != "active":
+        if conflict is not None and conflict.name not in held and ports.state(conflict.unit) != "active":
             report.finding = f"{ports.sentence(conflict, held)[:-1]}; {ports.reach(rows)}."
     else:
         report.finding = f"Nothing listens on port {port}"
@@ -39,7 +39,7 @@ def about(port: int, rows: list[Socket], owners: dict[int, list[int]], report: R
             report.finding += f" ({name})"
         if conflict is not None:
             ago = span(time.time() - conflict.when)
-            report.finding += f"; {conflict.unit or conflict.who} tried to {ago} ago and could not"
+            report.finding += f"; {conflict.name} tried to {ago} ago and could not"
         report.finding += f"{near(port)}."
         report.found_nothing = True
         report.next = prompt("which ports are open")
@@ -106,7 +106,7 @@ def make(report: Report) -> None:
         "Addresses in use, from the journal of a day",
         ("When", "Who", "What"),
         [
-            (show(each.when), each.unit or each.who, shorten(each.line, 90))
+            (show(each.when), each.name, shorten(each.line, 90))
             for each in ports.conflicts()
             if not asked or each.port == int(asked)
         ],

@@ -58,7 +58,7 @@ def about(path: str, report: Report) -> None:
         closed = not os.access(last, os.X_OK)
         report.finding = (
             f"{path} cannot be looked at from here: {last} ({permissions.words(info)}) lets only"
-            f" {who(info, (0o100, 0o010, 0o001))} pass."
+            f" {who(info, (0o100, 0o010, 0o001)).removeprefix('only ')} pass."
             if closed
             else f"{path} does not exist: there is nothing of that name in {last}."
         )

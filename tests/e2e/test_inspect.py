@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import lactl, lactl_json_lines
+from .product import eventually, lactl, lactl_json_lines
 
 pytestmark = pytest.mark.e2e
 
@@ -115,3 +115,24 @@ def test_without_it_the_worker_of_the_effect_answers_and_says_what_it_missed(ins
         assert data["hidden"]["open_files"] == "permission denied"
     finally:
         inspect.run(["systemctl", "start", SOCKET])
+
+
+def test_a_skill_names_the_unit_behind_a_socket_and_says_when_it_cannot(inspect: Machine) -> None:
+    server = "import socket, time; s = socket.create_server(('127.0.0.1', 7077)); time.sleep(600)"
+    inspect.run(["systemd-run", "--unit=seen-server", "-p", "User=nobody", "python3", "-c", server])
+    try:
+        eventually(lambda: ":1BA5 " in inspect.run(["cat", "/proc/net/tcp"]).stdout, "it listens")
+        for given, named in ((SOCKET, True), ("", False)):
+            if not given:
+                inspect.run(["systemctl", "stop", SOCKET, SERVICE])
+            said = skill(inspect, "listening-ports", port="7077")
+            assert "only this machine can reach it" in said
+            assert ("of seen-server.service listens" in said) is named
+            assert ("hold open could not be seen" in said) is not named
+    finally:
+        inspect.run(["systemctl", "start", SOCKET])
+        inspect.run(["systemctl", "stop", "seen-server"])
+
+
+def skill(machine: Machine, name: str, **args: str) -> str:
+    return call(machine, "skill.run", name=name, args=args)[0]

@@ -14,9 +14,9 @@ from report import plural, span
 
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 BUSY_PERCENT, IOWAIT_PERCENT, STEAL_PERCENT = 85.0, 25.0, 10.0
-_HOG_PERCENT = 80.0
-"""Of one processor, now and over its whole life."""
-_HOG_CPU_S = 10.0
+_HOG_PERCENT, _SHARED_PERCENT = 80.0, 20.0
+"""Of one processor: where there is time left, and where there is none."""
+_HOG_CPU_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,16 @@ def sample(seconds: float) -> Sample:
 
 
 def hogs(measured: Sample) -> list[tuple[float, procfs.Stat]]:
-    """Processes that use a processor now and have done so since they began."""
+    """Processes that use a processor now and have done so since they began; less will do where they are so
+    many that each gets a part.
+    """
+    least = _HOG_PERCENT if measured.busy < BUSY_PERCENT else _SHARED_PERCENT
     found = []
     for share, pid in measured.used[:10]:
         each = procfs.stat(pid)
-        if each is None or share < _HOG_PERCENT or each.cpu_s < _HOG_CPU_S:
+        if each is None or share < least or each.cpu_s < _HOG_CPU_S:
             continue
-        if 100.0 * each.cpu_s / max(each.age_s, 1.0) >= _HOG_PERCENT * 0.6:
+        if 100.0 * each.cpu_s / max(each.age_s, 1.0) >= share * 0.6:
             found.append((share, each))
     return found
 

@@ -18,6 +18,8 @@ from report import human, plural, span
 _CGROUPS = Path("/sys/fs/cgroup")
 LOW_PERCENT, OUT_PERCENT, PRESSURE_PERCENT = 10, 5, 10.0
 _LIMIT_PERCENT = 90
+_GROWTH_BYTES, _GROWN_S = 1 << 20, 15.0
+"""A second; and how old a process must be: each grows while it starts."""
 _WORDS = "Out of memory|oom-kill|Memory cgroup out of memory|killed by the OOM killer|due to memory"
 _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w+).*?task_memcg=([^,]*),task=([^,]*),pid=(\d+)")
 _OOM_MEMCG = re.compile(r"oom_memcg=([^,]*)")
@@ -189,6 +191,32 @@ def killed() -> Iterator[Finding]:
         text = kill_sentence(kill)
         text = text if times == 1 else f"{text[:-1]}; that was the last of {plural(times, 'time')}."
         yield Finding(text, f"why was {name} killed", since=kill.when)
+
+
+def growth(seconds: float) -> list[tuple[int, int]]:
+    """Bytes a second and pid of processes that grew while this looked, the most first."""
+    before = {each.pid: each.resident_bytes for each in procfs.stats()}
+    time.sleep(seconds)
+    rows = (
+        (int((each.resident_bytes - before.get(each.pid, each.resident_bytes)) / seconds), each.pid)
+        for each in procfs.stats()
+        if not procfs.is_own(each.pid)
+    )
+    return sorted((row for row in rows if row[0] >= _GROWTH_BYTES), reverse=True)
+
+
+@check("memory.growth", "processes that have grown since they began and go on")
+def grows() -> Iterator[Finding]:
+    for rate, pid in growth(1.0)[:5]:
+        each = procfs.stat(pid)
+        if each is not None and each.age_s > _GROWN_S and each.resident_bytes > rate * each.age_s / 3:
+            size = human(each.resident_bytes)
+            yield Finding(
+                f"{procfs.who(pid)} has {size} of memory and grows by {human(rate)} a second.",
+                "what uses the memory",
+                since=time.time() - each.age_s,
+                severity=WARNING,
+            )
 
 
 @check("memory.limits", "units near the memory limit that they have")

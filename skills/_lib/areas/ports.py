@@ -103,13 +103,21 @@ def state(unit: str) -> str:
     ).stdout.strip()
 
 
-@check("ports.conflict", "programs whose port somebody else had")
+def active_since(unit: str) -> float:
+    """Since when it runs, in seconds since 1970; infinite where it does not."""
+    wanted = ("--value", "--timestamp=unix", "--property=ActiveEnterTimestamp")
+    if not unit or state(unit) != "active":
+        return float("inf")
+    when = run("systemctl", "show", *wanted, "--", unit, timeout_s=3).stdout.strip().lstrip("@")
+    return float(when) if when.isdigit() else 0.0
+
+
+@check("ports.conflict", "services that run without a port that somebody else has")
 def conflict() -> Iterator[Finding]:
+    """The check of units tells of those that do not run."""
     for each in conflicts():
         held = holder(each.port) if each.port else ""
-        # The check of units tells of a unit that failed, with the holder; one that runs has its port by now.
-        told = each.unit and state(each.unit) in ("failed", "activating", "active")
-        if held and each.name not in held and not told:
+        if held and each.name not in held and each.when >= active_since(each.unit) - 5:
             ask = f"who uses port {each.port}"
             yield Finding(sentence(each, held), ask, since=each.when, severity=PROBLEM)
 

@@ -14,7 +14,7 @@ from checks import prompt
 from clock import show
 from report import Report, human, options, plural, refuse, run
 
-_WALK_S, _JOURNAL_WALK_S = 15.0, 2.0
+_WALK_S, _SHORT_WALK_S, _JOURNAL_WALK_S = 15.0, 3.0, 2.0
 _JOURNALS = ("/var/log/journal", "/run/log/journal")
 
 
@@ -33,6 +33,27 @@ def overview(found: list[space.Filesystem], report: Report) -> None:
         report.finding = f"All file systems have room, in bytes and inodes; the fullest: {words}."
     if tight:
         report.next = prompt(f"what fills {tight[0].folder}")
+    if len(tight) == 1:
+        report.finding = f"{report.finding[:-1]}{cause(tight[0])}."
+
+
+def cause(each: space.Filesystem) -> str:
+    """What keeps the most of a file system that is short of room, as far as a short look tells."""
+    held = [one for one in space.deleted_files()[0] if one.identity.startswith(f"{each.entry.number}:")]
+    kept = sum(one.size for one in held)
+    if kept > each.size // 10:
+        return f"; {human(kept)} are in deleted files that {held[0].holder} holds open"
+    try:
+        found = space.walk(each.folder, _SHORT_WALK_S)
+    except OSError:
+        return ""
+    if not found.sizes:
+        return ""
+    if each.inode_percent > each.percent:
+        top, count = max(found.counts.items(), key=lambda row: row[1])
+        return f"; most files are in {top} ({count})" if count > 1 else ""
+    top, size = max(found.sizes.items(), key=lambda row: row[1])
+    return f"; largest in it: {top} with {human(size)}"
 
 
 def about(path: str, found: list[space.Filesystem], report: Report) -> None:

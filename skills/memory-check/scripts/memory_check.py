@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
@@ -15,19 +14,7 @@ from clock import show
 from report import Report, human, options, plural, run, shorten
 
 _TOP = 10
-_GROWTH_S, _GROWTH_BYTES = 1.5, 2 << 20
-
-
-def growth() -> list[tuple[int, int]]:
-    """Bytes and pid of processes that grew while this looked, the most first."""
-    before = {each.pid: each.resident_bytes for each in procfs.stats()}
-    time.sleep(_GROWTH_S)
-    rows = (
-        (each.resident_bytes - before.get(each.pid, each.resident_bytes), each.pid)
-        for each in procfs.stats()
-        if not procfs.is_own(each.pid)
-    )
-    return sorted((row for row in rows if row[0] >= _GROWTH_BYTES), reverse=True)
+_GROWTH_S = 1.5
 
 
 def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Report) -> None:
@@ -60,7 +47,7 @@ def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Rep
     if grown:
         size, pid = grown[0]
         report.finding = (
-            f"{report.finding[:-1]}; {procfs.who(pid)} grows by {human(size / _GROWTH_S)} a second right now."
+            f"{report.finding[:-1]}; {procfs.who(pid)} grows by {human(size)} a second right now."
         )
 
 
@@ -75,10 +62,15 @@ def about(unit: str, kills: list[memory.Kill], report: Report) -> None:
         report.finding = f"{unit} has {human(size)} of memory in {plural(count, 'process')}"
         if group is not None and group.limit:
             report.finding += f"; it may have {human(group.limit)} (MemoryMax=)"
-        report.finding += f", {100 * size // max(1, memory.meminfo().get('MemTotal', 1))} % of the machine's."
+        report.finding += (
+            f", {100 * size / max(1, memory.meminfo().get('MemTotal', 1)):.0f} % of the machine's."
+        )
     else:
         report.finding = f"{unit} has no process now, so it has no memory."
         report.found_nothing = kill is None
+    if grown := [row for row in memory.growth(_GROWTH_S) if procfs.unit_of(row[1]) == unit]:
+        rate = human(sum(size for size, _ in grown))
+        report.finding = f"{report.finding[:-1]}; it grows by {rate} a second right now."
     if kill is not None:
         report.finding = f"{memory.kill_sentence(kill)} {report.finding}"
         report.next = prompt(f"why is {unit} down")
@@ -118,7 +110,7 @@ def make(report: Report) -> None:
     if unit:
         about(unit, kills, report)
     else:
-        overview(kills, growth(), report)
+        overview(kills, memory.growth(_GROWTH_S), report)
     report.table(
         "Killed for lack of memory",
         ("When", "What"),

@@ -126,7 +126,7 @@ MACHINE_KILL = (
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (CGROUP_KILL, "Python3 (pid 7) of x.service was killed for lack of memory"),
+        (CGROUP_KILL, "python3 (pid 7) of x.service was killed for lack of memory"),
         (CGROUP_KILL, "the limit of x.service was reached, not the machine's; it had 64.0 MiB."),
         (MACHINE_KILL, "of y.service was killed for lack of memory"),
         (MACHINE_KILL, "the whole machine had none left; it had 1.0 GiB."),
@@ -238,3 +238,16 @@ def test_processes_of_a_name_and_of_nobody() -> None:
         sleeper.kill()
     assert f"| {sleeper.pid} |" in text
     assert "No process of a user no-such runs" in finding(report("process-check", user="no-such"))
+
+
+@pytest.mark.parametrize(
+    ("program", "good"), [("sleep 9", False), ("echo 'Stale file handle' >&2", False), ("true", True)]
+)
+def test_a_file_system_that_does_not_answer_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, good: bool
+) -> None:
+    """No server can be had that dies while it is mounted, so the command that asks it is a fake."""
+    (tmp_path / "stat").write_text(f"#!/bin/sh\n{program.replace('sleep', 'exec sleep')}\n")
+    (tmp_path / "stat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert mounts.answers("/", 5.0 if program != "sleep 9" else 0.2) is good

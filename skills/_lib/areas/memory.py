@@ -151,7 +151,7 @@ def kill_sentence(kill: Kill) -> str:
         text += f": its control group has a limit{limit}"
     if kill.resident_bytes:
         text += f"; it had {human(kill.resident_bytes)}"
-    return text[:1].upper() + text[1:] + "."
+    return ("A" + text[1:] if not kill.pid else text) + "."
 
 
 @check("memory.room", "memory that is short, tasks that wait for it, and swap that is full")

@@ -6,6 +6,7 @@ of its own, in which nearly everything is read-only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -25,8 +26,12 @@ SANDBOX = Path("/run/lightagent-scratch")
 IMAGES = frozenset(("squashfs", "iso9660", "erofs", "cramfs", "udf"))
 """Always full, and never written."""
 _NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|fuse\.(?:sshfs|glusterfs|s3fs|rclone)|9p|ceph|glusterfs|afs")
-_SYSTEM = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")
-_BOOTED_READ_ONLY = frozenset(("/", "/usr"))
+_KERNEL = ("/proc", "/sys", "/dev", "/run")
+_READ_ONLY_BY_DESIGN = (
+    *_KERNEL,
+    *("/usr", "/boot", "/efi", "/snap", "/nix", "/gnu", "/sysroot", "/ostree", "/media"),
+    *("/var/lib/docker", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/lxcfs", "/var/lib/snapd"),
+)
 _ANSWER_S = 1.5
 
 
@@ -148,12 +153,15 @@ def answers(folder: str, timeout_s: float = _ANSWER_S) -> bool:
     end = time.monotonic() + timeout_s
     while child.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
-    if child.returncode is None:
-        child.kill()
-        return False
     assert child.stderr is not None
-    said = child.stderr.read()
+    hangs = child.returncode is None
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(0.2)
+    said = b"" if hangs else child.stderr.read()
     child.stderr.close()
+    if hangs:
+        return False
     return b"Stale" not in said and b"not connected" not in said and b"Host is down" not in said
 
 
@@ -161,12 +169,14 @@ def unexpected_read_only(entries: list[Entry], wanted: list[Wanted]) -> Iterator
     """Mounts that are read-only though nobody wrote so down."""
     asked = {each.folder: each for each in wanted}
     for entry in entries:
-        if not entry.read_only or entry.kind in IMAGES or entry.folder.startswith(_SYSTEM):
+        if not entry.read_only or entry.kind in IMAGES:
             continue
         if entry.folder in asked:
             if "ro" not in asked[entry.folder].options:
                 yield entry
-        elif entry.folder not in _BOOTED_READ_ONLY and not _unit_says_so(entry.folder):
+        elif entry.folder == "/" or entry.is_network or entry.kind.startswith("fuse"):
+            continue  # as it was booted, or as somebody mounted it
+        elif not _is_below(entry.folder, _READ_ONLY_BY_DESIGN) and not _unit_says_so(entry.folder):
             yield entry
 
 
@@ -271,7 +281,11 @@ def real(entries: list[Entry]) -> list[Entry]:
 
 
 def within_system(folder: str) -> bool:
-    return any(within(folder, system) for system in _SYSTEM[:4])
+    return _is_below(folder, _KERNEL)
+
+
+def _is_below(folder: str, places: tuple[str, ...]) -> bool:
+    return any(within(folder, place) for place in places)
 
 
 def _unit_says_so(folder: str) -> bool:

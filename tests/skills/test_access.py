@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from pathlib import Path
 
@@ -215,7 +216,9 @@ def test_the_events_of_dpkg_are_read_and_security_updates_counted(tmp_path: Path
         "2026-01-02 03:04:05 startup archives unpack\n2026-01-02 03:04:06 upgrade bash:amd64 1 2\n"
         "2026-01-02 03:04:07 status installed bash:amd64 2\nbroken\n"
     )
+    (tmp_path / "dpkg.log.2.gz").write_bytes(gzip.compress((tmp_path / "dpkg.log").read_bytes()))
     (event,) = packages.events((str(tmp_path / "dpkg.log"),))
+    assert [event] == list(packages.events((str(tmp_path / "dpkg.log.2.gz"), str(tmp_path / "absent"))))
     assert (event.action, event.package, event.before, event.after) == ("upgrade", "bash", "1", "2")
     listed = [
         "Listing...",

@@ -5,11 +5,13 @@ dpkg's own files are read, and rpm is asked; nothing is refreshed and nothing is
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,10 +113,25 @@ def rpm_packages(name: str = "") -> list[Package]:
     return [Package(*line.split()[:2]) for line in rows.stdout.splitlines() if len(line.split()) == 2]
 
 
-def events(paths: tuple[str, ...] = ("/var/log/dpkg.log.1", "/var/log/dpkg.log")) -> Iterator[Event]:
+def all_logs() -> list[str]:
+    """Every log of dpkg that is kept, the oldest first."""
+    logs = Path("/var/log").glob("dpkg.log*")
+    return sorted(map(str, logs), key=lambda path: -int((re.findall(r"\.(\d+)", path) or ["0"])[-1]))
+
+
+def _text(path: str) -> str:
+    if not path.endswith(".gz"):
+        return read(path) or ""
+    try:
+        return gzip.decompress(Path(path).read_bytes()).decode("utf-8", "replace")
+    except (OSError, EOFError, zlib.error):
+        return ""
+
+
+def events(paths: Iterable[str] = ("/var/log/dpkg.log.1", "/var/log/dpkg.log")) -> Iterator[Event]:
     """What dpkg did, oldest first."""
     for path in paths:
-        for line in (read(path) or "").splitlines():
+        for line in _text(path).splitlines():
             words = line.split()
             if len(words) >= 5 and words[2] in ("install", "upgrade", "remove", "purge"):
                 try:

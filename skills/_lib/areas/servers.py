@@ -151,6 +151,8 @@ class Server:
     is_sure: bool = False
     """Whether the listeners are known to be this unit's, not only at its port."""
     expected: tuple[int, ...] = ()
+    holder: str = ""
+    """Who else listens on a port that this server should have."""
 
     @property
     def serves(self) -> bool:
@@ -214,6 +216,9 @@ def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], str]:
             one = Server(kind, unit, expected=configured_ports(kind, unit.name))
             own = [row for row in all_listeners if unit.name in {procfs.unit_of(pid) for pid in row.pids}]
             one.is_sure = bool(own) or not hidden
+            holders = [pid for row in all_listeners if row.port in one.expected for pid in row.pids]
+            if holders and not own:
+                one.holder = f"{procfs.name(holders[0])} (pid {holders[0]}) of {procfs.unit_of(holders[0])}"
             one.listeners = own or [
                 row
                 for row in all_listeners
@@ -282,7 +287,7 @@ def faults(found: list[Server]) -> Iterator[Finding]:
         elif not one.listeners and one.expected and ran_s > _PATIENCE_S:
             ports = ", ".join(str(port) for port in one.expected)
             yield Finding(
-                f"{unit.name} runs for {span(ran_s)}, but nothing listens on port {ports}.",
+                f"{unit.name} runs for {span(ran_s)}, but {one.holder or 'nothing'} listens on port {ports}.",
                 f"errors of {unit.name}",
                 unit.since,
             )

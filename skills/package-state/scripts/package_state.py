@@ -20,7 +20,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._:@~-]*")
 
 
 def events_of(name: str) -> list[packages.Event]:
-    return [one for one in packages.events() if one.package == name]
+    return [one for one in packages.events(packages.all_logs()) if one.package == name]
 
 
 def installed_when(name: str, events: list[packages.Event]) -> float | None:

@@ -35,7 +35,8 @@ def make(report: Report) -> None:
     parts = []
     if refused:
         last = refused[-1]
-        by = "" if who else f", most for {access.most(Counter(one.user for one in refused))}"
+        users = Counter(one.user for one in refused)
+        by = f", most for {access.most(users)}" if len(users) > 1 else ""
         what = f" ({last.what})" if last.what else ""
         parts.append(
             f"{plural(len(refused), 'refusal')}{by}: {last.program} refused {last.user} "

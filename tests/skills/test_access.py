@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import socket
+import ssl
+import threading
 import time
 from pathlib import Path
 
@@ -240,3 +244,27 @@ def test_a_package_is_told_with_its_version_or_as_absent() -> None:
 def test_an_account_is_told_with_its_groups_or_as_absent() -> None:
     assert "root has uid 0 and the shell" in finding(report("accounts-check", user="root"))
     assert finding(report("accounts-check", user="no-such-user")) == "There is no account no-such-user."
+
+
+def test_the_certificate_of_a_host_is_told_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(certificate(tmp_path / "pem", "shop.example", 90))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pem", tmp_path / "key")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):  # one connection reads it, one verifies it
+                taken, _ = server.accept()
+                with (
+                    taken,
+                    contextlib.suppress(OSError),
+                    context.wrap_socket(taken, server_side=True) as secure,
+                ):
+                    secure.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        text = report("certificate-expiry", host=f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert "is not trusted: it is signed by itself" in finding(text)
+    assert "it expires in 90 days" in finding(text)

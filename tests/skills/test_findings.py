@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 from tests.skills.script import finding, report
 
 
-def certificate(path: Path, name: str, days: int) -> None:
-    """A self-signed certificate that expires in so many days."""
+def certificate(path: Path, name: str, days: int) -> bytes:
+    """A self-signed certificate that expires in so many days; returns its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -37,6 +37,9 @@ def certificate(path: Path, name: str, days: int) -> None:
         .sign(key, hashes.SHA256())
     )
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def test_disk_check_names_file_systems_that_df_shows() -> None:

@@ -32,6 +32,9 @@ class Finding:
     """Seconds since 1970."""
     severity: str = PROBLEM
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", clean(self.text))  # names on the machine may have any character
+
 
 class CannotSee(Exception):
     """Why a check could not be made, or not for everything, as a sentence."""

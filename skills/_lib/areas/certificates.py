@@ -65,6 +65,8 @@ CONFIGURATIONS = {
 }
 _STORES = ("ca-bundle", "ca-certificates", "tls-ca-bundle", "cacert")
 """Trust stores, which hold other people's certificates."""
+_AUTHORITIES = ("/etc/ssl/certs", "/etc/pki/ca-trust", "/usr/share/ca-certificates", "/etc/ca-certificates")
+"""Folders of them; what is a file of its own in the first, and no link, belongs to this machine."""
 _ENDINGS = (".pem", ".crt", ".cer", ".cert", ".der")
 _MOST_BYTES, _MOST_FILES = 1 << 20, 5000
 ASK = "which certificates expire soon"
@@ -122,7 +124,15 @@ class Search:
         count = 0
         for where, folders, names in os.walk(folder, onerror=unreadable):
             folders.sort()
+            trusts = any(os.path.realpath(where).startswith(place) for place in _AUTHORITIES)
+            if trusts:
+                self.unread.append(f"Certificates of authorities in {where} are not listed.")
+                names = [
+                    name for name in names if where == _AUTHORITIES[0] and not Path(where, name).is_symlink()
+                ]
             for name in sorted(names):
+                if trusts and any(word in name for word in _STORES):
+                    continue
                 if name.lower().endswith(_ENDINGS):
                     count += 1
                     self.add(Path(where, name), named=named)

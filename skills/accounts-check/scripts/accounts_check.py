@@ -59,14 +59,14 @@ def about(name: str, found: list[Account], report: Report) -> None:
     mine = rights_of(account, rules)
     shell = f"the shell {account.shell}" if account.can_log_in else f"no login shell ({account.shell})"
     rights = f"; it can become root by {', '.join(strong)}" if strong and account.uid else ""
-    if account.uid == 0 and account.name != "root":
-        rights = "; it is root, for its uid is 0"
-    elif mine and not rights and account.uid:
+    if mine and not rights and account.uid:
         rights = f"; sudoers has {plural(len(mine), 'rule')} for it"
     report.finding = (
         f"{account.name} has uid {account.uid} and {shell}{password_words(account, report)}, and is in "
         f"{', '.join(groups) or 'no group'}{rights}."
     )
+    wrong = [one.text for one in accounts.faults(found, []) if f" {account.name} " in one.text]
+    report.finding = " ".join([*wrong[:1], report.finding])
     report.next = prompt(f"logins of {account.name}")
     report.table("Account", ("What", "Value"), [("Home", account.home), ("Gid", account.gid)])
     report.table("Rules of sudoers", ("File", "Rule"), mine)

@@ -62,6 +62,8 @@ def about_host(name: str, servers: list[str], report: Report) -> tuple[bool, str
         silent = [server for server, _, words in rows if words.startswith(("no answer", "refused"))]
         rest = f"; but {' and '.join(silent)} did not answer" if silent and len(silent) < len(rows) else ""
         return True, f"{name} resolves to {', '.join(found[:4])}{by}{rest}."
+    if not servers:
+        return False, f"{name} does not resolve: {problem}; no name server is configured."
     said = "; ".join(f"{server}: {words}" for server, _, words in rows[:3])
     return False, f"{name} does not resolve: {problem}" + (f" ({said})." if said else ".")
 
@@ -96,6 +98,8 @@ def make(report: Report) -> None:
         resolved, sentence = about_host(name, servers, report)
         if found or not resolved:
             report.text("The configuration here", report.finding)
+        if found and not resolved:
+            sentence += f" {found[0].text}"
         report.finding = sentence
         if resolved:
             report.next = ""

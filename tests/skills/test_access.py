@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -268,3 +270,16 @@ def test_the_certificate_of_a_host_is_told_with_what_is_wrong_with_it(tmp_path: 
         thread.join()
     assert "is not trusted: it is signed by itself" in finding(text)
     assert "it expires in 90 days" in finding(text)
+
+
+def test_a_certificate_on_the_command_line_of_a_process_is_in_use(tmp_path: Path) -> None:
+    certificate(tmp_path / "shop.pem", "shop.example", -3)
+    argv = [sys.executable, "-c", "import time; time.sleep(60)", f"--cert={tmp_path}/shop.pem"]
+    waiting = subprocess.Popen(argv)
+    try:
+        while str(tmp_path) not in Path(f"/proc/{waiting.pid}/cmdline").read_text():
+            time.sleep(0.01)
+        assert f"{tmp_path}/shop.pem" in [path for path, _ in certificates.on_command_lines()]
+    finally:
+        waiting.kill()
+        waiting.wait()

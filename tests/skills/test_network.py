@@ -152,6 +152,11 @@ def test_faults_of_files_of_names_have_their_line(judge: str, text: str, said: l
     assert [one.sentence for one in getattr(names, f"{judge}_faults")(text)] == said
 
 
+def test_a_name_server_on_this_machine_has_to_listen() -> None:
+    (text,) = [one.text for one in names.deaf(["192.0.2.1", "127.0.0.53", "127.86.75.30"])]
+    assert text.startswith("The name server 127.86.75.30 in /etc/resolv.conf does not answer")
+
+
 def unit(name: str, active: str = "active", file_state: str = "enabled", **more: Any) -> Any:
     values = {
         "sub": "running",

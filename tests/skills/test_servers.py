@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,21 @@ def test_ports_are_those_of_the_configuration(tmp_path: Path) -> None:
     kind = dataclasses.replace(NGINX, files=(f"{tmp_path}/*",))
     assert servers.configured_ports(kind, "nginx.service") == (8080, 8443)
     assert servers.configured_ports(dataclasses.replace(kind, files=()), "nginx.service") == (80, 443)
+
+
+def test_connections_that_nobody_takes_show_that_a_server_hangs() -> None:
+    idle = subprocess.Popen(["sleep", "60"])
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as here, socket.create_connection(here.getsockname()):
+            where = f"127.0.0.1:{here.getsockname()[1]}"
+            one = server(POSTGRES, "postgresql-made-up.service", pid=idle.pid)
+            one.listeners = [row for row in servers.listeners()[0] if row.where == where]
+            assert one.listeners[0].waiting == 1
+            (text,) = [each.text for each in servers.faults([one])]
+            assert f"does not answer: 1 connection at {where} waits and nobody takes it" in text
+            here.accept()[0].close()
+            one.listeners = [row for row in servers.listeners()[0] if row.where == where]
+            assert list(servers.faults([one])) == []
+    finally:
+        idle.kill()
+        idle.wait()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import clock
+import procfs
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import read
 from report import span
@@ -159,10 +160,19 @@ def in_configurations() -> Iterator[tuple[str, str]]:
                     yield path, user
 
 
+def on_command_lines() -> Iterator[tuple[str, str]]:
+    """Every certificate that the command of a running process names, and its unit or its name."""
+    for pid in procfs.pids():
+        for word in procfs.proc(pid, "cmdline").split("\0"):
+            path = word[word.find("/") :] if "/" in word else ""
+            if path.endswith(_ENDINGS) and "\n" not in path:
+                yield path, procfs.unit_of(pid) or procfs.name(pid)
+
+
 def local(until_s: float) -> Search:
     """The certificates that are in use here or lie in the usual folders."""
     search, until = Search(), time.monotonic() + until_s
-    for path, user in in_configurations():
+    for path, user in (*in_configurations(), *on_command_lines()):
         if Path(path).is_dir():
             search.walk(Path(path), named=True, until=until)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import procfs
 from checks import WARNING, CannotSee, Finding, check
 from commands import read
 from report import shorten
@@ -178,6 +179,16 @@ def files() -> Iterator[Finding]:
         )
 
 
+def deaf(addresses: list[str]) -> Iterator[Finding]:
+    """Name servers on this machine, by their address, at which nothing listens."""
+    listening = {one.address for one in procfs.sockets() if one.port == 53 and one.is_listening}
+    for address in addresses:
+        is_local = ipaddress.ip_address(address.partition("%")[0]).is_loopback and address not in _STUB
+        if is_local and not listening & {address, "0.0.0.0", "::"}:  # noqa: S104  # compared, not bound
+            where = f"The name server {address} in /etc/resolv.conf"
+            yield Finding(f"{where} does not answer: nothing listens on its port 53.", ASK)
+
+
 @check("names.servers", "name servers that are configured, and systemd-resolved")
 def resolver() -> Iterator[Finding]:
     resolved, problem = None, ""
@@ -204,3 +215,5 @@ def resolver() -> Iterator[Finding]:
     elif not servers(text or "") and ((text or "").strip() or routes()):
         what = "does not exist" if text is None else "names no valid name server"
         yield Finding(f"No name can be resolved by DNS: /etc/resolv.conf {what}.", ASK)
+    else:
+        yield from deaf(servers(text or ""))

@@ -93,7 +93,9 @@ class Holder:
     def sentence(self) -> str:
         ran = f", which runs for {span(time.time() - self.started)}" if self.started else ""
         stopped = " but is stopped" if self.is_stopped else ""
-        return f"{self.name} (pid {self.pid}{ran}{stopped}) holds {self.lock}"
+        unit = procfs.unit_of(self.pid)
+        of = f" of {unit}" if unit else ""
+        return f"{self.name} (pid {self.pid}{of}{ran}{stopped}) holds {self.lock}"
 
 
 def dpkg_packages(text: str | None = None) -> list[Package]:
@@ -305,19 +307,22 @@ def lock() -> Iterator[Finding]:
             )
 
 
-@check("packages.updates", "security updates and old package lists")
-def updates() -> Iterator[Finding]:
+def stale() -> Iterator[Finding]:
+    """Package lists that nobody has refreshed for long."""
     age = lists_age()
-    if age is None:
-        return
-    if age > _STALE_S:
+    if age is not None and age > _STALE_S:
         yield Finding(
             f"The package lists are {span(age)} old, so newer security updates are not known.",
             ASK,
             since=time.time() - age,
             severity=WARNING,
         )
-    if shutil.which("apt"):
+
+
+@check("packages.updates", "security updates and old package lists")
+def updates() -> Iterator[Finding]:
+    yield from stale()
+    if shutil.which("apt") and lists_age() is not None:
         answer = run("apt", "list", "--upgradable", timeout_s=4)
         if answer.problem:
             raise CannotSee(answer.problem)

@@ -21,7 +21,7 @@ from unit_states import Unit, units
 
 _PATIENCE_S = 30.0
 """How long a service may take from its start until it listens."""
-_HOUR_S = 3600
+_SAMPLE_S = 0.4
 _ACCEPTING = 0x10000
 """__SO_ACCEPTCON in the flags of /proc/net/unix."""
 
@@ -236,6 +236,22 @@ def stopped_processes(unit: str) -> list[int]:
     return [pid for pid in pids if (seen := procfs.stat(pid)) is not None and seen.state == "T"]
 
 
+def waits(server: Server) -> Listener | None:
+    """A listener whose connections nobody takes: they stay while the program uses no processor time."""
+    first = {row.where: row for row in server.listeners if row.waiting}
+    if not first:
+        return None
+    before = procfs.stat(server.unit.pid)
+    time.sleep(_SAMPLE_S)
+    after = procfs.stat(server.unit.pid)
+    if before is None or after is None or after.cpu_s > before.cpu_s:
+        return None
+    later = {row.where: row for row in listeners()[0]}
+    return next(
+        (row for where, row in first.items() if where in later and later[where].waiting >= row.waiting), None
+    )
+
+
 def complaints(server: Server, since: str = "-1h") -> list[tuple[float, str]]:
     """Lines of the server's journal that say that it turns people away."""
     if not server.kind.complaints:
@@ -283,6 +299,14 @@ def faults(found: list[Server]) -> Iterator[Finding]:
                 f"{one.kind.name} takes no connection: {row.waiting} wait at {row.where}, with room for "
                 f"{row.most} ({unit.name}).",
                 f"errors of {unit.name}",
+            )
+        elif (idle := waits(one)) is not None:
+            yield Finding(
+                f"{one.kind.name} ({unit.name}) does not answer: {plural(idle.waiting, 'connection')} at "
+                f"{idle.where} {'waits' if idle.waiting == 1 else 'wait'} and nobody takes "
+                f"{'it' if idle.waiting == 1 else 'them'}.",
+                f"errors of {unit.name}",
+                unit.since,
             )
         elif not one.listeners and one.expected and ran_s > _PATIENCE_S:
             ports = ", ".join(str(port) for port in one.expected)

@@ -99,7 +99,7 @@ def make(report: Report) -> None:
         if found or not resolved:
             report.text("The configuration here", report.finding)
         if found and not resolved:
-            sentence += f" {found[0].text}"
+            sentence = f"{sentence.rstrip('.')}; {found[0].text[0].lower()}{found[0].text[1:]}"
         report.finding = sentence
         if resolved:
             report.next = ""

@@ -189,7 +189,9 @@ def make(report: Report) -> None:
         reached, sentence = about_host(host, int(match["port"]) if match["port"] else None, report)
         tell(report, found, good, look="ip route", own=network.ASK)
         report.text("The network here", report.finding)
-        report.finding = sentence if reached or not found else f"{sentence} {found[0].text}"
+        if found and not reached:
+            sentence = f"{sentence.rstrip('.')}; {found[0].text[0].lower()}{found[0].text[1:]}"
+        report.finding = sentence
         report.next = (
             "" if reached else f"ip route get {host}" if match["bare"] or match["six"] else report.next
         )

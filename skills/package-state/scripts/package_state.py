@@ -80,7 +80,7 @@ def make(report: Report) -> None:
         report.finding = about(asked.package.partition(":")[0], known, report)
         return
     found = []
-    for one in (packages.state, packages.lock):
+    for one in (packages.state, packages.lock, packages.stale):
         try:
             found += list(one())
         except CannotSee as err:
@@ -89,7 +89,8 @@ def make(report: Report) -> None:
     held = [one for one in known if one.wanted == "hold"]
     total = plural(sum(one.state == "installed" for one in known), "package")
     good = f"The package system is whole: {total} installed, none broken"
-    good += f", {len(held)} held" if held else ", none held"
+    held_names = ", ".join(one.name for one in held[:4]) + (", ..." if len(held) > 4 else "")
+    good += f", held back: {held_names}" if held else ", none held back"
     good += f"; {holders[0].sentence}." if holders else "; nobody holds its lock." if could_read else "."
     tell(report, found, good, look="dpkg --audit", own=packages.ASK)
     broken = [one for one in known if one.fault]

@@ -177,3 +177,23 @@ def test_the_kernels_log_of_rsyslog_is_read_in_both_forms() -> None:
     )
     lines = module("kernel_log")._rsyslog(text)
     assert [line[1] for line in lines] == ["I/O error, dev sda, sector 8", "EXT4-fs (sda1): mounted"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (
+            ["Stopped target x", "Reached target reboot.target - System Reboot.", "Journal stopped"],
+            "was clean",
+        ),
+        (
+            ["alice : TTY=pts/0 ; USER=root ; COMMAND=/usr/sbin/reboot", "System is rebooting."],
+            "(alice ran /usr/sbin/reboot)",
+        ),
+        (["The system will power off now!", "Shutting down."], "(The system will power off now!)"),
+        (["app: all is well", "sshd: accepted"], "without a clean shutdown"),
+        (["Kernel panic - not syncing: Fatal exception"], 'after "Kernel panic - not syncing'),
+    ],
+)
+def test_how_a_boot_ended(texts: list[str], words: str) -> None:
+    assert words in module("areas.boot").ended(texts, NOW).told()

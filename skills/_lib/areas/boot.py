@@ -74,12 +74,18 @@ class End:
         return f"the boot before ended at {when} without a clean shutdown: power loss, reset or crash"
 
 
-def end_before() -> tuple[End | None, str]:
-    """How the boot before this one ended, or None and why that is not known."""
-    entries, problem = journal("-b", "-1", limit=250, timeout_s=8)
+def end_before(offset: int = -1) -> tuple[End | None, str]:
+    """How a boot before this one ended, or None and why that is not known."""
+    entries, problem = journal("-b", str(offset), limit=250, timeout_s=8)
+    if "No journal boot entry" in problem or "no persistent journal" in problem:
+        problem = "the journal has no earlier boot."
     if not entries:
         return None, f"How the boot before ended: {problem or 'the journal has no earlier boot.'}"
-    texts = [message(entry) for entry in entries]
+    return ended([message(entry) for entry in entries], stamp(entries[-1])), ""
+
+
+def ended(texts: list[str], when: float) -> End:
+    """How a boot ended, from its last messages."""
     asked = ""
     for text in reversed(texts):
         match = _ASKED.search(text)
@@ -89,7 +95,7 @@ def end_before() -> tuple[End | None, str]:
         asked = asked or (shorten(match[0], 90) if match else "")
     clean = any(_SHUTDOWN.search(text) for text in texts[-120:])
     panic = next((text for text in reversed(texts) if _PANIC.search(text)), "")
-    return End(stamp(entries[-1]), clean, panic, asked, tuple(texts[-8:])), ""
+    return End(when, clean, panic, asked, tuple(texts[-8:]))
 
 
 def system_state() -> str:

@@ -17,6 +17,7 @@ FAILURE_RESULT = "d9b373ed55a64feb8242e02dbe79a49c"
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 ENDED = "7ad2d189f7e94e70a38c781354912448"
 """Message ids of systemd; see sd-messages(3)."""
+_NOT_ACTIVATED = re.compile(r"(?:Activated|Failed to activate) service '([^']+)'(?: failed)?: (.*)")
 _MOST = 20
 """For so many failed units the journal is read."""
 _SLOW_S, _AGAIN_S, _LOOP_S, _LOOP = 15.0, 10.0, 900.0, 3
@@ -265,6 +266,22 @@ def changed_on_disk() -> Iterator[Finding]:
         names = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
         text = f"The files of {names} changed after systemd read them: run systemctl daemon-reload."
         yield Finding(text, f"status of {found[0]}", severity=WARNING)
+
+
+@check("units.bus", "bus names whose program could not be started")
+def bus() -> Iterator[Finding]:
+    wanted = [f"SYSLOG_IDENTIFIER={one}" for one in ("dbus-daemon", "dbus-broker-launch", "dbus-broker")]
+    entries, problem = journal("-b", "--since", "-1h", *wanted, limit=500, timeout_s=5)
+    failed = {}
+    for entry in entries:
+        match = _NOT_ACTIVATED.search(message(entry))
+        if match:
+            failed[match[1]] = (stamp(entry), match[2])
+    for name, (when, reason) in failed.items():
+        text = f"The program of the bus name {name} cannot be started: {shorten(reason, 120).rstrip('.')}."
+        yield Finding(text, "errors of dbus.service", when, WARNING)
+    if problem and not entries:
+        raise CannotSee(problem)
 
 
 @check("units.users", "units of users' own managers that failed")

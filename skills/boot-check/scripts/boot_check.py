@@ -17,7 +17,7 @@ from commands import run as run_command
 from report import Report, options, plural, run, shorten, span
 from systemd_units import Unit, loaded
 
-_ROWS = 10
+_ROWS, _ENDS = 10, 5
 _IN_BOOT_S = 180.0
 
 
@@ -40,6 +40,16 @@ def state_words(report: Report) -> str:
     return f"it is not done: it waits for {', '.join(running[:3]) or 'its jobs'}"
 
 
+def _end(index: int) -> str:
+    """How a boot ended, in a few words."""
+    if index == 0:
+        return "runs"
+    end, _ = boot.end_before(index)
+    if end is None:
+        return "?"
+    return (end.asked or "cleanly") if end.clean else shorten(end.panic, 50) or "not cleanly"
+
+
 def make(report: Report) -> None:
     options(str(__doc__))
     booted = boot.began()
@@ -57,8 +67,12 @@ def make(report: Report) -> None:
                 "The last lines before the machine went down", [shorten(one, 150) for one in end.lines]
             )
     report.finding = "; ".join(words) + "."
-    rows = [(one.index, clock.show(one.first), span(one.last - one.first)) for one in boot.boots()[-10:]]
-    report.table("Boots in the journal, the last is this one", ("Boot", "Began", "Lasted"), rows[::-1])
+    known = boot.boots()[::-1]
+    rows = [
+        (clock.show(one.first)[:16], span(one.last - one.first), _end(one.index) if number < _ENDS else "")
+        for number, one in enumerate(known[:10])
+    ]
+    report.table("Boots in the journal, this one first", ("Began", "Lasted", "How it ended"), rows)
     report.text("Kernel", shorten(read("/proc/version") or "unknown", 100))
 
 

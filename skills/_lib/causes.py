@@ -170,6 +170,8 @@ def behind(line: str, unit: Unit | None = None) -> str:
     lower = line.lower()
     if "address already in use" in lower or "eaddrinuse" in lower:
         return _holder(line, unit)
+    if "connection refused" in lower or "econnrefused" in lower:
+        return _nobody(line)
     if "read-only file system" in lower or "erofs" in lower:
         return _read_only(paths, unit)
     if "no space left" in lower or "enospc" in lower:
@@ -204,7 +206,7 @@ def _ended(code: str, status: int) -> str:
         except ValueError:
             name = f"signal {status}"
         return f"was killed by {name}" + (" and dumped core" if code == "dumped" else "")
-    step = f" ({_STEPS[status]})" if status in _STEPS else ""
+    step = f"/{_STEPS[status]}" if status in _STEPS else ""
     return f"ended with status {status}{step}"
 
 
@@ -221,6 +223,15 @@ def _holder(line: str, unit: Unit | None) -> str:
     if not pids:
         return f"port {port} is held by a process of the user {procfs.user(listening[port].uid)}"
     return f"port {port} is held by {process(pids[0])}"
+
+
+def _nobody(line: str) -> str:
+    """Whether anything listens where this machine itself was called."""
+    listening = {one.port for one in procfs.sockets() if one.is_listening}
+    ports = [int(first or second) for first, second in _PORT.findall(line)]
+    if ports and ports[0] not in listening and re.search(r"127\.0\.0\.|localhost|::1", line):
+        return f"nothing listens on port {ports[0]}"
+    return ""
 
 
 def process(pid: int) -> str:
@@ -247,8 +258,9 @@ def _read_only(paths: list[str], unit: Unit | None) -> str:
         if "ro" in modes.split(","):
             return f"{point} ({kind}) is mounted read-only"
         if unit and (unit["ProtectSystem"] not in ("", "no") or unit["ReadOnlyPaths"]):
-            own = f"ProtectSystem={unit['ProtectSystem']} ReadOnlyPaths={unit['ReadOnlyPaths']}"
-            return f"the unit's own settings make {path} read-only ({own.strip()}), {point} is not"
+            names = [name for name in ("ProtectSystem", "ReadOnlyPaths") if unit[name] not in ("", "no")]
+            own = ", ".join(f"{name}={unit[name]}" for name in names)
+            return f"the unit's own settings make {path} read-only ({own}), {point} is not"
     return ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +207,20 @@ def test_a_line_of_a_process_that_ended_at_once_belongs_to_the_run_in_which_it_c
         {"MESSAGE": "of another", "_SYSTEMD_INVOCATION_ID": "old"},
     ]
     assert [entry["MESSAGE"] for entry in causes._of_run(lines, "new")] == ["Starting", "license expired"]
+
+
+def test_what_is_behind_an_error_is_looked_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        told = causes.behind(f"bind() to 127.0.0.1:{port} failed (98: Address already in use)")
+        assert f"port {port} is held by pid {os.getpid()} (" in told
+        listens = unit(f"Listen=127.0.0.1:{port} (Stream)", "app.socket")
+        assert f"port {port} is held" in causes.behind("Address already in use", listens)
+    refused = causes.behind(f"dial tcp 127.0.0.1:{port}: connect: Connection refused")
+    assert refused == f"nothing listens on port {port}"
+    (tmp_path / "key.pem").touch(0o640)
+    denied = causes.behind(f"cannot open {tmp_path}/key.pem: Permission denied", unit("User=www-data"))
+    assert denied.endswith("with mode 0640; the unit runs as www-data")
+    step = causes.behind("Failed at step USER spawning /bin/x: No such process", unit("User=nobody-here"))
+    assert step == "User=nobody-here"
+    assert causes.behind("all is well") == ""

@@ -80,7 +80,10 @@ def end_before(offset: int = -1) -> tuple[End | None, str]:
     if "No journal boot entry" in problem or "no persistent journal" in problem:
         problem = "the journal has no earlier boot."
     if not entries:
-        return None, f"How the boot before ended: {problem or 'the journal has no earlier boot.'}"
+        return (
+            None,
+            f"How the boot before ended is not known: {problem or 'the journal has no earlier boot.'}",
+        )
     return ended([message(entry) for entry in entries], stamp(entries[-1])), ""
 
 

@@ -59,8 +59,9 @@ def make(report: Report) -> None:
     else:
         words += _with_systemd(report, booted)
     end, unknown = boot.end_before()
-    report.note(unknown)
-    if end:
+    if end is None:
+        words.append(unknown[0].lower() + unknown[1:].rstrip("."))
+    else:
         words.append(end.told())
         if not end.clean:
             report.lines(

@@ -100,7 +100,7 @@ def _spoken(where: list[str]) -> list[dict[str, Any]]:
         for entry in entries
         if not _NO_ERROR.search(message(entry))
         and entry.get("SYSLOG_IDENTIFIER") not in ("systemd", "sudo")
-        and entry.get("_TRANSPORT") == "stdout"
+        and (entry.get("_TRANSPORT") == "stdout" or "-u" in where)
     ]
 
 
@@ -220,7 +220,7 @@ def make(report: Report) -> None:
     if word:
         lines = [line for line in lines if re.search(rf"\b{re.escape(word)}", f"{line[1]} {line[3]}")]
         report.found_nothing = not lines
-    about = f" of {unit}" if unit and not word else f" that name {word}" if word else ""
+    about = f" of {unit}" if unit and not word else f" naming {word}" if word else ""
     where = f"{about} in {source} since {clock.show(since)[:16]}"
     groups = grouped(lines)
     report.finding = (f"There is no unit {unit}. " if word else "") + headline(

@@ -89,6 +89,8 @@ def make(report: Report) -> None:
     if len(names) == 1 and stopped:
         how, when = units.stopper(stopped[0])
         report.finding = f"1 enabled unit does not run: {names[0]} {how}{units.ago(when)}."
+    elif len(names) == 1:
+        report.finding = f"1 enabled unit does not run: {units.failure(failed[0])}"
     else:
         some = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
         report.finding = (

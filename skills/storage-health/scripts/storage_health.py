@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -47,6 +48,27 @@ def device_of(path: str) -> set[str]:
     return names
 
 
+def volume_groups(report: Report) -> list[list[str]]:
+    """LVM's groups: name, missing disks, attributes; asking opens the disks, which needs root."""
+    listed = run_command("vgs", "--noheadings", "-o", "vg_name,vg_missing_pv_count,vg_attr", timeout_s=5)
+    if listed.status not in (0, 127):
+        report.note("LVM cannot be asked by this user; what it logged is looked at.")
+    return [line.split() for line in listed.stdout.splitlines() if len(line.split()) == 3]
+
+
+def smart(report: Report) -> list[tuple[str, str]]:
+    """What the disks say of their own health, where they may be opened."""
+    if run_command("smartctl", "--version", timeout_s=5).status == 127:
+        report.note("SMART is not looked at: smartctl (smartmontools) is not installed.")
+        return []
+    readable = [disk[0] for disk in disks() if os.access(f"/dev/{disk[0]}", os.R_OK)]
+    if not readable:
+        report.note("SMART needs root (smartctl -H /dev/DISK); what smartd logged is looked at.")
+    answers = {name: run_command("smartctl", "-H", f"/dev/{name}", timeout_s=5).stdout for name in readable}
+    found = {name: re.search(r"(?:result|Health Status): *(\S.*)", text) for name, text in answers.items()}
+    return [(name, match[1]) for name, match in found.items() if match]
+
+
 def make(report: Report) -> None:
     path = options(str(__doc__), path="only the device below this path, or this device").path
     if path is not None and not path.startswith("/"):
@@ -70,6 +92,13 @@ def make(report: Report) -> None:
     told += [text for _, text in counted]
     said = storage.services_say("-30d")
     told += [f"{shorten(text, 150)}." for _, text in said[-4:]]
+    groups, healths = volume_groups(report), smart(report)
+    told += [
+        f"The volume group {row[0]} misses {plural(int(row[1]), 'disk')}." for row in groups if row[1] != "0"
+    ]
+    told += [
+        f"The disk {name} fails its SMART check: {health}." for name, health in healths if "FAIL" in health
+    ]
     about = f" of {path}" if path else ""
     if told:
         report.finding = (
@@ -93,19 +122,8 @@ def make(report: Report) -> None:
     report.table("Errors in the kernel's log", ("Device", "Kind", "Count", "Last", "Newest message"), rows)
     report.table("RAID arrays", ("Array", "State"), [(name, state) for name, state, _ in arrays])
     report.table("Disks", ("Disk", "Size", "Model", "State"), disks())
-    volumes(report)
-
-
-def volumes(report: Report) -> None:
-    """LVM and SMART, where they can be asked: both open the disks, which needs root."""
-    listed = run_command("vgs", "--noheadings", "-o", "vg_name,vg_missing_pv_count,vg_attr", timeout_s=5)
-    if listed.status == 0 and listed.stdout.strip():
-        rows = [line.split()[:3] for line in listed.stdout.splitlines() if len(line.split()) >= 3]
-        report.table("Volume groups", ("Group", "Missing disks", "Attributes"), rows)
-    elif listed.status != 127 and listed.problem:
-        report.note("LVM cannot be asked by this user; what it logged is above.")
-    if run_command("smartctl", "--version", timeout_s=5).status == 0:
-        report.note("SMART values need root (smartctl -H /dev/DISK); what smartd logged is above.")
+    report.table("Volume groups", ("Group", "Missing disks", "Attributes"), groups)
+    report.table("What SMART says of the disks", ("Disk", "Health"), healths)
 
 
 run(make)

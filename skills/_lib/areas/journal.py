@@ -15,6 +15,8 @@ from report import clean, plural, shorten
 _DROPPED, _MISSED = "a596d6fe7bfa4994828e72309e95d61e", "e9bf28e6e834481bb6f48f548ad13606"
 _USAGE = "ec387f577b844b8fa948f33cad9a75e6"
 """Message ids of journald; see systemd-journald.service(8)."""
+_OF_PEOPLE = re.compile(r"^(?:user@|session-)|ssh")
+"""Desktops and strangers at the door write errors all day."""
 _OFTEN = 20
 """So many errors of one unit in an hour are told of; a critical one always is."""
 _FOLDERS = ("/var/log/journal", "/run/log/journal")
@@ -117,7 +119,7 @@ def errors() -> Iterator[Finding]:
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         name = str(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER") or "?")
-        if entry.get("_TRANSPORT") != "kernel" and entry.get("_PID") != "1" and "ssh" not in name:
+        if entry.get("_TRANSPORT") != "kernel" and entry.get("_PID") != "1" and not _OF_PEOPLE.search(name):
             found.setdefault(name, []).append(entry)
     for name, lines in sorted(found.items()):
         grave = [entry for entry in lines if entry.get("PRIORITY") in ("0", "1", "2")]

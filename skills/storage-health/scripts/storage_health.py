@@ -53,7 +53,11 @@ def volume_groups(report: Report) -> list[list[str]]:
     listed = run_command("vgs", "--noheadings", "-o", "vg_name,vg_missing_pv_count,vg_attr", timeout_s=5)
     if listed.status not in (0, 127):
         report.note("LVM cannot be asked by this user; what it logged is looked at.")
-    return [line.split() for line in listed.stdout.splitlines() if len(line.split()) == 3]
+    return [
+        line.split()
+        for line in listed.stdout.splitlines()
+        if len(line.split()) == 3 and line.split()[1].isdigit()
+    ]
 
 
 def smart(report: Report) -> list[tuple[str, str]]:
@@ -94,7 +98,9 @@ def make(report: Report) -> None:
     told += [f"{shorten(text, 150)}." for _, text in said[-4:]]
     groups, healths = volume_groups(report), smart(report)
     told += [
-        f"The volume group {row[0]} misses {plural(int(row[1]), 'disk')}." for row in groups if row[1] != "0"
+        f"The volume group {row[0]} misses {plural(int(row[1]), 'disk')}."
+        for row in groups
+        if int(row[1] or 0)
     ]
     told += [
         f"The disk {name} fails its SMART check: {health}." for name, health in healths if "FAIL" in health

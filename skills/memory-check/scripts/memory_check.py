@@ -26,6 +26,8 @@ def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Rep
     share, top = memory.available_percent(info), memory.by_unit()
     waits = procfs.pressure("memory").get("some", 0.0)
     have = f"{human(info.get('MemAvailable', 0))} of {human(total)} available ({share} %)"
+    if swap := info.get("SwapTotal", 0):
+        have += f", {human(swap - info.get('SwapFree', 0))} of {human(swap)} swap used"
     near = [each for each in memory.groups() if each.is_near_limit]
     if kills:
         report.finding = memory.kill_sentence(kills[-1])
@@ -39,7 +41,7 @@ def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Rep
         report.finding = f"{memory.limit_sentence(near[0])[:-1]}; the machine has enough: {have}."
     else:
         report.finding = f"There is enough memory: {have}."
-    if not kills and top and (top[0][0] > total // 20 or share < memory.LOW_PERCENT):
+    if top and (kills or top[0][0] > total // 20 or share < memory.LOW_PERCENT):
         size, name, count = top[0]
         report.finding = (
             f"{report.finding[:-1]}; {name} has the most, {human(size)} in {plural(count, 'process')}."

@@ -66,9 +66,8 @@ def about(path: str, report: Report) -> None:
         return
     kind = "folder" if stat.S_ISDIR(info.st_mode) else "file"
     reads, writes = who(info, (0o400, 0o040, 0o004)), who(info, (0o200, 0o020, 0o002))
-    report.finding = (
-        f"{path} ({permissions.words(info)}) is a {kind} that {reads} may read and {writes} may write"
-    )
+    may = f"{reads} may read and {writes} may write" if reads != writes else f"{reads} may read and write"
+    report.finding = f"{path} ({permissions.words(info)}) is a {kind} that {may}"
     closed_at = barrier(chain[:-1])
     if closed_at is not None:
         folder, its = closed_at

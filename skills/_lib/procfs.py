@@ -199,6 +199,11 @@ def hidden_processes() -> str:
     return f"What {plural(hidden, 'process')} of other users hold open could not be seen." if hidden else ""
 
 
+def is_container() -> bool:
+    """Whether the first processes are not the kernel's own: /proc tells of another machine's processors."""
+    return name(2) != "kthreadd"
+
+
 def sockets_are_whole() -> str:
     """Empty, or a sentence when only a network namespace of this script's own may be visible."""
     if there := survey().get("net_namespace", ""):

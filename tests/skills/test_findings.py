@@ -59,7 +59,7 @@ def test_disk_check_shows_what_is_large_below_a_path(tmp_path: Path) -> None:
     lines = report("disk-check", path=str(tmp_path)).splitlines()
     first = lines.index(f"## Largest directly below {tmp_path}") + 4
     assert lines[first].startswith("| 3.0 MiB | 3 |")
-    assert f"largest in it: {tmp_path}/large with 3.0 MiB" in lines[0]
+    assert f"most of it in {tmp_path}/large/deep/file (3.0 MiB of 3.0 MiB)" in lines[0]
     assert "% of its inodes are used" in lines[0]
     assert f"in {tmp_path}/large/deep were written within the last hour" in lines[0]
 

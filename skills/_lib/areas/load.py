@@ -93,6 +93,8 @@ def processors() -> Iterator[Finding]:
             since=time.time() - each.age_s,
             severity=WARNING,
         )
+    if procfs.is_container():
+        return  # the rest would be about the machine that it runs on
     steal, iowait = measured.mean.get("steal", 0.0), measured.mean.get("iowait", 0.0)
     if steal > STEAL_PERCENT:
         yield Finding(

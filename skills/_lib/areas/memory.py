@@ -186,6 +186,11 @@ def room() -> Iterator[Finding]:
 def killed() -> Iterator[Finding]:
     found, _ = kills()
     newest = {kill.unit or kill.name: kill for kill in found}
+    for each in groups():
+        if each.kills and each.unit not in newest and not each.unit.startswith("lightagent"):
+            limit = f" (it may have {human(each.limit)})" if each.limit else ""
+            text = f"{plural(each.kills, 'process')} of {each.unit} killed for lack of memory"
+            yield Finding(f"{text} since it began{limit}.", f"why was {each.unit} killed")
     for name, kill in newest.items():
         times = sum((one.unit or one.name) == name for one in found)
         text = kill_sentence(kill)

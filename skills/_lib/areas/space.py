@@ -217,12 +217,36 @@ class Walk:
     """The largest: bytes, when last written, path."""
     recent: dict[str, int] = field(default_factory=dict)
     """Bytes in files written within the last hour, by folder."""
+    direct: dict[str, int] = field(default_factory=dict)
+    """Bytes of what lies directly in each folder."""
     unreadable: int = 0
     stopped: bool = False
 
     @property
     def total(self) -> int:
         return sum(self.sizes.values())
+
+    def most(self, path: str) -> tuple[str, int]:
+        """Where most of it is: the deepest folder, or the file, that has over half of what is above it."""
+        totals: dict[str, int] = {}
+        children: dict[str, set[str]] = {}
+        for folder, size in self.direct.items():
+            at = folder
+            while at != path:
+                above = at.rpartition("/")[0] or "/"
+                totals[at] = totals.get(at, 0) + size
+                children.setdefault(above, set()).add(at)
+                at = above
+        found, size = path, self.total
+        while below := children.get(found):
+            next_one = max(below, key=lambda each: totals[each])
+            if 2 * totals[next_one] <= size:
+                break
+            found, size = next_one, totals[next_one]
+        for file_size, _, file in self.files[:1]:
+            if 2 * file_size > size and mounts.within(file, found):
+                return file, file_size
+        return found, size
 
 
 def walk(path: str, time_s: float) -> Walk:
@@ -253,6 +277,7 @@ def walk(path: str, time_s: float) -> Walk:
                 seen.add(info.st_ino)
             top, size = child or entry.path, info.st_blocks * 512
             found.sizes[top] = found.sizes.get(top, 0) + size
+            found.direct[folder] = found.direct.get(folder, 0) + size
             found.counts[top] = found.counts.get(top, 0) + 1
             if is_folder:
                 stack.append((entry.path, top))

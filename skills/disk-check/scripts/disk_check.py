@@ -52,8 +52,16 @@ def cause(each: space.Filesystem) -> str:
     if each.inode_percent > each.percent:
         top, count = max(found.counts.items(), key=lambda row: row[1])
         return f"; most files are in {top} ({count})" if count > 1 else ""
-    top, size = max(found.sizes.items(), key=lambda row: row[1])
-    return f"; largest in it: {top} with {human(size)}"
+    return most(each.folder, found)
+
+
+def most(path: str, found: space.Walk) -> str:
+    """`; most of it in /var/log/journal (3.1 GiB of 4.0 GiB)`."""
+    where, size = found.most(path)
+    if where == path and found.sizes:
+        where, size = max(found.sizes.items(), key=lambda row: row[1])
+        return f"; largest in it: {where} ({human(size)} of {human(found.total)})"
+    return f"; most of it in {where} ({human(size)} of {human(found.total)})"
 
 
 def about(path: str, found: list[space.Filesystem], report: Report) -> None:
@@ -84,15 +92,15 @@ def below(path: str, each: space.Filesystem | None, report: Report) -> None:
     by_size = sorted(found.sizes.items(), key=lambda row: -row[1])
     by_count = sorted(found.counts.items(), key=lambda row: -row[1])
     if by_size:
-        top, size = by_size[0]
         what, number = by_count[0]
         if each is not None and each.inode_percent > each.percent:
             report.finding += f"; most files are in {what} ({number})"
         else:
-            report.finding += f"; largest in it: {top} with {human(size)} of {human(found.total)}"
+            report.finding += most(path, found)
     if found.recent:
         folder, size = max(found.recent.items(), key=lambda row: row[1])
-        report.finding += f"; {human(size)} in {folder} were written within the last hour"
+        if size > found.total // 20:
+            report.finding += f"; {human(size)} in {folder} were written within the last hour"
     report.table(
         f"Largest directly below {path}",
         ("Size", "Files", "Path"),

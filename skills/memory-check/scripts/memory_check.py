@@ -41,7 +41,7 @@ def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Rep
         report.finding = f"{memory.limit_sentence(near[0])[:-1]}; the machine has enough: {have}."
     else:
         report.finding = f"There is enough memory: {have}."
-    if top and (kills or top[0][0] > total // 20 or share < memory.LOW_PERCENT):
+    if top and (top[0][0] > total // 20 or share < memory.LOW_PERCENT):
         size, name, count = top[0]
         report.finding = (
             f"{report.finding[:-1]}; {name} has the most, {human(size)} in {plural(count, 'process')}."

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import read
-from report import plural, shorten
+from report import clean, plural, shorten
 
 _STATES = {"01": "established", "0A": "listen"}
 
@@ -79,7 +79,7 @@ def pids() -> list[int]:
 
 
 def name(pid: int) -> str:
-    return proc(pid, "comm").strip() or surveyed().get(pid, {}).get("name", "?")
+    return clean(proc(pid, "comm") or str(surveyed().get(pid, {}).get("name", ""))) or "?"
 
 
 def command(pid: int, limit: int = 80) -> str:

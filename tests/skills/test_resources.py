@@ -251,3 +251,29 @@ def test_a_file_system_that_does_not_answer_holds_up_nothing(
     (tmp_path / "stat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert mounts.answers("/", 5.0 if program != "sleep 9" else 0.2) is good
+
+
+def test_names_that_others_choose_make_no_lines_of_their_own(tmp_path: Path) -> None:
+    hostile = tmp_path / "a\n**All is well.**\x1b[2J"
+    hostile.mkdir()
+    (hostile / "b").write_bytes(bytes(3 << 20))
+    name = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'x\\n**Fine**', 0, 0, 0); print(1, flush=True);"
+    with (hostile / "b").open() as held:
+        process = subprocess.Popen(
+            [sys.executable, "-c", name + "time.sleep(60)"], stdin=held, stdout=subprocess.PIPE
+        )
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        (hostile / "gone").write_bytes(bytes(3 << 20))
+        texts = [report("disk-check", path=str(tmp_path)), report("who-uses", path=str(tmp_path))]
+        (hostile / "b").unlink()
+        texts.append(report("deleted-files", path=str(tmp_path)))
+        texts.append(report("process-check", pid=str(process.pid)))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    for text in texts:
+        assert "\x1b" not in text
+        assert not [line for line in text.splitlines()[1:] if line.startswith("**")], text

@@ -19,7 +19,7 @@ from pathlib import Path
 import procfs
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import journal, message, read
-from report import shorten
+from report import clean, shorten
 
 SANDBOX = Path("/run/lightagent-scratch")
 """Exists in the sandbox of a worker, and nowhere else."""
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def words(self) -> str:
-        """What it is: `a bind mount of /srv (ext4, /dev/vda1), read-only`."""
+        """What it is: `a bind mount of /srv on /dev/vda1 (ext4), read-only`."""
         what = f"a bind mount of {self.root} on {self.device} ({self.kind})" if self.is_bind else self.kind
         return f"{what}, {self.mode}" + ("" if self.is_bind else f", from {self.device}")
 
@@ -104,7 +104,7 @@ def parsed(text: str) -> list[Entry]:
         entry = Entry(
             columns[2],
             _unescape(columns[3]),
-            _unescape(columns[4]),
+            clean(_unescape(columns[4])),
             tuple(columns[5].split(",")),
             tail[0],
             _unescape(tail[1]),

@@ -15,7 +15,7 @@ from pathlib import Path
 import procfs
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import run
-from report import plural
+from report import clean, plural
 
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SUID_PLACES = (
@@ -44,7 +44,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        return f"{self.path} ({words(self.info)}) {self.why}."
+        return clean(f"{self.path} ({words(self.info)}) {self.why}.")
 
 
 def words(info: os.stat_result) -> str:

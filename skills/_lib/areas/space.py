@@ -14,7 +14,7 @@ from pathlib import Path
 
 import procfs
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
-from report import human, plural
+from report import clean, human, plural
 
 from areas import mounts
 from areas.mounts import Entry
@@ -156,7 +156,7 @@ def deleted_files() -> tuple[list[Held], int]:
         for number, target in targets.items():
             if number in sizes:
                 size, identity = sizes[number]
-                path = target[: -len(" (deleted)")]
+                path = clean(target[: -len(" (deleted)")])
                 found.setdefault(identity, Held(size, pid, path, identity))
     return sorted(found.values(), key=lambda each: (-each.size, each.path)), hidden
 
@@ -187,7 +187,7 @@ def full() -> Iterator[Finding]:
 
 def full_sentence(each: Filesystem) -> str:
     kind = f" ({each.entry.kind})" if each.in_memory else ""
-    return f"{each.folder}{kind} is {each.state}."
+    return clean(f"{each.folder}{kind} is {each.state}.")
 
 
 @check("space.deleted", "deleted files that are open and keep much space")

@@ -13,7 +13,7 @@ from areas import load, processes
 from checks import prompt
 from report import Report, options, plural, run, span
 
-_INTERVAL_S = 1.0
+_INTERVAL_S = 0.6
 _TOP = 10
 _GROUPS = (("user", "nice"), ("system", "irq", "softirq"), ("idle",), ("iowait",), ("steal",))
 """The columns of the processors' time, by the kernel's names."""

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 from areas import mounts, space
 from checks import prompt
 from clock import show
-from report import Report, human, options, plural, refuse, run
+from report import Report, clean, human, options, plural, refuse, run
 
 _WALK_S, _SHORT_WALK_S, _JOURNAL_WALK_S = 15.0, 3.0, 2.0
 _JOURNALS = ("/var/log/journal", "/run/log/journal")
@@ -51,7 +51,7 @@ def cause(each: space.Filesystem) -> str:
         return ""
     if each.inode_percent > each.percent:
         top, count = max(found.counts.items(), key=lambda row: row[1])
-        return f"; most files are in {top} ({count})" if count > 1 else ""
+        return f"; most files are in {clean(top)} ({count})" if count > 1 else ""
     return most(each.folder, found)
 
 
@@ -60,8 +60,8 @@ def most(path: str, found: space.Walk) -> str:
     where, size = found.most(path)
     if where == path and found.sizes:
         where, size = max(found.sizes.items(), key=lambda row: row[1])
-        return f"; largest in it: {where} ({human(size)} of {human(found.total)})"
-    return f"; most of it in {where} ({human(size)} of {human(found.total)})"
+        return f"; largest in it: {clean(where)} ({human(size)} of {human(found.total)})"
+    return f"; most of it in {clean(where)} ({human(size)} of {human(found.total)})"
 
 
 def about(path: str, found: list[space.Filesystem], report: Report) -> None:
@@ -94,13 +94,13 @@ def below(path: str, each: space.Filesystem | None, report: Report) -> None:
     if by_size:
         what, number = by_count[0]
         if each is not None and each.inode_percent > each.percent:
-            report.finding += f"; most files are in {what} ({number})"
+            report.finding += f"; most files are in {clean(what)} ({number})"
         else:
             report.finding += most(path, found)
     if found.recent:
         folder, size = max(found.recent.items(), key=lambda row: row[1])
         if size > found.total // 20:
-            report.finding += f"; {human(size)} in {folder} were written within the last hour"
+            report.finding += f"; {human(size)} in {clean(folder)} were written within the last hour"
     report.table(
         f"Largest directly below {path}",
         ("Size", "Files", "Path"),

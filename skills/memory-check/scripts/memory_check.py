@@ -14,7 +14,7 @@ from clock import show
 from report import Report, human, options, plural, run, shorten
 
 _TOP = 10
-_GROWTH_S = 1.5
+_GROWTH_S = 0.5
 
 
 def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Report) -> None:

@@ -191,6 +191,8 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
         ("etc/ssh/ssh_host_rsa_key", 0o644),
         ("etc/ssh/ssh_host_rsa_key.pub", 0o644),
         ("usr/bin/evil", 0o4755),
+        ("usr/bin/bash", 0o4755),
+        ("etc/resolv.conf", 0o600),
         ("home/alice/.ssh/id_rsa", 0o640),
         ("home/alice/.ssh/id_rsa.pub", 0o644),
         ("home/alice/.ssh/authorized_keys", 0o666),
@@ -207,8 +209,16 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
         "home/alice/.ssh/id_rsa",
         "home/alice/.ssh/authorized_keys",
     }
-    [fault] = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
-    assert "usr/bin/evil (4755 root:root) is SUID and belongs to no package" in fault.sentence
+    found = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
+    assert sorted(fault.sentence.removeprefix(f"{tmp_path}/usr/bin/") for fault in found) == [
+        "bash (4755 root:root) is SUID: whoever starts it can do anything as root.",
+        "evil (4755 root:root) is SUID and belongs to no package.",
+    ]
+    (tmp_path / "tmp").mkdir(mode=0o755)
+    assert [fault.path.removeprefix(str(tmp_path)) for fault in permissions.narrow(str(tmp_path))] == [
+        "/etc/resolv.conf",
+        "/tmp",
+    ]
 
 
 def test_the_way_to_a_path_tells_where_others_are_stopped(tmp_path: Path) -> None:

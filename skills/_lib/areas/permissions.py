@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import grp
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,21 @@ _SKIPPED = (
     "/usr/include",
 )
 _WALK_S = 1.5
+_ANYTHING = re.compile(
+    r"(?:ba|da|z|k|c|fi|tc)?sh|busybox|python[\d.]*|perl[\d.]*|ruby[\d.]*|node|lua[\d.]*|php[\d.]*|find|env|"
+    r"(?:g|m|n)?awk|vi|vim(?:\..*)?|nano|less|more|cp|mv|dd|tar|cat|tee|sed|gdb|nmap|socat|rsync|docker|systemctl"
+)
+"""Programs that run, read or write whatever their caller names, by their file's name."""
+_PUBLIC = (
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/ssl/certs",
+)
+"""What every program must be able to read."""
+_SHARED = ("/tmp", "/var/tmp")  # noqa: S108
 _SECRET_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers")
 
 
@@ -114,7 +130,10 @@ def world_writable(walk: Walk, root: str = "") -> Iterator[Fault]:
 
 
 def suid(walk: Walk, root: str = "") -> list[Fault]:
-    """SUID and SGID programs that belong to no package. Raises CannotSee without a package system."""
+    """SUID and SGID programs that belong to no package, or that run whatever their caller wants.
+
+    Raises CannotSee without a package system.
+    """
     found = [
         (path, info)
         for path, info in walk.files(root + place for place in _SUID_PLACES)
@@ -123,11 +142,15 @@ def suid(walk: Walk, root: str = "") -> list[Fault]:
         and info.st_mode & 0o111
     ]
     owned = packaged([path for path, _ in found])
-    return [
-        Fault(path, info, f"is {'SUID' if info.st_mode & stat.S_ISUID else 'SGID'} and belongs to no package")
-        for path, info in found
-        if path not in owned
-    ]
+    faults = []
+    for path, info in found:
+        kind = "SUID" if info.st_mode & stat.S_ISUID else "SGID"
+        if _ANYTHING.fullmatch(Path(path).name):
+            who = f"as {procfs.user(info.st_uid) if kind == 'SUID' else group(info.st_gid)}"
+            faults.append(Fault(path, info, f"is {kind}: whoever starts it can do anything {who}"))
+        elif path not in owned:
+            faults.append(Fault(path, info, f"is {kind} and belongs to no package"))
+    return faults
 
 
 def packaged(paths: list[str]) -> set[str]:
@@ -161,7 +184,22 @@ def keys(root: str = "") -> Iterator[Fault]:
             if (info := _looked_at(str(key))) and info.st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 yield Fault(str(key), info, "is a private key that everybody may read")
     for home in [Path(root or "/", "root"), *sorted(Path(root or "/", "home").glob("*"))]:
+        info = _looked_at(str(home))
+        if info and info.st_mode & stat.S_IWOTH and stat.S_ISDIR(info.st_mode):
+            yield Fault(str(home), info, "is a home folder that everybody may write")
         yield from _of_ssh(home)
+
+
+def narrow(root: str = "") -> Iterator[Fault]:
+    """What everybody needs and not everybody may use: files that all programs read, and folders for all."""
+    for path in _PUBLIC:
+        if (info := _looked_at(root + path)) and not info.st_mode & stat.S_IROTH:
+            yield Fault(root + path, info, "cannot be read by everybody, and every program needs it")
+    for path in _SHARED:
+        if (info := _looked_at(root + path)) and stat.S_IMODE(info.st_mode) & 0o1777 != 0o1777:
+            yield Fault(
+                root + path, info, "should have mode 1777, so that all may use it and nobody others' files"
+            )
 
 
 def _below(folder: Path) -> list[Path]:
@@ -178,11 +216,12 @@ def _of_ssh(home: Path) -> Iterator[Fault]:
         files = sorted((home / ".ssh").iterdir())
     except OSError:
         return
-    for path in [home, home / ".ssh", *files]:
+    for path in [home / ".ssh", *files]:
         info = _looked_at(str(path))
         if info is None:
             continue
-        if info.st_mode & 0o022:
+        shared = info.st_mode & 0o020 and group(info.st_gid) != procfs.user(info.st_uid)
+        if info.st_mode & 0o002 or shared:
             yield Fault(str(path), info, "can be written by others: sshd refuses the keys in it")
         elif path.name.startswith("id_") and path.suffix != ".pub" and info.st_mode & 0o077:
             yield Fault(str(path), info, "is a private key that others may read: ssh refuses it")
@@ -227,7 +266,7 @@ def suid_programs() -> Iterator[Finding]:
         raise CannotSee(f"The walk for SUID programs was stopped after {_WALK_S} s.")
 
 
-@check("permissions.keys", "private keys and password files that others may read")
+@check("permissions.keys", "private keys that others may read, and modes that stop programs")
 def key_modes() -> Iterator[Finding]:
-    for fault in keys():
+    for fault in [*keys(), *narrow()]:
         yield Finding(fault.sentence, f"permissions of {fault.path}", severity=PROBLEM)

@@ -95,7 +95,7 @@ def about(path: str, report: Report) -> None:
 
 def everywhere(report: Report) -> None:
     walk = permissions.Walk(time.monotonic() + _WALK_S)
-    found = [*permissions.keys(), *permissions.world_writable(walk)]
+    found = [*permissions.keys(), *permissions.narrow(), *permissions.world_writable(walk)]
     try:
         found += permissions.suid(walk)
     except CannotSee as err:

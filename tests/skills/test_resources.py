@@ -287,3 +287,17 @@ def test_names_that_others_choose_make_no_lines_of_their_own(tmp_path: Path) -> 
     for text in texts:
         assert "\x1b" not in text
         assert not [line for line in text.splitlines()[1:] if line.startswith("**")], text
+
+
+@pytest.mark.parametrize("name", ["disk-check", "mount-check", "permissions-check", "who-uses"])
+def test_a_path_of_a_dead_server_is_told_and_not_touched(tmp_path: Path, name: str) -> None:
+    """The table of the machine is made up: no server can be had that dies while it is mounted."""
+    table = f"1 1 0:40 / {tmp_path} rw - nfs4 nas:/export rw"
+    (tmp_path / "survey").write_text(json.dumps({"mounts": table, "processes": []}))
+    (tmp_path / "stat").write_text("#!/bin/sh\necho 'Stale file handle' >&2\nexit 1\n")
+    (tmp_path / "stat").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    text = report(name, path=f"{tmp_path}/file", survey=tmp_path / "survey", search_path=path)
+    assert f"{tmp_path} (nfs4 from nas:/export) does not answer" in (
+        text if name == "who-uses" else finding(text)
+    )

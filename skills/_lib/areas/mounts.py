@@ -262,6 +262,14 @@ def network_mounts() -> Iterator[Finding]:
             yield Finding(stale_sentence(entry), f"is the mount {entry.folder} ok")
 
 
+def dead(path: str) -> str:
+    """Why a path must not be touched: its server does not answer, and this would hang. Empty for most."""
+    entry = holding(path, table())
+    return (
+        stale_sentence(entry) if entry is not None and entry.is_network and not answers(entry.folder) else ""
+    )
+
+
 def stale_sentence(entry: Entry) -> str:
     return (
         f"{entry.folder} ({entry.kind} from {entry.device}) does not answer: what touches it hangs until its"

@@ -261,7 +261,8 @@ def writable() -> Iterator[Finding]:
 def suid_programs() -> Iterator[Finding]:
     walk = Walk(time.monotonic() + _WALK_S)
     for fault in suid(walk)[:5]:
-        yield Finding(fault.sentence, f"permissions of {fault.path}", severity=WARNING)
+        severity = PROBLEM if "anything" in fault.why else WARNING
+        yield Finding(fault.sentence, f"permissions of {fault.path}", severity=severity)
     if walk.stopped:
         raise CannotSee(f"The walk for SUID programs was stopped after {_WALK_S} s.")
 

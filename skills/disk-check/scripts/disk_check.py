@@ -65,6 +65,9 @@ def most(path: str, found: space.Walk) -> str:
 
 
 def about(path: str, found: list[space.Filesystem], report: Report) -> None:
+    if hangs := mounts.dead(path):
+        report.finding = hangs
+        return
     try:
         Path(path).stat()
     except OSError as err:

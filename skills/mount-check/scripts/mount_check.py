@@ -30,9 +30,8 @@ def about(path: str, entries: list[mounts.Entry], wanted: list[mounts.Wanted], r
         report.finding = mounts.unmounted_sentence(missing)
         report.next = f"systemctl status {mounts.unit_of(path)}"
         return
-    entry = mounts.holding(path, entries)
-    if entry is not None and entry.is_network and not mounts.answers(entry.folder):
-        report.finding = mounts.stale_sentence(entry)
+    if hangs := mounts.dead(path):
+        report.finding = hangs
         return
     real = os.path.realpath(path)
     entry = mounts.holding(real, entries)

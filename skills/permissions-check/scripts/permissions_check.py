@@ -46,6 +46,9 @@ def barrier(chain: list[tuple[str, os.stat_result]]) -> tuple[str, os.stat_resul
 
 
 def about(path: str, report: Report) -> None:
+    if hangs := mounts.dead(path):
+        report.finding = hangs
+        return
     real = os.path.realpath(path)
     chain = permissions.chain(real)
     report.table(

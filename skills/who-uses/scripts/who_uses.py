@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -46,13 +47,13 @@ def _within(target: str, path: str) -> bool:
     return target == path or (path != "/" and target.startswith(path + "/"))
 
 
-def users(path: str) -> tuple[list[tuple[int, str]], int]:
+def users(path: str, *, touch: bool = True) -> tuple[list[tuple[int, str]], int]:
     """The pids that use a path, and how; and how many processes could not be looked into."""
-    try:
-        info = Path(path).stat()
-        whole = info.st_dev if os.path.ismount(path) and path != "/" else None
-    except OSError:
-        whole = None  # such as a device, which the sandbox does not show
+    whole = None
+    if touch:
+        with contextlib.suppress(OSError):  # such as a device, which the sandbox does not show
+            info = Path(path).stat()
+            whole = info.st_dev if os.path.ismount(path) and path != "/" else None
     rows, hidden = [], 0
     for pid in procfs.pids():
         if pid == os.getpid():
@@ -66,8 +67,9 @@ def users(path: str) -> tuple[list[tuple[int, str]], int]:
 
 
 def about_path(path: str, report: Report) -> None:
-    real = os.path.realpath(path)
-    rows, hidden = users(real)
+    hangs = mounts.dead(path)
+    real = path if hangs else os.path.realpath(path)
+    rows, hidden = users(real, touch=not hangs)
     entry = mounts.holding(real, mounts.table())
     mounted = [each for each in mounts.table() if each.device == real]
     what = f"{path} (mounted at {mounted[0].folder})" if mounted else path
@@ -77,7 +79,7 @@ def about_path(path: str, report: Report) -> None:
         others = f" and {plural(len(rows) - 1, 'other process')}" if len(rows) > 1 else ""
         report.finding = f"{what} is used by {procfs.who(rows[0][0])} ({rows[0][1]}){others}."
         report.next = prompt(f"what does pid {rows[0][0]} do")
-    elif not mounted and not os.path.lexists(path) and not real.startswith("/dev/"):
+    elif not hangs and not mounted and not os.path.lexists(path) and not real.startswith("/dev/"):
         report.finding = f"{path} does not exist, and no process has it open."
         report.found_nothing = True
     else:
@@ -91,6 +93,7 @@ def about_path(path: str, report: Report) -> None:
                 f"{report.finding[:-1]}; it is busy all the same, {below[0]} is mounted below it."
             )
         report.found_nothing = not hidden
+    report.note(hangs)
     report.table(
         "Processes",
         ("Pid", "User", "How", "Unit", "Command"),

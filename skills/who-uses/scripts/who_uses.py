@@ -121,14 +121,17 @@ def about_port(port: int, report: Report) -> None:
     )
     if holders:
         names = ", ".join(procfs.who(pid) for pid in holders[:4])
-        how = (
-            "listens on it"
-            if listens
-            else f"is connected to it at {as_client[0].peer}"
-            if as_client
-            else "has it"
-        )
+        how = "listens on it" if listens else "has it"
+        if as_client and not listens:
+            how = f"is connected to it at {as_client[0].peer}"
         report.finding = f"Port {port} is used by {names}: it {how}."
+        clients = {pid for row in as_client for pid in owners.get(row.inode, [])} if listens else set()
+        if clients:
+            who = ", ".join(procfs.who(pid) for pid in sorted(clients)[:3])
+            more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+            report.finding = (
+                f"{report.finding[:-1]}; {who}{more} {'is' if len(clients) == 1 else 'are'} connected to it."
+            )
         report.next = prompt(f"what does pid {holders[0]} do")
     elif used:
         report.finding = (

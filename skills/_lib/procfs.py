@@ -111,6 +111,7 @@ class Stat:
     cpu_s: float
     start_s: float
     resident_bytes: int
+    nice: int = 0
 
     @property
     def is_kernel(self) -> bool:
@@ -129,7 +130,7 @@ def stat(pid: int) -> Stat | None:
     if len(rest) > 21:
         spent = (int(rest[11]) + int(rest[12])) / ticks
         at = (int(rest[1]), int(rest[4]), spent, int(rest[19]) / ticks, int(rest[21]) * page)
-        return Stat(pid, head.partition("(")[2], rest[0], *at)
+        return Stat(pid, clean(head.partition("(")[2]), rest[0], *at, nice=int(rest[16]))
     if _is_elsewhere() and (row := surveyed().get(pid)):
         letter = str(row["state"])[:1].upper()
         at = (int(row["ppid"]), 0, 0.0, int(row.get("start_ticks", 0)) / ticks, int(row["memory_bytes"]))

@@ -72,8 +72,8 @@ def hogs(measured: Sample) -> list[tuple[float, procfs.Stat]]:
     found = []
     for share, pid in measured.used[:10]:
         each = procfs.stat(pid)
-        if each is None or share < least or each.cpu_s < _HOG_CPU_S:
-            continue
+        if each is None or each.nice > 0 or share < least or each.cpu_s < _HOG_CPU_S:
+            continue  # who is nice takes what nobody else wants
         if 100.0 * each.cpu_s / max(each.age_s, 1.0) >= share * 0.6:
             found.append((share, each))
     return found

@@ -25,8 +25,8 @@ def lasting(state: str, pause_s: float = _AGAIN_S) -> list[Stat]:
 
 def stopped() -> list[Stat]:
     """Those that a signal or a debugger stopped, without jobs that somebody put aside on a terminal."""
-    rows = procfs.stats()
-    return [each for each in rows if (each.state == "T" and not each.tty) or each.state == "t"]
+    traced = lasting("t")  # who is watched with strace stops for moments all the time
+    return [*(each for each in procfs.stats() if each.state == "T" and not each.tty), *traced]
 
 
 def by_parent(zombies: list[Stat]) -> list[tuple[int, list[Stat]]]:

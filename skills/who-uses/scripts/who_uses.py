@@ -63,7 +63,7 @@ def users(path: str, *, touch: bool = True) -> tuple[list[tuple[int, str]], int]
             hidden += 1
         elif found:
             rows.append((pid, ", ".join(sorted(found))))
-    return rows, hidden
+    return sorted(rows, key=lambda row: procfs.is_own(row[0])), hidden
 
 
 def about_path(path: str, report: Report) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
+from pathlib import Path
 
 import systemd_units
 from systemd_units import moment
+
+_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,22 @@ class Unit:
 
 
 def units(*patterns: str) -> list[Unit]:
-    """The loaded units of these names or patterns. Raises CannotSee where systemd does not answer."""
-    return [
-        _unit(one)
-        for name, one in sorted(systemd_units.loaded().items())
-        if one["LoadState"] not in ("not-found", "stub")
-        and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    """The units of these names or patterns; those that are not loaded only by name, where they have a file.
+
+    Raises CannotSee where systemd does not answer.
+    """
+    loaded = systemd_units.loaded()
+    missing = [name for name in patterns if name not in loaded and _has_file(name)]
+    chosen = [
+        one for name, one in loaded.items() if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     ]
+    chosen += systemd_units.named(*missing)
+    found = {one.name: _unit(one) for one in chosen if one["LoadState"] not in ("not-found", "stub")}
+    return [found[name] for name in sorted(found)]
+
+
+def _has_file(name: str) -> bool:
+    return any(Path(folder, name).exists() for folder in _FOLDERS)
 
 
 def _unit(one: systemd_units.Unit) -> Unit:

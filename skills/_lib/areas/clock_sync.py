@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -53,14 +54,17 @@ def virtualization() -> str:
 
 
 def look() -> Sync:
-    found = Sync(is_container=bool(virtualization()))
+    zone = os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
+    found = Sync(is_container=bool(virtualization()), timezone=zone or (read("/etc/timezone") or "").strip())
     try:
         found.services = units(*(f"{name}.service" for name in SERVICES))
     except CannotSee as err:
         found.problem = str(err)
+    if found.is_container and found.service is None:
+        return found  # the host sets its clock, and whether that is synchronised is told there
     answer = run("timedatectl", "show", timeout_s=3)
     pairs = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
-    found.timezone = pairs.get("Timezone", "") or (read("/etc/timezone") or "").strip()
+    found.timezone = pairs.get("Timezone", "") or found.timezone
     if "NTPSynchronized" in pairs:
         found.synchronised = pairs["NTPSynchronized"] == "yes"
     else:

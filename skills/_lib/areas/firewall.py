@@ -84,11 +84,14 @@ def faults(found: list[Unit], ufw_is_on: bool | None) -> Iterator[Finding]:
             should = bool(ufw_is_on)
         if should and not one.is_running:
             since = f" since {clock.show(one.since)}" if one.since else ""
-            why = "is switched on in /etc/ufw/ufw.conf" if one.name == "ufw.service" else "is enabled"
             what = "its bans" if one.name in ("fail2ban.service", "crowdsec.service") else "its rules"
-            state = "failed" if one.active == "failed" else f"is {one.active}"
+            state = f"is enabled but {one.active}"
+            if one.active == "failed":
+                state = "failed"
+            elif one.name == "ufw.service":
+                state = f"is switched on in /etc/ufw/ufw.conf but {one.active}"
             yield Finding(
-                f"{one.name} {why} but {state}{since}: {what} are not in force.",
+                f"{one.name} {state}{since}: {what} are not in force.",
                 f"why is {one.name} down",
                 since=one.since,
             )

@@ -160,7 +160,7 @@ def test_certificates_of_configurations_are_told_with_their_service(tmp_path: Pa
     search = certificates.Search()
     search.add(tmp_path / "shop.pem", user="nginx")
     search.add(tmp_path / "shop.pem")
-    search.add(tmp_path / "old.pem")
+    search.add(tmp_path / "old.pem", user="postfix")
     search.add(tmp_path / "good.pem")
     search.add(tmp_path / "gone.pem", user="nginx")
     soon, expired = certificates.faults(search.found)
@@ -168,7 +168,10 @@ def test_certificates_of_configurations_are_told_with_their_service(tmp_path: Pa
         f"The certificate of shop.example in {tmp_path}/shop.pem, which nginx uses, expires in 5 days"
         in soon.text
     )
-    assert expired.text == f"The certificate of old.example in {tmp_path}/old.pem expired 39 days ago."
+    assert (
+        expired.text
+        == f"The certificate of old.example in {tmp_path}/old.pem, which postfix uses, expired 39 days ago."
+    )
     assert [one.severity for one in (soon, expired)] == ["warning", "problem"]
     (missing,) = certificates.missing(search)
     assert "The configuration of nginx names" in missing.text

@@ -19,7 +19,7 @@ NGINX, POSTGRES = servers.WEB_SERVERS[0], servers.DATABASES[0]
 
 
 def server(kind: Any, name: str, **more: Any) -> Any:
-    return servers.Server(kind, unit(name, **more), expected=(80,))
+    return servers.Server(kind, unit(name, **more), expected=(80,), should_listen=True)
 
 
 def test_a_server_that_runs_has_to_listen_and_to_take_connections() -> None:
@@ -97,8 +97,13 @@ def test_backups_that_failed_are_late_or_never_ran(job: dict[str, Any], said: st
 def test_ports_are_those_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "site").write_text("server {\n  listen 8080;\n  listen [::]:8443 ssl;\n # listen 1;\n}\n")
     kind = dataclasses.replace(NGINX, files=(f"{tmp_path}/*",))
-    assert servers.configured_ports(kind, "nginx.service") == (8080, 8443)
-    assert servers.configured_ports(dataclasses.replace(kind, files=()), "nginx.service") == (80, 443)
+    assert servers.configured_ports(kind, "nginx.service") == ((8080, 8443), True)
+    assert servers.configured_ports(dataclasses.replace(kind, files=()), "nginx.service") == (
+        (80, 443),
+        False,
+    )
+    (tmp_path / "site").write_text("server {\n  listen unix:/run/shop.sock;\n}\n")
+    assert servers.configured_ports(kind, "nginx.service") == ((80, 443), False)
 
 
 def test_connections_that_nobody_takes_show_that_a_server_hangs() -> None:

@@ -26,6 +26,8 @@ _NOT = re.compile(
 """Debian's copy of its package database, and daemons that wait for a server."""
 _DAY_S = 86400.0
 _SLACK_S = 3600.0
+_CATCH_UP_S = 900.0
+"""How long after a boot what was missed may take to begin."""
 _TIMER = (
     "Id,Description,ActiveState,UnitFileState,Unit,LastTriggerUSec,NextElapseUSecRealtime,TimersCalendar,"
 )
@@ -72,7 +74,8 @@ class Job:
     @property
     def is_late(self) -> bool:
         start = self.last or self.waits_since
-        if self.period_s is None or start is None or self.is_running:
+        waited_s = time.time() - (self.waits_since or 0)
+        if self.period_s is None or start is None or self.is_running or waited_s < _CATCH_UP_S:
             return False
         return time.time() - start > 2 * self.period_s + _SLACK_S
 

@@ -50,7 +50,7 @@ FOLDERS = (
     "/var/lib/dehydrated/certs",
 )
 CONFIGURATIONS = {
-    "nginx": ("/etc/nginx", r"^\s*ssl_(?:trusted_|client_)?certificate\s+([^\s;]+)"),
+    "nginx": ("/etc/nginx", r"^\s*ssl_certificate\s+([^\s;]+)"),
     "apache": ("/etc/apache2", r"^\s*SSLCertificateFile\s+\"?([^\s\"]+)"),
     "httpd": ("/etc/httpd", r"^\s*SSLCertificateFile\s+\"?([^\s\"]+)"),
     "haproxy": ("/etc/haproxy", r"\bcrt\s+(/\S+)"),
@@ -83,6 +83,11 @@ class Found:
     """The service whose configuration names the file."""
     issuers: tuple[str, ...] = ()
     """The subjects of the certificates behind it: its chain."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody presents it: a host, a service, or the links of certbot."""
+        return bool(self.user) or not self.path.startswith("/") or "/live/" in self.path
 
 
 @dataclass
@@ -160,13 +165,24 @@ def in_configurations() -> Iterator[tuple[str, str]]:
                     yield path, user
 
 
+def _is_of_authorities(path: Path) -> bool:
+    """Whether it is a trust store, or lies in one."""
+    real = os.path.realpath(path)
+    return any(word in path.name for word in _STORES) or real.startswith(_AUTHORITIES[1:])
+
+
 def on_command_lines() -> Iterator[tuple[str, str]]:
-    """Every certificate that the command of a running process names, and its unit or its name."""
+    """Every certificate that the command of a running process names, and its unit or its name.
+
+    Those in containers are left out: their paths are not this machine's.
+    """
     for pid in procfs.pids():
-        for word in procfs.proc(pid, "cmdline").split("\0"):
-            path = word[word.find("/") :] if "/" in word else ""
-            if path.endswith(_ENDINGS) and "\n" not in path:
-                yield path, procfs.unit_of(pid) or procfs.name(pid)
+        words = procfs.proc(pid, "cmdline").split("\0")
+        paths = [word[word.find("/") :] for word in words if "/" in word and word.endswith(_ENDINGS)]
+        unit = procfs.unit_of(pid) if paths else ""
+        for path in paths if procfs.link(pid, "root") in ("", "/") and not unit.endswith(".scope") else ():
+            if not _is_of_authorities(Path(path)) and Path(path).is_file():
+                yield path, unit or procfs.name(pid)
 
 
 def local(until_s: float) -> Search:
@@ -199,12 +215,13 @@ def faults(found: Iterable[Found]) -> Iterator[Finding]:
         cert = one.certificate
         if cert.not_before <= now and cert.not_after > now + SOON_S:
             continue
+        is_bad = cert.not_after < now or cert.not_before > now
         used = f", which {one.user} uses," if one.user else ""
         yield Finding(
             f"The certificate of {cert.subject} in {one.path}{used} {when(cert)}.",
             ASK,
             since=cert.not_after if cert.not_after < now else None,
-            severity=PROBLEM if cert.not_after < now or cert.not_before > now else WARNING,
+            severity=PROBLEM if is_bad and one.is_used else WARNING,
         )
 
 

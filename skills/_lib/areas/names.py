@@ -8,12 +8,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import procfs
-from checks import WARNING, CannotSee, Finding, check
+from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import read
 from report import shorten
 from unit_states import units
@@ -48,6 +48,8 @@ class Fault:
     line: int
     text: str
     is_problem: bool = True
+    is_usual: bool = False
+    """Whether healthy machines have it, so that only who asks is told."""
 
     @property
     def sentence(self) -> str:
@@ -103,7 +105,7 @@ def resolv_faults(text: str, file: str = "/etc/resolv.conf") -> Iterator[Fault]:
                 )
             elif servers == _MOST_SERVERS + 1:
                 yield Fault(
-                    file, number, f"only the first {_MOST_SERVERS} name servers are used", is_problem=False
+                    file, number, f"only the first {_MOST_SERVERS} name servers are used", False, True
                 )
 
 
@@ -169,14 +171,15 @@ def is_hidden(path: str = "/etc/resolv.conf") -> bool:
     return lead(path).startswith("/run/") and not Path(path).exists() and Path(_SANDBOX).exists()
 
 
+def told(faults: Iterable[Fault]) -> Iterator[Finding]:
+    """The findings of these faults."""
+    for fault in faults:
+        yield Finding(fault.sentence, ASK, severity=PROBLEM if fault.is_problem else WARNING)
+
+
 @check("names.files", "/etc/hosts, resolv.conf and nsswitch.conf")
 def files() -> Iterator[Finding]:
-    for fault in file_faults():
-        yield Finding(
-            fault.sentence[:1].upper() + fault.sentence[1:],
-            ASK,
-            severity="problem" if fault.is_problem else WARNING,
-        )
+    yield from told(fault for fault in file_faults() if not fault.is_usual)
 
 
 def deaf(addresses: list[str]) -> Iterator[Finding]:

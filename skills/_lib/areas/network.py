@@ -129,10 +129,12 @@ def neighbour_states() -> dict[str, str]:
 def wanted_up() -> dict[str, str]:
     """Interfaces that a file configures by name, and that file."""
     found: dict[str, str] = {}
-    for file in ("/etc/network/interfaces", *sorted(map(str, Path("/etc/network/interfaces.d").glob("*")))):
-        for line in re.findall(r"^\s*auto\s+(.+)", read(file) or "", re.M):
-            found.update(dict.fromkeys(line.split(), file))
-    for network in sorted(Path("/etc/systemd/network").glob("*.network")):
+    if Path("/usr/sbin/ifup").exists():
+        more = sorted(map(str, Path("/etc/network/interfaces.d").glob("*")))
+        for file in ("/etc/network/interfaces", *more):
+            for line in re.findall(r"^\s*auto\s+(.+)", read(file) or "", re.M):
+                found.update({name: file for name in line.split() if not set(name) & set("/:*")})
+    for network in sorted(Path("/etc/systemd/network").glob("*.network")) if _networkd_runs() else ():
         text = read(str(network)) or ""
         if re.search(r"^\s*(Unmanaged\s*=\s*yes|ActivationPolicy\s*=.*down)", text, re.M | re.I):
             continue
@@ -140,6 +142,13 @@ def wanted_up() -> dict[str, str]:
             found.update({name: str(network) for name in line.split() if not set(name) & set("*?[!")})
     found.pop("lo", None)
     return found
+
+
+def _networkd_runs() -> bool:
+    try:
+        return any(one.is_running for one in units("systemd-networkd.service"))
+    except CannotSee:
+        return False
 
 
 def of_links(all_links: list[Interface], wanted: dict[str, str]) -> Iterator[Finding]:
@@ -169,7 +178,7 @@ def of_links(all_links: list[Interface], wanted: dict[str, str]) -> Iterator[Fin
                 ASK,
             )
         yield from _of_counters(one)
-        if one.is_up and one.mtu < _LEAST_MTU and one.name != "lo":
+        if one.is_up and one.mtu < _LEAST_MTU and one.name != "lo" and one.kind not in _TUNNELS:
             yield Finding(
                 f"The MTU of {one.name} is {one.mtu}: IPv6 needs {_LEAST_MTU}, and most networks have 1500.",
                 ASK,
@@ -177,9 +186,9 @@ def of_links(all_links: list[Interface], wanted: dict[str, str]) -> Iterator[Fin
             )
         for address in one.duplicates:
             yield Finding(f"Another machine has the address {address} of {one.name} too.", ASK)
-        for address in one.addresses:
-            bare = address.partition("/")[0]
-            if seen.setdefault(bare, one.name) != one.name:
+        for address in () if one.kind in _TUNNELS else one.addresses:
+            bare, _, length = address.partition("/")
+            if length not in ("32", "128") and seen.setdefault(bare, one.name) != one.name:
                 yield Finding(f"The address {bare} is on both {seen[bare]} and {one.name}.", ASK)
     for name in sorted(set(wanted) - {one.name for one in all_links}):
         yield Finding(f"The interface {name}, which {wanted[name]} configures, does not exist.", ASK)
@@ -220,7 +229,8 @@ def of_routes(
     ]
     if outer and not defaults:
         names = ", ".join(f"{one.name} ({one.addresses[0]})" for one in outer[:3])
-        yield Finding(f"There is no default route: only the networks of {names} can be reached.", ASK)
+        text = f"There is no default route: only the networks of {names} can be reached."
+        yield Finding(text, ASK, severity=WARNING)
     for route in defaults:
         if route.is_dead:
             yield Finding(

@@ -122,7 +122,13 @@ WEB_SERVERS = (
     ),
     Kind("Traefik", ("traefik.service",), (80, 443)),
     Kind("Varnish", ("varnish.service",), (6081,)),
-    Kind("Tomcat", ("tomcat*.service",), (8080,)),
+    Kind(
+        "Tomcat",
+        ("tomcat*.service",),
+        (8080,),
+        ("/etc/tomcat*/server.xml", "/var/lib/tomcat*/conf/server.xml"),
+        r"<Connector port=\"(\d+)\"",
+    ),
 )
 
 
@@ -151,6 +157,8 @@ class Server:
     is_sure: bool = False
     """Whether the listeners are known to be this unit's, not only at its port."""
     expected: tuple[int, ...] = ()
+    should_listen: bool = False
+    """Whether it is certain that it should listen on one of these."""
     holder: str = ""
     """Who else listens on a port that this server should have."""
 
@@ -190,16 +198,20 @@ def listeners() -> tuple[list[Listener], str]:
     return found, "" if not hidden else f"The sockets of {plural(hidden, 'process')} of other users."
 
 
-def configured_ports(kind: Kind, unit: str) -> tuple[int, ...]:
-    """The ports that the configuration names, else those that the program has without one."""
+def configured_ports(kind: Kind, unit: str) -> tuple[tuple[int, ...], bool]:
+    """The ports that the configuration names, else the usual ones, and whether one can rely on that."""
     found: list[int] = []
+    texts = []
     cluster = re.fullmatch(r"postgresql@(\S+?)-(\S+)\.service", unit)
     for glob in kind.files:
         for file in sorted(Path("/").glob(glob[1:]))[:100]:
             if cluster and f"/{cluster[1]}/{cluster[2]}/" not in str(file):
                 continue
-            found += [int(port) for port in re.findall(kind.pattern, read(str(file)) or "", re.M)]
-    return tuple(dict.fromkeys(found)) or kind.ports
+            texts.append(read(str(file)))
+            found += [int(port) for port in re.findall(kind.pattern, texts[-1] or "", re.M)]
+    if found:
+        return tuple(dict.fromkeys(port for port in found if port)), None not in texts
+    return kind.ports, bool(texts) and None not in texts and bool(kind.sockets)
 
 
 def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], str]:
@@ -213,9 +225,11 @@ def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], str]:
                 continue
             if not (unit.is_running or unit.is_wanted or unit.active == "activating"):
                 continue
-            one = Server(kind, unit, expected=configured_ports(kind, unit.name))
+            ports, is_known = configured_ports(kind, unit.name)
+            one = Server(kind, unit, expected=ports)
             own = [row for row in all_listeners if unit.name in {procfs.unit_of(pid) for pid in row.pids}]
             one.is_sure = bool(own) or not hidden
+            one.should_listen = bool(ports) and (is_known or one.is_sure)
             holders = [pid for row in all_listeners if row.port in one.expected for pid in row.pids]
             if holders and not own:
                 one.holder = f"{procfs.name(holders[0])} (pid {holders[0]}) of {procfs.unit_of(holders[0])}"
@@ -229,11 +243,21 @@ def servers(kinds: tuple[Kind, ...]) -> tuple[list[Server], str]:
     return found, hidden
 
 
-def stopped_processes(unit: str) -> list[int]:
+def _pids(unit: Unit) -> list[int]:
+    """The processes of a unit, of which its main process is one."""
+    files = Path("/sys/fs/cgroup").glob(f"system.slice/**/{unit.name}/cgroup.procs")
+    found = {int(word) for file in files for word in (read(str(file)) or "").split()}
+    return sorted(found | ({unit.pid} if unit.pid else set()))
+
+
+def stopped_processes(unit: Unit) -> list[int]:
     """The processes of a unit that a signal has stopped, so that they answer nobody."""
-    files = Path("/sys/fs/cgroup").glob(f"system.slice/**/{unit}/cgroup.procs")
-    pids = [int(word) for file in files for word in (read(str(file)) or "").split()]
-    return [pid for pid in pids if (seen := procfs.stat(pid)) is not None and seen.state == "T"]
+    return [pid for pid in _pids(unit) if (seen := procfs.stat(pid)) is not None and seen.state == "T"]
+
+
+def _spent(unit: Unit) -> float:
+    """The seconds of processor time that the processes of a unit have used."""
+    return sum(seen.cpu_s for pid in _pids(unit) if (seen := procfs.stat(pid)) is not None)
 
 
 def waits(server: Server) -> Listener | None:
@@ -241,10 +265,9 @@ def waits(server: Server) -> Listener | None:
     first = {row.where: row for row in server.listeners if row.waiting}
     if not first:
         return None
-    before = procfs.stat(server.unit.pid)
+    before = _spent(server.unit)
     time.sleep(_SAMPLE_S)
-    after = procfs.stat(server.unit.pid)
-    if before is None or after is None or after.cpu_s > before.cpu_s:
+    if _spent(server.unit) > before:
         return None
     later = {row.where: row for row in listeners()[0]}
     return next(
@@ -283,7 +306,7 @@ def faults(found: list[Server]) -> Iterator[Finding]:
         if not one.serves:
             continue
         ran_s = time.time() - (unit.started or 0)
-        stopped = stopped_processes(unit.name)
+        stopped = stopped_processes(unit)
         full = [row for row in one.listeners if row.is_full]
         if stopped:
             yield Finding(
@@ -308,7 +331,7 @@ def faults(found: list[Server]) -> Iterator[Finding]:
                 f"errors of {unit.name}",
                 unit.since,
             )
-        elif not one.listeners and one.expected and ran_s > _PATIENCE_S:
+        elif not one.listeners and one.should_listen and ran_s > _PATIENCE_S:
             ports = ", ".join(str(port) for port in one.expected)
             yield Finding(
                 f"{unit.name} runs for {span(ran_s)}, but {one.holder or 'nothing'} listens on port {ports}.",

@@ -69,7 +69,7 @@ def about_host(name: str, servers: list[str], report: Report) -> tuple[bool, str
 
 
 def faults() -> tuple[list[Finding], str]:
-    found, problem = list(names.files()), ""
+    found, problem = list(names.told(names.file_faults())), ""
     try:
         found += names.resolver()
     except CannotSee as err:

@@ -158,11 +158,25 @@ def in_configurations() -> Iterator[tuple[str, str]]:
         base = Path(place)
         files: Iterable[Path] = base.rglob("*") if base.is_dir() else [base]
         for file in sorted(files)[:500]:
-            if file.is_file() and file.suffix not in (*_ENDINGS, ".key", ".dpkg-dist", ".dpkg-old", ".bak"):
+            if kind_of(file) == "file" and file.suffix not in (
+                *_ENDINGS,
+                ".key",
+                ".dpkg-dist",
+                ".dpkg-old",
+                ".bak",
+            ):
                 if "available" in file.parent.name:
                     continue
                 for path in named_in(read(str(file)) or "", pattern):
                     yield path, user
+
+
+def kind_of(path: Path) -> str:
+    """`file`, `folder`, `absent`, or `closed` where a folder above it may not be entered."""
+    try:
+        return "folder" if path.is_dir() else "file" if path.is_file() else "absent"
+    except OSError:
+        return "closed"
 
 
 def _is_of_authorities(path: Path) -> bool:
@@ -181,7 +195,7 @@ def on_command_lines() -> Iterator[tuple[str, str]]:
         paths = [word[word.find("/") :] for word in words if "/" in word and word.endswith(_ENDINGS)]
         unit = procfs.unit_of(pid) if paths else ""
         for path in paths if procfs.link(pid, "root") in ("", "/") and not unit.endswith(".scope") else ():
-            if not _is_of_authorities(Path(path)) and Path(path).is_file():
+            if not _is_of_authorities(Path(path)) and kind_of(Path(path)) != "absent":
                 yield path, unit or procfs.name(pid)
 
 
@@ -189,7 +203,7 @@ def local(until_s: float) -> Search:
     """The certificates that are in use here or lie in the usual folders."""
     search, until = Search(), time.monotonic() + until_s
     for path, user in (*in_configurations(), *on_command_lines()):
-        if Path(path).is_dir():
+        if kind_of(Path(path)) == "folder":
             search.walk(Path(path), named=True, until=until)
         else:
             search.add(Path(path), user=user, named=True)

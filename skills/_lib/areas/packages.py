@@ -31,6 +31,8 @@ _LOCKS = (
 )
 _LONG_S = 1800.0
 """How long a package manager may hold its lock; an upgrade can take half an hour."""
+_ODD_S = 120.0
+"""How long something else may, such as a module of a configuration management."""
 _MANAGERS = re.compile(
     r"apt|dpkg|aptitude|unattended|packagekit|synaptic|dnf|yum|rpm|zypper|nala|gdebi|software"
 )
@@ -298,7 +300,7 @@ def lock() -> Iterator[Finding]:
         raise CannotSee("/proc/locks cannot be read.")
     for one in found:
         ran_s = time.time() - (one.started or time.time())
-        if ran_s > _LONG_S or one.is_stopped or not _MANAGERS.match(one.name):
+        if ran_s > (_LONG_S if _MANAGERS.match(one.name) else _ODD_S) or one.is_stopped:
             yield Finding(
                 f"{one.sentence}: no package can be installed meanwhile.",
                 ASK,

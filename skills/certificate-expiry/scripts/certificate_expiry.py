@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
-from areas.certificates import ASK, Found, Search, faults, local, missing, when
+from areas.certificates import ASK, Found, Search, faults, kind_of, local, missing, when
 from checks import Finding
 from headline import tell
 from report import Report, options, plural, refuse, run
@@ -129,7 +129,7 @@ def make(report: Report) -> None:
     search = Search()
     if asked.path is not None:  # before a host: it was named too, but the certificates are there
         path = Path(asked.path)
-        if path.is_dir():
+        if kind_of(path) == "folder":
             search.walk(path, named=True, until=time.monotonic() + _WALK_S)
         else:
             search.add(path, named=True)
@@ -153,12 +153,14 @@ def make(report: Report) -> None:
         )
     elif not report.finding:
         where = asked.path or "a configuration of a service or the usual places"
-        absent = asked.path and not Path(asked.path).exists() and not search.unread
+        absent = asked.path and kind_of(Path(asked.path)) == "absent"
         report.finding = f"{where} does not exist." if absent else f"No certificate was found in {where}."
         if search.unread:
             hidden = plural(len(search.unread), "place")
             report.finding = f"No certificate can be seen in {where}: {hidden} could not be read."
-        report.found_nothing = bool(asked.path)
+            if asked.path and len(search.unread) == 1:
+                report.finding = search.unread[0]
+        report.found_nothing = bool(asked.path) and not search.unread
     report.table(
         "Certificates",
         ("Expires", "When", "Subject", "Names", "Issuer", "Where"),

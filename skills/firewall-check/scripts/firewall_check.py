@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -44,6 +45,9 @@ def rules(report: Report) -> tuple[list[tuple[str, str]], bool]:
     report.note(
         "The rules in force, which only root can list (`nft list ruleset`); files may say something else."
     )
+    for folder in sorted({str(Path(glob).parent) for glob in _FILES}):
+        if Path(folder).exists() and not os.access(folder, os.R_OK | os.X_OK):
+            report.note(f"{folder} cannot be read: Permission denied.")
     found = []
     for glob in _FILES:
         for file in sorted(Path("/").glob(glob[1:])):

@@ -106,10 +106,14 @@ def make(report: Report) -> None:
         words += (
             f", the last by {last.user} from {last.source or last.how} {span(time.time() - last.when)} ago"
         )
-    words += f"; {failures(failed)}." if failed else "; no failed login."
+    is_brute = bool(brute) and not asked.user and (not host or any(host in one.text for one in brute))
+    if is_brute and len({one.source for one in failed}) == 1 and failed[0].when > time.time() - _HOUR_S:
+        words += "."  # the finding has said it all
+    else:
+        words += f"; {failures(failed)}." if failed else "; no failed login."
     if not (now or logins or failed) and report.has_notes:
         words = "No login can be seen from here, and not every record could be read."
-    if brute and not asked.user and (not host or any(host in one.text for one in brute)):
+    if is_brute:
         words = f"{brute[0].text} {words}"
         report.next = prompt("who is banned by the firewall")
     report.finding = words

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 from areas import names
-from checks import CannotSee, Finding
+from checks import PROBLEM, CannotSee, Finding
 from commands import read
 from dns_query import ask_server
 from headline import tell
@@ -98,8 +98,9 @@ def make(report: Report) -> None:
         resolved, sentence = about_host(name, servers, report)
         if found or not resolved:
             report.text("The configuration here", report.finding)
-        if found and not resolved:
-            sentence = f"{sentence.rstrip('.')}; {found[0].text[0].lower()}{found[0].text[1:]}"
+        causes = [one.text.rstrip(".") for one in found if one.severity == PROBLEM]
+        if causes and not resolved:
+            sentence = f"{causes[0]}; {sentence}"
         report.finding = sentence
         if resolved:
             report.next = ""

@@ -196,7 +196,8 @@ def make(report: Report) -> None:
             "" if reached else f"ip route get {host}" if match["bare"] or match["six"] else report.next
         )
     else:
-        tell(report, found, good, look="ip -s link", own=network.ASK)
+        is_way = any(word in one.text for one in found[:1] for word in ("route", "gateway"))
+        tell(report, found, good, look="ip route" if is_way else "ip -s link", own=network.ASK)
     managed = "" if asked.interface else network.manager()
     servers = names.servers(read("/etc/resolv.conf") or "")
     tables(report, links, routes)

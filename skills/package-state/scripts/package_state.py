@@ -88,11 +88,13 @@ def make(report: Report) -> None:
     age = packages.lists_age()
     held = [one for one in known if one.wanted == "hold"]
     total = plural(sum(one.state == "installed" for one in known), "package")
-    good = f"The package system is whole: {total} installed, none broken"
     held_names = ", ".join(one.name for one in held[:4]) + (", ..." if len(held) > 4 else "")
+    good = f"{holders[0].sentence}; the package system" if holders else "The package system"
+    good += f" is whole: {total} installed, none broken"
     good += f", held back: {held_names}" if held else ", none held back"
-    good += f"; {holders[0].sentence}." if holders else "; nobody holds its lock." if could_read else "."
-    tell(report, found, good, look="dpkg --audit", own=packages.ASK)
+    good += "; nobody holds its lock." if could_read and not holders else "."
+    is_stale = bool(found) and found[0].text.startswith("The package lists")
+    tell(report, found, good, look="apt-get update" if is_stale else "dpkg --audit", own=packages.ASK)
     broken = [one for one in known if one.fault]
     report.table(
         "Packages that are not whole",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -286,3 +287,21 @@ def test_a_certificate_on_the_command_line_of_a_process_is_in_use(tmp_path: Path
     finally:
         waiting.kill()
         waiting.wait()
+
+
+def test_logins_of_wtmpdb_are_read(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "wtmp.db")
+    base.execute(
+        "CREATE TABLE wtmp(ID INTEGER PRIMARY KEY, Type INTEGER, User TEXT NOT NULL, Login INTEGER, "
+        "Logout INTEGER, TTY TEXT, RemoteHost TEXT, Service TEXT) STRICT"
+    )
+    now = int(time.time() * 1e6)
+    rows = [(1, "reboot", now, "~", None), (3, "ann", now, "pts/0", "192.0.2.7"), (3, "old", 5, "tty1", None)]
+    base.executemany("INSERT INTO wtmp(Type, User, Login, TTY, RemoteHost) VALUES(?, ?, ?, ?, ?)", rows)
+    base.commit()
+    base.close()
+    found, problem = access.wtmpdb(time.time() - 60, str(tmp_path / "wtmp.db"))
+    assert [(one.user, one.how, one.source) for one in found] == [("ann", "pts/0", "192.0.2.7")]
+    assert not problem
+    (tmp_path / "wtmp.db").write_bytes(b"no database")
+    assert "cannot be read" in access.wtmpdb(0, str(tmp_path / "wtmp.db"))[1]

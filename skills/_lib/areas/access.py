@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -200,13 +200,15 @@ def wtmpdb(since: float, path: str = "/var/lib/wtmpdb/wtmp.db") -> tuple[list[Lo
     if not Path(path).exists():
         return [], ""
     try:
-        base = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, timeout=1)
-        with base:
+        import sqlite3  # Python can be built without it
+    except ImportError:
+        return [], f"{path} cannot be read: this Python has no sqlite3."
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, timeout=1)) as base:
             rows = base.execute(
                 "SELECT User, TTY, RemoteHost, Login FROM wtmp WHERE Type = 3 AND Login >= ? ORDER BY Login",
                 (int(since * 1e6),),
             ).fetchall()
-        base.close()
     except sqlite3.Error as err:
         return [], f"{path} cannot be read: {err}."
     return [Login(str(row[0]), str(row[1] or ""), str(row[2] or ""), row[3] / 1e6) for row in rows], ""

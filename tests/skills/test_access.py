@@ -305,3 +305,18 @@ def test_logins_of_wtmpdb_are_read(tmp_path: Path) -> None:
     assert not problem
     (tmp_path / "wtmp.db").write_bytes(b"no database")
     assert "cannot be read" in access.wtmpdb(0, str(tmp_path / "wtmp.db"))[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SESSION  UID USER SEAT  TTY\n      4 1000 ann  seat0 tty2\n\n1 sessions listed.\n",
+        "SESSION  UID USER SEAT LEADER CLASS   TTY   IDLE SINCE\n"
+        "      4 1000 ann  -    812    user    tty2  no   -\n"
+        "      5 1000 ann  -    813    manager -     no   -\n\n"
+        "2 sessions listed.\n",
+    ],
+)
+def test_sessions_of_loginctl_old_and_new(text: str) -> None:
+    assert access.sessions_in(text) == [("ann", "tty2", "4")]
+    assert access.sessions_in("No sessions.\n") == []

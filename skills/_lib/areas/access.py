@@ -215,17 +215,26 @@ def wtmpdb(since: float, path: str = "/var/lib/wtmpdb/wtmp.db") -> tuple[list[Lo
 
 
 def sessions() -> tuple[list[tuple[str, str, str]], str]:
-    """User, where and session of everybody who is logged in, and what could not be read."""
-    answer = run("loginctl", "list-sessions", "--no-legend", "--no-pager", timeout_s=3)
+    """User, terminal and session of everybody who is logged in, and what could not be read."""
+    answer = run("loginctl", "list-sessions", "--no-pager", timeout_s=3)
     if not answer.problem:
-        rows = [line.split() for line in answer.stdout.splitlines() if line.split()]
-        return [
-            (row[2] if len(row) > 2 else "?", " ".join(word for word in row[3:] if word != "-"), row[0])
-            for row in rows
-            if "manager" not in row
-        ], ""
+        return sessions_in(answer.stdout), ""
     found, _ = records("/run/utmp", 0)
     return [(one.user, f"{one.how} {one.source}", "") for one in found], "" if found else answer.problem
+
+
+def sessions_in(text: str) -> list[tuple[str, str, str]]:
+    """The rows of loginctl(1), whose columns have grown over the years; services of users are no logins."""
+    header, *lines = text.splitlines() or [""]
+    found = []
+    for line in lines:
+        row = dict(zip(header.split(), line.split()))  # noqa: B905  # Python 3.9
+        if len(row) > 2 and row.get("CLASS", "user") in ("user", "user-early", "greeter"):
+            terminal = row.get("TTY", "-")
+            found.append((row.get("USER", "?"), "" if terminal == "-" else terminal, row.get("SESSION", "")))
+        elif not line.strip():
+            break
+    return found
 
 
 def most(counted: Counter[str], limit: int = 2) -> str:

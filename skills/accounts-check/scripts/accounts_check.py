@@ -85,14 +85,15 @@ def everybody(found: list[Account], bad: list[tuple[int, str]], report: Report) 
     system = [one for one in found if 0 < one.uid < 1000 and one.can_log_in]
     members = accounts.administrators()
     admins = sorted({name for _, names in members for name in names.split(", ")})
-    good = f"{plural(len(found), 'account')}, only root has uid 0, and each has a password field"
+    good = f"{plural(len(found), 'account')}, only root has uid 0"
+    good += ", none has an empty password" if known is not None else ""
     good += f"; {plural(len(people), 'person')} can log in".replace("persons", "people")
-    good += (
-        f", and {', '.join(admins[:4])} may use sudo." if admins else ", and nobody is in a group for sudo."
-    )
+    good += f", and {', '.join(admins[:4])} may use sudo" if admins else ", and nobody is in a group for sudo"
+    good += "." if known is not None else "; whether a password is empty or expired only root can see."
     made, problem = accounts.new_users(time.time() - _SINCE_S)
     report.note(problem)
-    tell(report, faults, good, look="getent passwd 0", own=accounts.ASK)
+    if not tell(report, faults, good, look="getent passwd 0", own=accounts.ASK) and known is None:
+        report.next = "passwd -S -a"
     if made:
         report.finding += f" New in the last 7 days: {', '.join(name for _, name, _, _ in made[-4:])}."
     report.table(

@@ -87,7 +87,8 @@ def everybody(found: list[Account], bad: list[tuple[int, str]], report: Report) 
     admins = sorted({name for _, names in members for name in names.split(", ")})
     good = f"{plural(len(found), 'account')}, only root has uid 0"
     good += ", none has an empty password" if known is not None else ""
-    good += f"; {plural(len(people), 'person')} can log in".replace("persons", "people")
+    who = plural(len(people), "person").replace("persons", "people") if people else "nobody"
+    good += f"; {who} besides root {'have' if len(people) > 1 else 'has'} a login shell"
     good += f", and {', '.join(admins[:4])} may use sudo" if admins else ", and nobody is in a group for sudo"
     good += "." if known is not None else "; whether a password is empty or expired only root can see."
     made, problem = accounts.new_users(time.time() - _SINCE_S)

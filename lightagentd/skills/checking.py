@@ -71,7 +71,8 @@ def _taken(skill: Skill, others: Iterable[Skill]) -> Iterator[str]:
     """For each other skill with examples of this one, the first of them."""
     own = {_pattern(example): example.text for example in skill.examples}
     for other in others:
-        both = [own[each] for each in map(_pattern, other.examples) if each in own]
+        theirs = set(map(_pattern, other.examples))
+        both = [text for pattern, text in own.items() if pattern in theirs]
         if both and other.name != skill.name:
             named = ", ".join(map(repr, both[:_NAMED]))
             more = f" and {len(both) - _NAMED} more" if len(both) > _NAMED else ""

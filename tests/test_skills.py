@@ -93,6 +93,13 @@ def test_an_unknown_key_is_kept_and_warned_of_with_file_and_line(tmp_path: Path)
     ] * 3
 
 
+def test_a_front_matter_that_would_grow_without_end_is_read_at_once(tmp_path: Path) -> None:
+    grown = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    write(tmp_path, front=FRONT + "x0: &x0 lol\n" + grown + "license: *x29\nallowed-tools: [Read, *x29]\n")
+    skill = loaded(tmp_path)
+    assert (skill.front.license, skill.front.allowed_tools) == ("", "Read")
+
+
 def test_the_runbook_may_stand_in_the_metadata(tmp_path: Path) -> None:
     ours = "metadata: {author: me, lightagentd: {script: scripts/run.py, timeout_s: 7}}\n"
     write(tmp_path, front=FRONT + ours, runbook="")

@@ -69,10 +69,13 @@ ls "$path" | head -n 10 | sed 's/^/- /'
 """
 _STEPS = """#!/bin/sh
 # Steps that only look, from %s. Prints the finding first, then what each step said.
-ran=0 failed= report=$(mktemp) said=$(mktemp)
+ran=0 failed= report=$(mktemp) said=$(mktemp) shell=sh
+command -v bash >/dev/null && shell="bash -o pipefail"
 step() {
   ran=$((ran + 1))
-  timeout %d sh -c "$2" </dev/null >"$said" 2>&1 || failed="$failed; $1 (status $?)"
+  timeout %d $shell -c "$2" </dev/null >"$said" 2>&1
+  status=$?  # 141: the next command of a pipe had enough
+  [ $status = 0 ] || [ $status = 141 ] || failed="$failed; $1 (status $status)"
   { printf '\\n## %%s\\n\\n```\\n$ %%s\\n' "$1" "$2"; head -n 40 "$said"; printf '```\\n'; } >>"$report"
 }
 

@@ -13,6 +13,7 @@ from lightagentd.skills.examples import EXAMPLES_FILE, Example
 from lightagentd.skills.interpreters import interpreter, is_script
 from lightagentd.skills.skill import Skill
 
+_PARSED_BYTES = 1 << 20
 _NAMED = 3
 """How many examples that another skill has are named."""
 
@@ -57,7 +58,7 @@ def check(folder: Path, others: Iterable[Skill] = ()) -> Checked:
 def _of_script(path: Path) -> Iterator[str]:
     try:
         runs = interpreter(path)
-        if runs and path.suffix == ".py":
+        if runs and path.suffix == ".py" and path.stat().st_size < _PARSED_BYTES:
             ast.parse(path.read_bytes(), filename=str(path))
     except InvalidArgument as err:
         yield f"{path}: {err.message}"

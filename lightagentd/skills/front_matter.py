@@ -44,7 +44,9 @@ class FrontMatter(BaseModel):
     @classmethod
     def _as_text(cls, value: object) -> object:
         """Published skills write lists of tools, numbers, and now and then no value."""
-        return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+        words = value if isinstance(value, list) else [value]
+        # What is nested is left out: an alias of an alias can stand for more text than there is memory.
+        return " ".join(str(each) for each in words if isinstance(each, str | int | float))
 
     @property
     def extra(self) -> Mapping[str, Any]:

@@ -72,9 +72,10 @@ def remove(name: str, folder: Path) -> None:
 def _named(found: Path, draft: Path, shown: str) -> Path:
     """The unpacked skill in a folder of its own name. Raises ConfigError when it could not be used."""
     try:
-        name = str(frontmatter.read(found / "SKILL.md", quote=True).data.get("name", ""))
-        if not NAME.fullmatch(name):
-            raise ConfigError(f"{found / 'SKILL.md'}: {name[:80]!r} is not the name of a skill.")
+        name = frontmatter.read(found / "SKILL.md", quote=True).data.get("name", "")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            said = repr(name[:80]) if isinstance(name, str) else "what it gives"
+            raise ConfigError(f"{found / 'SKILL.md'}: {said} is not the name of a skill.")
         load_skill(found.rename(draft / name))
     except ConfigError as err:
         message = re.sub(rf"{re.escape(str(draft))}/[^/]+", lambda _: shown, err.message)

@@ -83,7 +83,7 @@ def add(settings: Settings, source: Path, force: bool) -> None:
     elsewhere says and runs before: agents will follow it.
     """
     check_readable(source, "folder" if source.is_dir() else "file")
-    _install(settings, source, _folder(), force=force)
+    _install(settings, source, force=force)
 
 
 @command.command("check")
@@ -132,17 +132,8 @@ def check(settings: Settings, what: str | None) -> None:
     help="Made from a Markdown page with fenced commands, or from a shell script.",
 )
 @click.option("--force", is_flag=True, help="Replace a skill of that name.")
-@click.option(
-    "--folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    shell_complete=files,
-    help="Make it there instead of among the daemon's skills.",
-)
 @click.pass_obj
-def new(
-    settings: Settings, name: str, shell: bool, source: Path | None, force: bool, folder: Path | None
-) -> None:
+def new(settings: Settings, name: str, shell: bool, source: Path | None, force: bool) -> None:
     """Make a skill: a template to change, or from a written procedure.
 
     From a procedure, the commands that only look become the steps of the skill's runbook. What may change
@@ -169,7 +160,7 @@ def new(
             target.parent.mkdir(exist_ok=True)
             target.write_text(text)
             target.chmod(0o755 if path.startswith("scripts/") else 0o644)
-        _install(settings, Path(draft), folder or _folder(), force=force, shown=name, live=folder is None)
+        _install(settings, Path(draft), force=force, shown=name)
     if source is not None and "runbook.yaml" not in made:
         warn(f"No command of {source} is known to only look, so the skill {name} is text alone.")
 
@@ -187,19 +178,17 @@ def remove_skill(settings: Settings, name: str) -> None:
     told(settings, {"removed": name}, f"The skill {name} is removed from {folder}.")
 
 
-def _install(
-    settings: Settings, source: Path, folder: Path, *, force: bool, shown: str = "", live: bool = True
-) -> None:
+def _install(settings: Settings, source: Path, *, force: bool, shown: str = "") -> None:
     from lightagentd.skills.checking import check as look
     from lightagentd.skills.install import install
 
-    skill = install(source, folder, replace=force, shown=shown)
+    skill = install(source, _folder(), replace=force, shown=shown)
     checked = look(skill.folder)
-    read = live and _reload(settings)
+    read = _reload(settings)
     for sentence in checked.warnings:
         warn(sentence)
     found = {"name": skill.name, "folder": str(skill.folder), "warnings": checked.warnings, "in_force": read}
-    then = _next(skill) if read else " A daemon reads it when it starts." if live else ""
+    then = _next(skill) if read else " A daemon reads it when it starts."
     told(settings, found, f"The skill {skill.name} is in {skill.folder}.{then}", skill.name, skill.folder)
 
 

@@ -93,14 +93,16 @@ def client_of(
     catalog: Callable[[], SkillCatalog],
     redactor: Redactor,
     names: MachineNames | None = None,
+    agent: str = "AGENT",
 ) -> ModelClient:
-    """The client of a recipe; the redactor learns its secrets. `names` is for the runbook.
+    """The client of a recipe; the redactor learns its secrets. `names` and the name of its agent are for the
+    runbook.
 
     Raises ConfigError.
     """
     settings = recipe.settings
     if settings is None:
-        return RunbookClient(catalog, names)
+        return RunbookClient(catalog, names, agent)
     _tell(redactor, settings)
     client = _client(recipe.kind, settings, recipe.recording, redactor)
     if recipe.record is None:

@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:packaging .venv/bin/python -m learning [FOLDS] [--errors]
 
-Of five parts of the examples each is matched by what the other four taught. It prints what each least confidence
-gives, the skills by their share of right prompts, the skills that are most often taken for another, and the values
+Of five parts of the examples each is matched by what the other four taught. It says what each least
+confidence gives, the share of right prompts of each skill, which skills are taken for which, and the values
 of `CONFIDENCE` that fit best. With `--errors` also each prompt that went wrong.
 """
 
@@ -22,7 +22,7 @@ from lightagentd.skills.front_matter import FrontMatter
 from lightagentd.skills.skill import Skill
 
 from .examples import NONE, Example, read_examples
-from .training import NOW, as_weights, parts_of
+from .training import NOW, UNIT_SUFFIX, as_weights, parts_of
 
 PARTS = 5
 STEPS = 12
@@ -80,12 +80,7 @@ def wanted(example: Example) -> dict[str, str]:
     """The arguments of an example."""
     args: dict[str, str] = {}
     for mark in example.marks:
-        bare = mark.name == "unit" and mark.value.rpartition(".")[2] not in (
-            "service",
-            "timer",
-            "socket",
-            "mount",
-        )
+        bare = mark.name == "unit" and not UNIT_SUFFIX.search(mark.value)
         args.setdefault(mark.name, f"{mark.value}.service" if bare else mark.value)
     return args
 

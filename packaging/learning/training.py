@@ -10,34 +10,41 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from lightagentd.llm import runbook
 from lightagentd.llm.runbook.features import features, folded, words_in
+from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.recogniser import Token, merged, recognise
-from lightagentd.llm.runbook.tagging import KINDS, context, usage
+from lightagentd.llm.runbook.tagging import KINDS, Tagger, context, mended, slips, usage
 from lightagentd.llm.runbook.weights import Linear, Weights
 
 from .examples import NONE, Example, Mark, files_of, read_examples
 from .foreign import made_up
 from .svm import SCALE, Instance, Machine
 
+UNIT_SUFFIX = re.compile(r"\.(?:service|timer|socket|mount|target|slice|path|swap)$")
 NOW = datetime(2025, 11, 22, 15, 30, tzinfo=UTC)
 """Weekdays in examples count back from here."""
-CONFIDENCE = (-0.14, 2.46, -0.54, 3.33, -3.89)
-THRESHOLD = 0.6
+CONFIDENCE = (-0.38, 2.12, -0.82, 3.07, -4.1)
+THRESHOLD = 0.55
 """These two are what `python -m learning` (packaging/learning/__main__.py) finds by cross-validation."""
-COST, EPOCHS = 2.0, 9
-KIND_COST, KIND_EPOCHS = 1.0, 6
+COST, EPOCHS = 2.0, 7
+KIND_COST, KIND_EPOCHS = 1.0, 4
 LARGEST_BYTES = 2 << 20
 _SPARE_BYTES = 400_000
+_SELDOM, _OFTEN = 5, 15
+"""A word that occurs so seldom is misspelled if one with another letter occurs so much more often."""
 _PHRASES = ("path", "priority")
 """Kinds whose marks need not be what the value says: `root partition`."""
+_NO_NAMES = Names()
 Blocks = tuple[Sequence[int], ...]
 
 
@@ -68,7 +75,12 @@ class Lists:
 
 
 def tokens_of(example: Example) -> list[Token]:
-    return recognise(example.text, NOW)
+    return list(_recognised(example.text))
+
+
+@cache
+def _recognised(text: str) -> tuple[Token, ...]:
+    return tuple(recognise(text, NOW))
 
 
 def with_names(example: Example, tokens: list[Token]) -> list[Token]:
@@ -79,6 +91,10 @@ def with_names(example: Example, tokens: list[Token]) -> list[Token]:
         ):
             tokens = merged(tokens, mark.start, mark.end, "name", mark.value)
     return tokens
+
+
+def well_spelled(token: Token, lists: Lists) -> Token:
+    return token if token.kind or token.text in lists.marked else mended(token, lists.words)
 
 
 def lists_of(examples: Iterable[Example]) -> Lists:
@@ -100,10 +116,11 @@ def lists_of(examples: Iterable[Example]) -> Lists:
                     foreign.update(set(words_in(token.raw)))
         for mark in example.marks:
             words = " ".join(folded(word) for word in example.text[mark.start : mark.end].split())
-            if mark.name in _PHRASES or (
-                mark.name in KINDS and mark.value not in (words, f"{words}.service")
-            ):
-                meant[mark.name, words][mark.value] += 1
+            value = mark.value
+            if mark.name == "unit" and not UNIT_SUFFIX.search(value):
+                value += ".service"
+            if mark.name in _PHRASES or (mark.name in KINDS and value not in (words, f"{words}.service")):
+                meant[mark.name, words][value] += 1
             takers[mark.name].add(example.skill)
     phrases: dict[str, dict[str, str]] = defaultdict(dict)
     said = [
@@ -125,7 +142,12 @@ def lists_of(examples: Iterable[Example]) -> Lists:
     for word, number in foreign.items():
         if word not in marked:
             plain[word] += number
-    words = frozenset(word for word, count in plain.items() if count > 1 and count > marked[word] / 2)
+    words = frozenset(
+        word
+        for word, count in plain.items()
+        if 1 < count > marked[word] / 2
+        and (count > _SELDOM or not any(plain[slip] > _OFTEN * count for slip in slips(word)))
+    )
     return Lists(
         words=words,
         marked=frozenset(word for word in marked if word in words or marked[word] > 1),
@@ -133,12 +155,17 @@ def lists_of(examples: Iterable[Example]) -> Lists:
     )
 
 
-def learn_skills(examples: Sequence[Example], classes: Sequence[str]) -> Part:
+def learn_skills(examples: Sequence[Example], classes: Sequence[str], lists: Lists, tagger: Tagger) -> Part:
+    """What no skill answers has no marks: there the names are those that a tagger finds."""
     number = {name: at for at, name in enumerate(classes)}
     learned: list[tuple[Blocks, int]] = []
     for example in examples:
-        tokens = tokens_of(example)
-        named = with_names(example, tokens)
+        found = tokens_of(example)
+        tokens = [well_spelled(token, lists) for token in found]
+        if example.skill == NONE:
+            named = tagger.tag(found, _NO_NAMES)
+        else:
+            named = [well_spelled(token, lists) for token in with_names(example, found)]
         variants = [tokens] if named == tokens else [named, tokens]
         learned += [(features(variant), number[example.skill]) for variant in variants]
     most = (LARGEST_BYTES - _SPARE_BYTES) // (5 + len(classes))
@@ -253,7 +280,9 @@ def digest(folder: Path) -> str:
 def parts_of(examples: Sequence[Example]) -> tuple[Part, Part, Lists]:
     classes = sorted({NONE, *(example.skill for example in examples)})
     lists = lists_of(examples)
-    return learn_skills([*examples, *made_up()], classes), learn_kinds(examples, lists), lists
+    kinds = learn_kinds(examples, lists)
+    tagger = Tagger(as_weights(kinds, kinds, lists))
+    return learn_skills([*examples, *made_up()], classes, lists, tagger), kinds, lists
 
 
 def as_weights(skills: Part, kinds: Part, lists: Lists) -> Weights:

@@ -13,8 +13,8 @@ FOLDERS = ("packaging/varlink",)
 """Here every file is generated."""
 
 
-def files_of(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+def files_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_no_generated_file_is_stale(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_no_generated_file_is_stale(tmp_path: Path) -> None:
     subprocess.run(command, env=environment, cwd="/", check=True, timeout=120)
     made = files_of(tmp_path)
     assert {"packaging/journal/lightagentd.catalog", "tests/data/dbus.txt"} < made.keys()
-    there = {name: path.read_text() for name in made if (path := REPOSITORY / name).exists()}
+    there = {name: path.read_bytes() for name in made if (path := REPOSITORY / name).exists()}
     there |= {f"{name}/{one}": text for name in FOLDERS for one, text in files_of(REPOSITORY / name).items()}
     stale = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
     assert not stale, f"Stale: {', '.join(stale)}. To write them anew: make generate"

@@ -72,7 +72,9 @@ class ModelClients:
         """New clients for an agent that starts. Raises ConfigError."""
         own, behind = self._recipes(definition)
         catalog = self._catalog(definition)
-        make = partial(client_of, catalog=catalog, redactor=self._redactor, names=self._names)
+        make = partial(
+            client_of, catalog=catalog, redactor=self._redactor, names=self._names, agent=definition.name
+        )
         made = [make(recipe) for recipe in own]
         last_resort = []
         for model, recipe in behind.items():

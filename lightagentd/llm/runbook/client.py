@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ _ASK_OTHERWISE = (
 NO_REPORT = "The runbook ended without a report."
 _NOTHING = Usage()
 """What an answer takes: it is counted, and there are no tokens."""
-_LOOKED_AT_CHARS = 2000
-"""How much of a question is matched. What is attached to it is not: text from outside chooses no skill."""
 
 
 class RunbookClient:
@@ -45,9 +44,12 @@ class RunbookClient:
     window_known = True
     retry = NEVER
 
-    def __init__(self, catalog: Callable[[], SkillCatalog], names: MachineNames | None = None) -> None:
+    def __init__(
+        self, catalog: Callable[[], SkillCatalog], names: MachineNames | None = None, agent: str = "AGENT"
+    ) -> None:
         self._catalog = catalog
         self._names = names
+        self._agent = agent
         self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
@@ -68,7 +70,7 @@ class RunbookClient:
                 suggestion="'lactl status' and the agent's list of tools say why.",
             )
         if found is None:
-            raise NoRunbook("No runbook fits this prompt.", suggestion=_ASK_OTHERWISE)
+            raise NoRunbook("No runbook fits this prompt.", suggestion=await self._suggestion(request))
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
         yield Finish(reason="tool_calls", usage=_NOTHING)
@@ -79,14 +81,22 @@ class RunbookClient:
 
     async def _match(self, request: Request) -> Match | None:
         """The runbook for the newest prompt."""
+        index = await self._index()
+        names = Names() if self._names is None else await self._names.current()
+        return index.match(_newest(request), names=names)
+
+    async def _suggestion(self, request: Request) -> str:
+        """What to ask instead: prompts of the skills that are nearest to the newest one."""
+        near = (await self._index()).nearest(_newest(request))
+        commands = [f"lactl prompt {self._agent} {shlex.quote(prompt)}" for prompt in near]
+        return f"Did you mean {' or '.join(commands)}? {_ASK_OTHERWISE}" if near else _ASK_OTHERWISE
+
+    async def _index(self) -> SkillIndex:
         catalog = self._catalog()
         if self._indexed is None or self._indexed[0] is not catalog:
             # Off the event loop: it takes as long as many small turns.
             self._indexed = catalog, await asyncio.to_thread(_index_of, catalog)
-        index = self._indexed[1]
-        questions = (message.question for message in reversed(request.messages) if message.role == "user")
-        names = Names() if self._names is None else await self._names.current()
-        return index.match(next(questions, "")[:_LOOKED_AT_CHARS], names=names)
+        return self._indexed[1]
 
     async def close(self) -> None:
         """End what collects the names; clients that share it start it anew."""
@@ -101,6 +111,11 @@ class _Ran:
     skill: str
     """Empty when the call does not say it."""
     report: str
+
+
+def _newest(request: Request) -> str:
+    """The newest prompt, without what is attached to it: text from outside chooses no skill."""
+    return next((message.question for message in reversed(request.messages) if message.role == "user"), "")
 
 
 def _run_before(messages: Sequence[Message]) -> _Ran | None:
@@ -132,7 +147,7 @@ def _can_run(request: Request) -> bool:
 
 def _index_of(catalog: SkillCatalog) -> SkillIndex:
     """The index of the skills that have a script, warmed up: the first match compiles expressions."""
-    from lightagentd.llm.runbook.matching import SkillIndex  # 0.1 s: its patterns are compiled
+    from lightagentd.llm.runbook.matching import SkillIndex  # 0.1 s: it reads weights, compiles patterns
 
     index = SkillIndex(skill for skill in catalog.skills.values() if skill.runbook)
     index.match("check disk")

@@ -18,6 +18,12 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W_]+")
 _DIGITS = re.compile(r"\d+")
 _MOST_WORDS = 300
+_COURTESY = re.compile(
+    r"\b(?:please|pls|plz|kindly|hey|hi|hello|dear|thanks?|thx|cheers|bitte|danke|hallo|merci|bonjour|gracias|"
+    r"hola|obrigado|ola|por favor|s il (?:vous|te) plait|for me|"
+    r"(?:can|could|would|will) (?:you|u|ya)(?: mind| please)*)\b"
+)
+"""Words that say nothing of what is asked."""
 
 
 def folded(text: str) -> str:
@@ -39,7 +45,7 @@ def features(tokens: Iterable[Token]) -> tuple[list[int], list[int]]:
     words: set[str] = set()
     letters: set[str] = set()
     before = "^"
-    for token in tokens:
+    for token in _without_courtesy(list(tokens)):
         if token.kind:
             words.update(_details(token))
             parts: Sequence[str] = (token.text,)
@@ -61,7 +67,22 @@ def features(tokens: Iterable[Token]) -> tuple[list[int], list[int]]:
         if len(words) > _MOST_WORDS:
             break
     words.add(f"{before} $")
-    return sorted({_hashed(word) for word in words}), sorted({_hashed(f"#{run}") for run in letters})
+    return sorted({hashed(word) for word in words}), sorted({hashed(f"#{run}") for run in letters})
+
+
+def _without_courtesy(tokens: list[Token]) -> list[Token]:
+    """The tokens without polite phrases, unless there is nothing else."""
+    text, at = "", []
+    for token in tokens:
+        at.append(len(text))
+        text += f"{token.text if token.kind else folded(token.raw)} "
+    spans = [found.span() for found in _COURTESY.finditer(text)]
+    kept = [
+        token
+        for token, start in zip(tokens, at, strict=True)
+        if not any(begin <= start < end for begin, end in spans)
+    ]
+    return kept or tokens
 
 
 def _details(token: Token) -> Iterable[str]:
@@ -82,5 +103,6 @@ def _details(token: Token) -> Iterable[str]:
         yield f"<unit:{token.value.rpartition('.')[2]}"
 
 
-def _hashed(text: str) -> int:
+def hashed(text: str) -> int:
+    """The feature of a text."""
     return crc32(text.encode("utf-8", "replace"))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from lightagentd.llm.runbook.features import features, folded
+from lightagentd.llm.runbook.features import features, folded, hashed, words_in
 from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.recogniser import LOOKED_AT_CHARS, Token, recognise
 from lightagentd.llm.runbook.tagging import Named, Tagger
@@ -31,8 +31,12 @@ def _words(text: str) -> frozenset[str]:
 _NO_NAMES = Names()
 _PHRASED = ("path", "priority")
 """Kinds that one word may mean: `root` is the path `/`."""
+_COMMON = 24
+"""A word of this rarity, such as `the`, says nothing."""
 _ALIKE = 0.45
 """From this likeness to one of its examples on, an administrator's skill is meant."""
+_MOST = 300
+"""So many examples of an administrator's skill count."""
 _NEAR = -0.8
 """A skill with a lesser score is not offered."""
 _CHANGES = _words("restart reload reboot stop start kill delete remove install uninstall disable enable")
@@ -43,8 +47,8 @@ _ORDER = re.compile(
 )
 """The verb that begins a clause, and what stands behind it."""
 _NOUNS = _words(
-    "time times history reason cause count counts status log logs errors error failed failing fails failure job "
-    "jobs limit loop date after took needed required pending anything another or and"
+    "time times history reason cause count counts status log logs errors error failed failing fails failure "
+    "job jobs limit loop date after took needed required pending anything another or and"
 )
 """After one of these a verb was a noun: `reboot history`."""
 
@@ -68,10 +72,10 @@ class SkillIndex:
         self._tagger = Tagger(self._weights)
         self._skills = {skill.name: skill for skill in skills if skill.runbook is not None}
         self._titles = {_plain(name): name for name in self._skills}
-        self._own: list[tuple[str, tuple[dict[int, int], ...]]] = []
+        self._own: list[tuple[str, dict[str, int]]] = []
         for skill in self._skills.values():
             if skill.name not in self._weights.skills.classes:
-                for text in (*skill.prompts, skill.description):
+                for text in (*(example.text for example in skill.examples[:_MOST]), skill.description):
                     self._titles.setdefault(_plain(text), skill.name)
                     self._own.append((skill.name, self._weighed(self._tokens(text, _NO_NAMES, None))))
 
@@ -101,12 +105,14 @@ class SkillIndex:
         )
 
     def nearest(self, prompt: str) -> list[str]:
-        """The skills, at most two, that a prompt without a match is nearest to."""
+        """For a prompt without a match: an example of each of the two nearest skills, if any is near."""
         prompt = prompt[:LOOKED_AT_CHARS]
-        if not _is_latin(prompt):
-            return []
-        ranked = self._ranked(self._tokens(prompt, _NO_NAMES, None))
-        return [name for name, score in ranked[:3] if name in self._skills and score > _NEAR][:2]
+        tokens = self._tokens(prompt, _NO_NAMES, None)
+        ranked = self._ranked(tokens) if _is_latin(prompt) else []
+        near = [
+            self._skills[name].prompts for name, score in ranked[:3] if name in self._skills and score > _NEAR
+        ]
+        return [prompts[0] for prompts in near[:2] if prompts]
 
     def _tokens(self, prompt: str, names: Names, now: datetime | None) -> list[Token]:
         return self._tagger.tag(recognise(prompt, now or datetime.now().astimezone()), names)
@@ -129,10 +135,10 @@ class SkillIndex:
         )
         return 1 / (1 + math.exp(-odds))
 
-    def _weighed(self, tokens: Sequence[Token]) -> tuple[dict[int, int], ...]:
-        return tuple(
-            {part: self._weights.skills.rarity(part) ** 2 for part in block} for block in features(tokens)
-        )
+    def _weighed(self, tokens: Sequence[Token]) -> dict[str, int]:
+        """The words of a text, and how much each says; a frequent one says nothing."""
+        words = {word for token in tokens if token.kind in ("", "name") for word in words_in(token.raw)}
+        return {word: max(0, self._weights.skills.rarity(hashed(word)) - _COMMON) ** 2 for word in words}
 
     def _alike(self, tokens: Sequence[Token]) -> tuple[str, float] | None:
         """The administrator's skill whose example is most like the prompt, and how much."""
@@ -150,7 +156,9 @@ class SkillIndex:
     def _arguments(self, skill: Skill, tokens: Sequence[Token]) -> dict[str, str]:
         """The arguments of a skill: those with a shape first, then phrases, then names."""
         found: dict[str, str] = {}
-        wanted = {spec.kind: name for name, spec in skill.args.items()}
+        wanted: dict[str, str] = {}
+        for name, spec in skill.args.items():
+            wanted.setdefault(spec.kind, name)
         for token in tokens:
             if token.kind in wanted and wanted[token.kind] not in found:
                 found[wanted[token.kind]] = token.value
@@ -186,14 +194,10 @@ def match(prompt: str, skills: Iterable[Skill]) -> Match | None:
     return SkillIndex(skills).match(prompt)
 
 
-def _likeness(one: Sequence[Mapping[int, int]], other: Sequence[Mapping[int, int]]) -> float:
-    """The cosine between two texts, the mean over the blocks of their features."""
-    total = 0.0
-    for mine, yours in zip(one, other, strict=True):
-        both = sum(weight for part, weight in mine.items() if part in yours)
-        if both:
-            total += both / math.sqrt(sum(mine.values()) * sum(yours.values()))
-    return total / len(one)
+def _likeness(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """The cosine between two texts."""
+    both = sum([weight for word, weight in one.items() if word in other])
+    return both / math.sqrt(sum(one.values()) * sum(other.values())) if both else 0.0
 
 
 def _plain(text: str) -> str:

@@ -65,6 +65,7 @@ class Tagger:
         here = {} if token.text.isdigit() else names.find(token.raw, lambda _: usual != "new")
         if usual == "used" and not here and token.text not in self._weights.marked:
             return token
+        well_spelled = mended(token, words)
         marks = self._weights.kinds.scores([context(tokens, at, usual, skill=skill)])
         scores = dict(zip(KINDS, marks, strict=True))
         ranked = sorted(KINDS, key=lambda kind: -scores[kind])
@@ -79,7 +80,7 @@ class Tagger:
             return Named.of(token, found)
         if usual == "new":
             found = {kind: self._value(kind, token) for kind in ranked if scores[kind] > _WEAK}
-        return Named.of(token, found, weak=True) if found else token
+        return Named.of(token, found, weak=True) if found else well_spelled
 
     def _value(self, kind: str, token: Token) -> str:
         meant = self._weights.phrases.get(kind, {}).get(token.text)
@@ -94,13 +95,18 @@ def usage(raw: str, words: Container[str]) -> str:
     parts = words_in(raw)
     if all(part in words or part.isdigit() for part in parts):
         return "used"
-    if (
-        len(parts) == 1
-        and _MENDED <= len(parts[0]) <= _LONGEST_MENDED
-        and any(slip in words for slip in _slips(parts[0]))
-    ):
-        return "misspelled"
-    return "new"
+    return "misspelled" if _mended(parts, words) else "new"
+
+
+def mended(token: Token, words: Container[str]) -> Token:
+    """The token, with one wrong letter mended if that makes it a word that people use."""
+    parts = words_in(token.raw)
+    word = "" if all(part in words for part in parts) else _mended(parts, words)
+    return replace(token, text=word, raw=word) if word else token
+
+
+def _mended(parts: Sequence[str], words: Container[str]) -> str:
+    return next((slip for slip in slips(parts[0]) if slip in words), "") if len(parts) == 1 else ""
 
 
 def context(
@@ -136,8 +142,10 @@ def context(
     return sorted({crc32(part.encode("utf-8", "replace")) for part in found})
 
 
-def _slips(word: str) -> Iterator[str]:
+def slips(word: str) -> Iterator[str]:
     """The words that differ by a letter: a swapped, superfluous, wrong or missing one."""
+    if not _MENDED <= len(word) <= _LONGEST_MENDED:
+        return
     halves = [(word[:at], word[at:]) for at in range(len(word) + 1)]
     for left, right in halves:
         if len(right) > 1:

@@ -4,7 +4,7 @@ The file has one line of JSON, then for each of two linear classifiers its featu
 inverse document frequencies and the weights of each class, a byte each. The first classifier says which skill
 answers a prompt, the second which kind of name a word is. A score above 0 speaks for a class.
 
-`load` reads it all, some 2 MiB, which the caller holds.
+`load` reads it all, some 2 MiB, at its first use and for good.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).with_name("weights.bin")
@@ -86,8 +87,9 @@ class Weights:
     """The least confidence of a match."""
 
 
+@cache
 def load(path: Path = FILE) -> Weights:
-    """Read the file."""
+    """Read the file, once."""
     line, _, data = path.read_bytes().partition(b"\n")
     head = json.loads(line)
     at = 0

@@ -104,10 +104,10 @@ async def test_the_newest_prompt_counts() -> None:
         RunbookClient(lambda: SHIPPED),
         user("check disk"),
         Message(role="assistant", content="Fine."),
-        user("how much memory is free?"),
+        user("who is listening on port 80?"),
     )
     assert isinstance(parts[0], ToolCall)
-    assert json.loads(parts[0].arguments)["name"] == "memory-check"
+    assert json.loads(parts[0].arguments)["name"] == "listening-ports"
 
 
 async def test_where_nothing_fits_it_says_so() -> None:

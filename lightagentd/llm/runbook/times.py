@@ -314,7 +314,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], _Time |
     for pattern, time_of in (
         (_RANGE + _CLOCK, _clock),
         (
-            rf"\b(?:{_LAST}\s+|vor\s+|il y a\s+|hace\s+|h[aá]\s+|an?\s+|einer\s+|une\s+){0, 3}"
+            rf"\b(?:{_LAST}\s+|vor\s+|il y a\s+|hace\s+|h[aá]\s+|an?\s+|einer\s+|une\s+){{0,3}}"
             r"(?:half an hour|half[ -]hour|halbe[nr]? stunde|demi-heure|media hora|meia hora)(?:\s+ago)?\b",
             lambda *_: _Time(whole="-30min"),
         ),

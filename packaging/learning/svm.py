@@ -37,7 +37,7 @@ class Machine:
         self.rows = [0] * len(idf)
 
     def learn(self, instances: Sequence[Instance], epochs: int) -> None:
-        """Pass over all instances, each time in another order."""
+        """Pass over all instances, each time in another order; one that changed nothing is left out once."""
         alphas = [[0.0] * self._classes for _ in instances]
         counts = Counter(label for _, label in instances)
         for label in range(self._classes):
@@ -45,6 +45,7 @@ class Machine:
             self._rests[label] = 0.5 / (self._cost * max(1.0, min(RAREST, rarity)))
         norms = [[self._norm(block, len(blocks)) for block in blocks] for blocks, _ in instances]
         order = list(range(len(instances)))
+        settled: set[int] = set()
         seed = 1
         for epoch in range(epochs):
             for at in range(len(order) - 1, 0, -1):
@@ -52,7 +53,10 @@ class Machine:
                 other = (seed >> 8) % (at + 1)
                 order[at], order[other] = order[other], order[at]
             for at in order:
-                self._step(instances[at], alphas[at], norms[at], 1e-3 if epoch else 0.0)
+                if at in settled:
+                    settled.remove(at)
+                elif not self._step(instances[at], alphas[at], norms[at], 1e-2 if epoch else 0.0):
+                    settled.add(at)
 
     def scores(self, blocks: Sequence[Sequence[int]]) -> list[float]:
         """The score of each class; above 0 speaks for it."""
@@ -77,7 +81,8 @@ class Machine:
         length = sum([self._squares[feature] for feature in block])
         return 1 / math.sqrt(length * blocks) if length else 0.0
 
-    def _step(self, instance: Instance, alphas: list[float], norms: Sequence[float], enough: float) -> None:
+    def _step(self, instance: Instance, alphas: list[float], norms: Sequence[float], enough: float) -> bool:
+        """Learn from one instance; whether that changed anything."""
         blocks, label = instance
         totals = [0.0] * self._classes
         for block, norm in zip(blocks, norms, strict=True):
@@ -100,6 +105,7 @@ class Machine:
                 moved = True
         if moved:
             self._move(blocks, norms, steps)
+        return moved
 
     def _move(self, blocks: Sequence[Sequence[int]], norms: Sequence[float], steps: Sequence[int]) -> None:
         rows, squares = self.rows, self._squares

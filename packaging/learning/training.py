@@ -14,7 +14,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -33,11 +33,11 @@ from .svm import SCALE, Instance, Machine
 UNIT_SUFFIX = re.compile(r"\.(?:service|timer|socket|mount|target|slice|path|swap)$")
 NOW = datetime(2025, 11, 22, 15, 30, tzinfo=UTC)
 """Weekdays in examples count back from here."""
-CONFIDENCE = (-0.38, 2.12, -0.82, 3.07, -4.1)
-THRESHOLD = 0.55
+CONFIDENCE = (-0.55, 2.55, -1.0, 3.51, -4.94)
+THRESHOLD = 0.6
 """These two are what `python -m learning` (packaging/learning/__main__.py) finds by cross-validation."""
-COST, EPOCHS = 2.0, 7
-KIND_COST, KIND_EPOCHS = 1.0, 4
+COST, EPOCHS = 2.0, 6
+KIND_COST, KIND_EPOCHS = 1.0, 3
 LARGEST_BYTES = 2 << 20
 _SPARE_BYTES = 400_000
 _SELDOM, _OFTEN = 5, 15
@@ -72,6 +72,8 @@ class Lists:
     words: frozenset[str]
     marked: frozenset[str]
     phrases: dict[str, dict[str, str]]
+    spelled: dict[str, str] = field(default_factory=dict)
+    """Words that were met, without wrong letters."""
 
 
 def tokens_of(example: Example) -> list[Token]:
@@ -94,7 +96,12 @@ def with_names(example: Example, tokens: list[Token]) -> list[Token]:
 
 
 def well_spelled(token: Token, lists: Lists) -> Token:
-    return token if token.kind or token.text in lists.marked else mended(token, lists.words)
+    if token.kind or token.text in lists.marked:
+        return token
+    if token.raw not in lists.spelled:
+        lists.spelled[token.raw] = mended(token, lists.words).raw
+    raw = lists.spelled[token.raw]
+    return token if raw == token.raw else replace(token, text=raw, raw=raw)
 
 
 def lists_of(examples: Iterable[Example]) -> Lists:

@@ -39,16 +39,21 @@ _MOST = 300
 """So many examples of an administrator's skill count."""
 _NEAR = -0.8
 """A skill with a lesser score is not offered."""
-_CHANGES = _words("restart reload reboot stop start kill delete remove install uninstall disable enable")
+_CHANGES = _words(
+    "restart reload stop start kill delete remove install uninstall disable enable upgrade update configure "
+    "create add edit set reset clear clean mask unmask renew apply extend rotate unban unlock unmount format "
+    "increase reduce fix build"
+)
 _ORDER = re.compile(
-    r"(?:^|[,;.!]\s*|\b(?:and|then)\s+)"
+    r"(?:^|[,;.!]\s*|\b(?:and|then)\s+)(?!do (?:i|we) (?:need|have) to\b|should (?:i|we)\b)"
     r"(?:(?:please|pls|just|now|hey|hi|ok|can|could|would|will|you|u|i|we|how|do|to|should|must|let's|go|"
     r"ahead|kindly|need|want)[, ]+)*(?P<verb>[a-z]+) (?:the |my |our )?(?P<object>[^\s?.,!:-]+)"
 )
 """The verb that begins a clause, and what stands behind it."""
 _NOUNS = _words(
     "time times history reason cause count counts status log logs errors error failed failing fails failure "
-    "job jobs limit loop date after took needed required pending anything another or and"
+    "job jobs limit loop loops counter counters events due got date after took needed required pending "
+    "anything another or and"
 )
 """After one of these a verb was a noun: `reboot history`."""
 

@@ -37,7 +37,7 @@ _ALIKE = 0.45
 """From this likeness to one of its examples on, an administrator's skill is meant."""
 _MOST = 300
 """So many examples of an administrator's skill count."""
-_NEAR = -0.8
+_NEAR = -1.0
 """A skill with a lesser score is not offered."""
 _CHANGES = _words(
     "restart reload stop start kill delete remove install uninstall disable enable upgrade update configure "

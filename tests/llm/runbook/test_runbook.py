@@ -116,6 +116,13 @@ async def test_where_nothing_fits_it_says_so() -> None:
     assert "lactl skills list" in caught.value.suggestion
 
 
+async def test_where_two_skills_are_near_they_are_offered_as_commands() -> None:
+    with pytest.raises(NoRunbook) as caught:
+        await answer(RunbookClient(lambda: SHIPPED, agent="web"), user("banana network kernel"))
+    assert caught.value.suggestion.startswith("Did you mean lactl prompt web '")
+    assert caught.value.suggestion.count("lactl prompt web") <= 2
+
+
 async def test_without_the_function_that_runs_skills_it_calls_nothing() -> None:
     other = Function(name="file_read", description="", parameters={})
     for functions in ((), (other,)):

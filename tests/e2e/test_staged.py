@@ -1,6 +1,6 @@
-"""Faults that are staged for real: what the agent without a model answers, and what health says of them.
+"""Some of the faults that are staged for real: what the agent without a model answers, and what health says.
 
-.venv/bin/python -m tests.e2e.staged     prints what is answered and what is not
+.venv/bin/python -m tests.e2e.staged     stages all 57 (two minutes) and prints what is answered and what is not
 """
 
 from __future__ import annotations
@@ -14,22 +14,36 @@ from .staged import Run, faults, stage_all, table
 pytestmark = pytest.mark.e2e
 
 
+SAMPLE = {
+    "certificate-expired",
+    "crash-loop",
+    "deleted-but-open",
+    "failed-logins",
+    "failed-start-pre",
+    "half-configured",
+    "loopback-only",
+    "masked-requirement",
+    "no-default-route",
+    "port-conflict",
+    "stopped-service",
+    "timer-without-next-run",
+    "tmpfs-full",
+}
+
+
 @pytest.fixture(scope="module")
 def run(debian_root: Path) -> Run:
-    """All faults are staged once, in a machine of their own: others leave traces, and so do these."""
-    return stage_all(debian_root, faults())
+    """They are staged once, in a machine of their own: others leave traces, and so do these."""
+    return stage_all(debian_root, [fault for fault in faults() if fault.name in SAMPLE])
 
 
 def test_every_fault_is_there_and_gone_again(run: Run) -> None:
-    assert len(run.outcomes) >= 40
+    assert {one.fault.name for one in run.outcomes} == SAMPLE
     assert [one.fault.name for one in run.outcomes if not (one.staged and one.undone)] == [], table(run)
 
 
-def test_answers_name_the_cause(run: Run) -> None:
-    right = [is_right for one in run.outcomes for is_right in one.right]
-    first = [is_right for one in run.outcomes for is_right in one.first]
-    assert sum(right) >= 0.95 * len(right), table(run)
-    assert sum(first) >= 0.90 * len(first), table(run)
+def test_answers_name_the_cause_in_the_first_sentence(run: Run) -> None:
+    assert [one.fault.name for one in run.outcomes if not all((*one.right, *one.first))] == [], table(run)
 
 
 def test_health_names_each_fault_and_invents_none(run: Run) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from lightagentd.llm.runbook.features import features, folded, hashed, words_in
@@ -69,6 +69,9 @@ class Match:
     """From the threshold to 1."""
 
 
+_FULL = "--full"
+
+
 class SkillIndex:
     """All runbooks, ready to match prompts. Skills without a script are left out."""
 
@@ -85,8 +88,19 @@ class SkillIndex:
                     self._own.append((skill.name, self._weighed(self._tokens(text, _NO_NAMES, None))))
 
     def match(self, prompt: str, *, now: datetime | None = None, names: Names = _NO_NAMES) -> Match | None:
-        """The runbook for a prompt, or None. `now` is local time, for weekdays; `names` exist here."""
+        """The runbook for a prompt, or None. `now` is local time, for weekdays; `names` exist here. The word
+        `--full` in the prompt asks for all of a report.
+        """
         prompt = prompt[:LOOKED_AT_CHARS]
+        words = prompt.split()
+        if _FULL not in words:
+            return self._match(prompt, now, names)
+        found = self._match(" ".join(word for word in words if word != _FULL), now, names)
+        if found is None or "full" not in self._skills[found.skill].args:
+            return found
+        return replace(found, args={**found.args, "full": "yes"})
+
+    def _match(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
         plain = _plain(prompt)
         tokens = self._tokens(prompt, names, now)
         if plain in self._titles:

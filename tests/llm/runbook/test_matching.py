@@ -165,7 +165,8 @@ def test_times_are_normalized(index: SkillIndex, words: str, since: str) -> None
     ],
 )
 def test_arguments_are_taken_out_of_the_prompt(index: SkillIndex, prompt: str, expected: str) -> None:
-    assert asked(index, prompt) == expected
+    here = Names(units=frozenset({"NetworkManager.service", "nginx.service", "ssh.service"}))
+    assert asked(index, prompt, here) == expected
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,7 @@ def test_times_are_normalized(index: SkillIndex, words: str, since: str) -> None
     ],
 )
 def test_arguments_are_taken_out_of_the_prompt(index: SkillIndex, prompt: str, expected: str) -> None:
-    here = Names(units=frozenset({"NetworkManager.service", "nginx.service", "ssh.service"}))
-    assert asked(index, prompt, here) == expected
+    assert asked(index, prompt) == expected
 
 
 @pytest.mark.parametrize(

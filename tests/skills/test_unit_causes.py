@@ -137,6 +137,7 @@ def test_how_a_unit_ended(properties: str, lines: list[str], words: str) -> None
         ),
         ("ActiveState=failed\nSubState=failed", False, True),
     ],
+    ids=map(str, range(7)),  # the values have the time in them
 )
 def test_a_unit_in_auto_restart_is_a_problem(properties: str, is_crashing: bool, is_failed: bool) -> None:
     assert (units.is_crashing(unit(properties)), units.is_failed(unit(properties))) == (

@@ -56,7 +56,7 @@ async def test_a_session_asks_the_model_that_was_chosen_for_it(paths: Paths) -> 
                 answer = await client.call("Manager.Ask", agent="test", text="check disk space", new=False)
                 assert words in answer["answer"]["text"]
 
-            await answers("runbook", "filesystem")
+            await answers("runbook", "file system")
             fork = (await client.call("Sessions.Fork", session=made["id"]))["session"]
             assert fork["model"] == "runbook"
             await client.call("Sessions.Switch", session=made["id"])

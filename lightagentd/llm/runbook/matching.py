@@ -70,6 +70,7 @@ class Match:
 
 
 _FULL = "--full"
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 
 class SkillIndex:
@@ -101,6 +102,12 @@ class SkillIndex:
         return replace(found, args={**found.args, "full": "yes"})
 
     def _match(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
+        """For the whole prompt, else without what is pasted between fences, else for its last paragraph."""
+        unfenced = _FENCED.sub(" ", prompt).strip()
+        texts = dict.fromkeys((prompt, unfenced, unfenced.rpartition("\n\n")[2].strip()))
+        return next((found for text in texts if (found := self._match_text(text, now, names))), None)
+
+    def _match_text(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
         plain = _plain(prompt)
         tokens = self._tokens(prompt, names, now)
         if plain in self._titles:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from lightagentd.errors import ConfigError, SkillNotFound
-from lightagentd.host.process import TERM_GRACE_S, Completed, LiveText, run
+from lightagentd.host.process import OUTPUT_LIMIT_BYTES, TERM_GRACE_S, Completed, LiveText, run
 from lightagentd.skills import Skill as LoadedSkill
 from lightagentd.skills import SkillCatalog, load_skills
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, TimedOut, Tool, ToolError, action
@@ -25,8 +25,8 @@ ERROR_TAIL_CHARS = 2000
 """How much of a failed script's standard error its error shows."""
 NOTHING_FOUND = 4
 """The exit status of a script whose report says that what it was asked about by name is not there."""
-OUTPUT_LIMIT_BYTES = 512 * 1024
-"""How much of a script's output counts: a state of the machine is longer than a report."""
+STATE_LIMIT_BYTES = 512 * 1024
+"""How much of the output of a script counts that tells the state of the machine (`Runbook.compares`)."""
 FILES_LIMIT = 200
 """How many files of a skill are listed."""
 FILE_BYTES = 48 * 1024
@@ -110,7 +110,7 @@ class Skill(Tool):
             cwd=folder,
             env=env,
             on_output=live.feed,
-            limit_bytes=OUTPUT_LIMIT_BYTES,
+            limit_bytes=STATE_LIMIT_BYTES if skill.compares else OUTPUT_LIMIT_BYTES,
         )
         live.finish()
         what = f"The script {args.script}{' ' if args.script else ''}of the skill {skill.name}"

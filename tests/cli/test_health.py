@@ -42,6 +42,7 @@ def as_json(daemon: DaemonProcess, *arguments: str) -> Any:
 
 def test_the_exit_status_of_health_is_the_worst_that_was_found(daemon: DaemonProcess) -> None:
     found = daemon.lactl("health", "--json")
+    assert found.stdout, found.stderr
     whole = json.loads(found.stdout)
     severities = {finding["severity"] for finding in whole["findings"]}
     assert severities <= {"problem", "warning"}

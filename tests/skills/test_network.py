@@ -197,7 +197,7 @@ def test_bans_of_fail2ban_end_with_their_unban() -> None:
         ([], False, False, "Nothing sets the clock: no NTP service is installed."),
         ([unit("chrony.service")], True, False, ""),
         ([unit("chrony.service")], False, False, "The clock is not synchronised by chrony.service"),
-        ([unit("chrony.service", since=time.time())], False, False, ""),
+        ([unit("chrony.service", since=time.time() + 3600)], False, False, ""),
         (
             [unit("chrony.service", "failed")],
             False,

@@ -19,7 +19,7 @@ PRE = (
     "start_time=[n/a] ; stop_time=[n/a] ; pid=123 ; code=exited ; status=7/NOTRUNNING }\n"
 )
 # Ahead of now, for a test may come late.
-NOW = time.strftime("StateChangeTimestamp=Mon %Y-%m-%d %H:%M:%S UTC", time.localtime(time.time() + 600))
+NOW = time.strftime("StateChangeTimestamp=Mon %Y-%m-%d %H:%M:%S UTC", time.localtime(time.time() + 7200))
 OLD = "StateChangeTimestamp=Mon 2020-01-06 10:00:00 UTC"
 
 

@@ -89,12 +89,17 @@ def made(names: Collection[str] | None = None, *, timeout_s: float = 5.0) -> lis
     outcomes = [Outcome(one) for name, one in sorted(CHECKS.items()) if names is None or name in names]
     threads = [threading.Thread(target=_make, args=(outcome,), daemon=True) for outcome in outcomes]
     end = time.monotonic() + timeout_s
-    for thread in threads:
-        thread.start()
-    for number, thread in enumerate(threads):
+    for outcome, thread in zip(outcomes, threads, strict=True):
+        try:
+            thread.start()
+        except RuntimeError as err:  # as many tasks as this sandbox or user may have
+            outcome.problem = f"It could not start: {err}."
+    for outcome, thread in zip(outcomes, threads, strict=True):
+        if thread.ident is None:
+            continue
         thread.join(max(0.0, end - time.monotonic()))
         if thread.is_alive():
-            outcomes[number].problem = f"It did not end within {timeout_s:.0f} s."
+            outcome.problem = f"It did not end within {timeout_s:.0f} s."
     return outcomes
 
 

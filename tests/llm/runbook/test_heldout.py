@@ -19,13 +19,32 @@ from lightagentd.llm.runbook.names import Names
 from lightagentd.skills import load_skills
 
 SKILLS = Path(__file__).parents[3] / "skills"
-HELD_OUT = Path(__file__).with_name("heldout.txt")
 MONDAY = datetime(2026, 11, 23, 20, 30).astimezone()
 FOREIGN = "none"
 _NAMES = "# names: "
 
 Answer = tuple[str, dict[str, str]]
 """A skill, or `none`, and its arguments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How many prompts a set has at least, and the shares it keeps to: two at least, two at most."""
+
+    prompts: int
+    right_skill: float
+    right: float
+    wrong_skill: float
+    taken: float
+
+
+BOUNDS = {
+    "heldout.txt": Bounds(prompts=400, right_skill=0.925, right=0.90, wrong_skill=0.025, taken=0.03),
+    "heldout_second.txt": Bounds(prompts=320, right_skill=0.915, right=0.88, wrong_skill=0.03, taken=0.03),
+}
+"""The aims are 95 % of skills, 93 % with all arguments, 1 % wrong and no foreign prompt taken; these lie just
+beside what is reached so far, so that nothing gets worse.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +69,17 @@ class Figures:
         )
 
 
-def lines() -> list[str]:
-    return HELD_OUT.read_text(encoding="utf-8").splitlines()
+def lines(held_out: str) -> list[str]:
+    return Path(__file__).with_name(held_out).read_text(encoding="utf-8").splitlines()
 
 
-def prompts() -> list[tuple[str, list[Answer]]]:
+def prompts(held_out: str) -> list[tuple[str, list[Answer]]]:
     """Each prompt with what is right, without those that are examples by chance, such as `df -h`."""
     known = {
         plain(example.text) for skill in load_skills([SKILLS]).skills.values() for example in skill.examples
     }
     known |= {plain(line) for line in (SKILLS / "none.txt").read_text(encoding="utf-8").splitlines()}
-    pairs = [line.rpartition(" => ") for line in lines() if line and not line.startswith("#")]
+    pairs = [line.rpartition(" => ") for line in lines(held_out) if line and not line.startswith("#")]
     return [
         (prompt, [answer(text) for text in right.split(" || ")])
         for prompt, _, right in pairs
@@ -77,9 +96,9 @@ def answer(text: str) -> Answer:
     return skill, dict(arg.split("=", 1) for arg in args)
 
 
-def names() -> Names:
+def names(held_out: str) -> Names:
     """The names of the machine that is asked, as the header of the file has them."""
-    [header] = [line.removeprefix(_NAMES) for line in lines() if line.startswith(_NAMES)]
+    [header] = [line.removeprefix(_NAMES) for line in lines(held_out) if line.startswith(_NAMES)]
     named = {kind: frozenset(values.split(",")) for kind, _, values in map(_partition, header.split())}
     return Names(
         units=named["unit"],
@@ -95,10 +114,14 @@ def _partition(text: str) -> tuple[str, str, str]:
 
 
 @pytest.fixture(scope="module")
-def figures() -> Figures:
-    index, known = SkillIndex(load_skills([SKILLS]).skills.values()), names()
+def index() -> SkillIndex:
+    return SkillIndex(load_skills([SKILLS]).skills.values())
+
+
+def measured(index: SkillIndex, held_out: str) -> Figures:
+    known = names(held_out)
     counts: Counter[str] = Counter()
-    for prompt, right in prompts():
+    for prompt, right in prompts(held_out):
         found = index.match(prompt, now=MONDAY, names=known)
         if right[0][0] == FOREIGN:
             counts.update(foreign=1, taken=found is not None)
@@ -113,20 +136,20 @@ def figures() -> Figures:
     return Figures(**counts)
 
 
-def test_the_prompts_are_many_and_of_all_skills() -> None:
-    counts = Counter(right[0][0] for _, right in prompts())
+@pytest.mark.parametrize(("held_out", "bounds"), BOUNDS.items())
+def test_the_prompts_are_many_and_of_all_skills(held_out: str, bounds: Bounds) -> None:
+    counts = Counter(right[0][0] for _, right in prompts(held_out))
     shipped = {name for name, skill in load_skills([SKILLS]).skills.items() if skill.runbook is not None}
     assert set(counts) == {*shipped, FOREIGN}
     assert min(counts.values()) >= 5
     assert counts.pop(FOREIGN) >= 80
-    assert counts.total() >= 400
+    assert counts.total() >= bounds.prompts
 
 
-def test_no_figure_falls_below_what_was_measured(figures: Figures) -> None:
-    """The aims are 95 % of skills, 93 % with all arguments, 1 % wrong and no foreign prompt taken; these are
-    the floors under what is reached so far (93.7, 91.4, 1.8 and 2 of 99), so that nothing gets worse.
-    """
-    assert figures.right_skill >= 0.925 * figures.prompts, str(figures)
-    assert figures.right >= 0.90 * figures.prompts, str(figures)
-    assert figures.wrong_skill <= 0.025 * figures.prompts, str(figures)
-    assert figures.taken <= 0.03 * figures.foreign, str(figures)
+@pytest.mark.parametrize(("held_out", "bounds"), BOUNDS.items())
+def test_no_figure_falls_below_what_was_measured(index: SkillIndex, held_out: str, bounds: Bounds) -> None:
+    figures = measured(index, held_out)
+    assert figures.right_skill >= bounds.right_skill * figures.prompts, str(figures)
+    assert figures.right >= bounds.right * figures.prompts, str(figures)
+    assert figures.wrong_skill <= bounds.wrong_skill * figures.prompts, str(figures)
+    assert figures.taken <= bounds.taken * figures.foreign, str(figures)

@@ -8,8 +8,9 @@ Where it may not see what it is about it raises `CannotSee`: silence means that 
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
+import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 
 from report import clean
 
+_PLAIN = re.compile(r"[\w .,:?@/+=-]*")
+"""What means nothing to a shell between double quotes."""
 PROBLEM, WARNING = "problem", "warning"
 """A problem breaks something now; a warning is what will, or what somebody should look at."""
 
@@ -112,8 +115,10 @@ def worst_first(outcomes: list[Outcome]) -> list[Finding]:
 
 
 def prompt(ask: str) -> str:
-    """The command that asks this."""
-    return f'lactl prompt {os.environ.get("LIGHTAGENT_AGENT", "ops")} "{ask}"'
+    """The command that asks this, to be pasted into a shell: a name in it may be one that others chose."""
+    return (
+        f'lactl prompt ops "{ask}"' if _PLAIN.fullmatch(ask) else shlex.join(["lactl", "prompt", "ops", ask])
+    )
 
 
 def _make(outcome: Outcome) -> None:

@@ -25,5 +25,5 @@ def tell(report: Report, found: Iterable[Finding], good: str, *, look: str = "",
     report.finding = first.text if len(ranked) == 1 else f"{' and '.join(counts)}: {first.text}"
     report.next = prompt(first.ask) if first.ask and first.ask != own else look
     if ranked[1:]:
-        report.text("Also wrong", "\n".join(f"- {one.text}" for one in ranked[1:]))
+        report.text("Also wrong", *(f"- {one.text}" for one in ranked[1:]))
     return True

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 _LINES = 25
 """How long a report is, unless all of it is asked for."""
+_LINE_CHARS = 2000
+"""Names and messages are as long as who makes them up likes."""
 NOTHING_FOUND = 4
 """The exit status of a report on something named that is not there: no such unit, nothing on that port."""
 
@@ -39,17 +41,17 @@ class Report:
         """A section with a table. Without rows it is the sentence `empty`, or nothing at all."""
         lines = [_row(cells) for cells in rows]
         if lines:
-            self._parts.append((title, lines, f"{_row(header)}\n{_row(['---'] * len(header))}\n"))
+            self._parts.append((clean(title), lines, f"{_row(header)}\n{_row(['---'] * len(header))}\n"))
         elif empty:
             self.text(title, empty)
 
-    def text(self, title: str, body: str) -> None:
-        self._parts.append((title, body.splitlines(), ""))
+    def text(self, title: str, *lines: str) -> None:
+        self._parts.append((clean(title), [_shown(line) for line in lines], ""))
 
     def lines(self, title: str, lines: Sequence[str]) -> None:
         """A section with literal text, such as lines of a log."""
         if lines:
-            self._parts.append((title, ["    " + clean(line) for line in lines], ""))
+            self._parts.append((clean(title), ["    " + shorten(line, _LINE_CHARS) for line in lines], ""))
 
     def note(self, sentence: str) -> None:
         """Note an omission of the report, with its reason; printed once, at the end."""
@@ -63,12 +65,13 @@ class Report:
 
     def render(self) -> str:
         """The report as Markdown."""
-        text = f"**{self.finding}**\n"
+        text = f"**{_shown(self.finding)}**\n"
         if self.next:
-            text += f"\nNext: `{self.next}`\n"
-        notes = ""
-        if self._notes:
-            notes = "\n## What this report could not see\n\n" + "".join(f"- {note}\n" for note in self._notes)
+            mark = "``" if "`" in self.next else "`"
+            text += f"\nNext: {mark}{clean(self.next)}{mark}\n"
+        notes = "".join(f"- {_shown(note)}\n" for note in self._notes)
+        if notes:
+            notes = f"\n## What this report could not see\n\n{notes}"
         room = _LINES - text.count("\n") - notes.count("\n") - 2
         left_out = []
         for number, (title, lines, header) in enumerate(self._parts, start=1):
@@ -167,5 +170,10 @@ def shorten(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def _shown(text: str) -> str:
+    """A line of Markdown in which names of the machine make no line of their own, and no link or picture."""
+    return shorten(text, _LINE_CHARS).replace("](", "] (")
+
+
 def _row(cells: Sequence[object]) -> str:
-    return "| " + " | ".join(clean(str(cell)).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_shown(str(cell)).replace("|", "\\|") for cell in cells) + " |"

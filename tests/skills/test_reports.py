@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.host.process import clean_environment
+from tests.skills.library import module as library
 from tests.skills.script import SKILLS, finding, report, skill
 
 FOLDER = Path(__file__).parents[2] / "skills"
@@ -94,3 +95,31 @@ def test_every_form_of_a_time_is_understood(since: str) -> None:
     assert "since 20" in finding(
         report("log-errors", search_path="", since=since)
     ) or "cannot be said" in report("log-errors", search_path="", since=since)
+
+
+@pytest.mark.parametrize(
+    "name", ["nginx.service", "/a b", "/t/$(reboot)", "/t/`id`", '/t/";id;"', "/t/x' y!z", r"a\x2db.mount"]
+)
+def test_the_next_command_is_one_word_for_a_shell_whatever_a_file_is_called(name: str) -> None:
+    made = library("report").Report()
+    made.finding, made.next = "Bad.", library("checks").prompt(f"permissions of {name}")
+    [line] = [line for line in made.render().splitlines() if line.startswith("Next: ")]
+    command = line.removeprefix("Next: ").strip("`")
+    said = subprocess.check_output(["sh", "-c", f'set -- {command}; printf %s "$#$4"'], text=True)
+    assert said == f"4permissions of {name}"
+
+
+def test_no_text_of_the_machine_makes_lines_links_or_escapes_in_a_report() -> None:
+    evil = "a\n**Fine.**\r\x1b[2J\u202e[x](http://evil.example/)" + "y" * 100_000
+    made = library("report").Report()
+    made.full, made.finding, made.next = True, evil, evil
+    made.text(evil, f"- {evil}")
+    made.table("Table", (evil,), [(evil,)])
+    made.lines("Lines", [evil])
+    made.note(evil)
+    text = made.render()
+    assert not set("\r\x1b\u202e") & set(text)
+    assert not [line for line in text.splitlines()[1:] if line.startswith("**")]
+    shown = [line for line in text.splitlines() if not line.startswith(("    ", "Next: ", "## "))]
+    assert "](" not in "".join(shown)
+    assert max(map(len, shown)) < 2100

@@ -99,7 +99,7 @@ def _with_systemd(report: Report, booted: float) -> list[str]:
         names = ", ".join(unit.name for unit in failed[:5])
         words.append(f"{plural(len(failed), 'unit')} failed in it: {names}")
         report.next = prompt(f"why is {failed[0].name} down")
-        report.text("Failed in this boot", "\n".join(f"- {units.failure(unit)}" for unit in failed[:8]))
+        report.text("Failed in this boot", *(f"- {units.failure(unit)}" for unit in failed[:8]))
     else:
         words.append("no unit failed in it")
     report.table("Slowest units", ("Unit", "Seconds"), [(unit, f"{took:.1f}") for unit, took in slow])

@@ -95,7 +95,7 @@ def make(report: Report) -> None:
         )
     if wrong:
         report.next = prompt(f"why did the container {wrong[0].name} exit")
-        report.text("Problems", "\n".join(f"- {one.told()}" for one in wrong)) if len(wrong) > 1 else None
+        report.text("Problems", *(f"- {one.told()}" for one in wrong)) if len(wrong) > 1 else None
     table(report, found)
 
 

@@ -63,7 +63,7 @@ def make(report: Report) -> None:
     now = time.time()
     if found:
         lines = [line(number, one, now) for number, one in enumerate(found, start=1)]
-        report.text("What is wrong, worst first", "\n".join(lines))
+        report.text("What is wrong, worst first", *lines)
     unmade: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.problem:

@@ -48,7 +48,7 @@ def make(report: Report) -> None:
         report.next = "coredumpctl list"
     elif told:
         report.next = prompt("are the disks ok")
-    report.text("Problems", "\n".join(f"- {text}" for text in told)) if len(told) > 1 else None
+    report.text("Problems", *(f"- {text}" for text in told)) if len(told) > 1 else None
     shown = [
         f"{clock.show(at)} {shorten(text, 150)}"
         for at, text in lines

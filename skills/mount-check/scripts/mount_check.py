@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def about(path: str, entries: list[mounts.Entry], wanted: list[mounts.Wanted], r
     missing = next((each for each in mounts.unmounted(entries, wanted) if each.folder == path), None)
     if missing is not None:
         report.finding = mounts.unmounted_sentence(missing)
-        report.next = f"systemctl status {mounts.unit_of(path)}"
+        report.next = shlex.join(["systemctl", "status", mounts.unit_of(path)])
         return
     if hangs := mounts.dead(path):
         report.finding = hangs

@@ -243,7 +243,7 @@ def all_units(report: Report) -> None:
         return
     report.finding = headline(found)
     report.next = prompt(found[0].ask)
-    report.text("Problems", "\n".join(f"- {finding.text}" for finding in found))
+    report.text("Problems", *(f"- {finding.text}" for finding in found))
     report.table(
         "Units that failed",
         ("Unit", "State", "Result", "Since"),

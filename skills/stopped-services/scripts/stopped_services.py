@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +26,9 @@ def one(name: str, report: Report) -> None:
     unit = found[0]
     report.finding = told(unit)
     report.next = (
-        prompt(f"why is {unit.name} down") if units.is_failed(unit) else f"systemctl status {unit.name}"
+        prompt(f"why is {unit.name} down")
+        if units.is_failed(unit)
+        else shlex.join(["systemctl", "status", unit.name])
     )
     entries, problem = journal("-b", "-u", unit.name, "JOB_TYPE=stop", limit=20, timeout_s=5)
     rows = [(show(stamp(entry)), shorten(message(entry), 90)) for entry in entries]

@@ -123,7 +123,7 @@ def make(report: Report) -> None:
         report.finding = (
             f"The kernel reported no I/O error and no damaged filesystem{about} since boot{parts}."
         )
-    report.text("Problems", "\n".join(f"- {text}" for text in told)) if len(told) > 1 else None
+    report.text("Problems", *(f"- {text}" for text in told)) if len(told) > 1 else None
     rows = [(one.device, one.kind, one.count, clock.show(one.last), shorten(one.text, 100)) for one in errors]
     report.table("Errors in the kernel's log", ("Device", "Kind", "Count", "Last", "Newest message"), rows)
     report.table("RAID arrays", ("Array", "State"), [(name, state) for name, state, _ in arrays])

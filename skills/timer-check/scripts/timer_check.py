@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -111,7 +112,9 @@ def of_one(name: str, found: list[Timer], jobs: list[timers.Job], report: Report
         job = known.get(hits[0].job)
         broken = job is not None and units.is_failed(job)
         report.next = (
-            prompt(f"why is {hits[0].job} down") if broken else f"systemctl status {hits[0].unit.name}"
+            prompt(f"why is {hits[0].job} down")
+            if broken
+            else shlex.join(["systemctl", "status", hits[0].unit.name])
         )
         table(report, hits, known)
         entries, problem = journal("-u", hits[0].job, limit=12, timeout_s=5)
@@ -153,7 +156,7 @@ def of_all(found: list[Timer], jobs: list[timers.Job], hidden: list[str], report
     else:
         report.note("cron is not installed, so no crontab runs.")
     if len(bad) > 1:
-        report.text("Problems", "\n".join(f"- {text}" for text in bad))
+        report.text("Problems", *(f"- {text}" for text in bad))
     table(report, sorted(found, key=lambda one: one.next or float("inf")), known)
     if cron:
         cron_tables(report, jobs, hidden)

@@ -120,3 +120,9 @@ def test_code_cites_only_what_is_in_the_repository() -> None:
         if name not in own and not (REPOSITORY / name).is_file()
     }
     assert wrong == set()
+
+
+def test_messages_name_users_and_not_their_numbers() -> None:
+    """A sentence has `host.users.called`; what a journal entry says of its sender stays as it is."""
+    numbers = re.compile(r"\buid (?:\{(?!entry\[)|%d)")
+    assert not [name for name, module in modules().items() if numbers.search(module.path.read_text())]

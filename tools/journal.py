@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from lightagentd.host.process import Completed, run
+from lightagentd.host.users import called
 from lightagentd.tool import Args, Context, InvalidArgument, Result, TimedOut, Tool, ToolError, action
 from lightagentd.toolkit.journal import reader
 
@@ -231,7 +232,7 @@ def _check_readable(folder: str) -> None:
     closed = [each for each in SYSTEM_FOLDERS if each.is_dir() and not os.access(each, os.R_OK | os.X_OK)]
     if files or (closed and not folder):
         raise ToolError(
-            f"This user (uid {os.getuid()}) may not read the journal.",
+            f"{called(os.getuid())} may not read the journal.",
             suggestion="Add the worker's user to the group systemd-journal, and start the worker again.",
         )
     where = folder or " and ".join(map(str, SYSTEM_FOLDERS))
@@ -247,7 +248,7 @@ def _partly_readable() -> str:
     if not hidden:
         return ""
     return (
-        f"{hidden} of {len(files)} journal files may not be read by this user (uid {os.getuid()});"
+        f"{hidden} of {len(files)} journal files may not be read by {called(os.getuid())};"
         " members of the group systemd-journal can."
     )
 

@@ -46,6 +46,7 @@ from lightagentd.events.types.tool import (
     WatchStopped,
     emitted,
 )
+from lightagentd.host.users import called
 from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Call, Pool
@@ -147,7 +148,7 @@ class Watches:
     def problems(self) -> list[str]:
         """The agents whose watches are not active now, as sentences."""
         return [
-            f"The watches of the agent {agent} for uid {owner} do not stand: {follower.problem}"
+            f"The watches of the agent {agent} for {called(owner)} do not stand: {follower.problem}"
             for (agent, owner), follower in self._followers.items()
             if follower.problem
         ]

@@ -57,6 +57,7 @@ from lightagentd.bus.header import Header, read_header, skip
 from lightagentd.bus.messages import clean, encode, holds_nul, make_message, plain
 from lightagentd.bus.signals import Signal, Signals, match_rule
 from lightagentd.errors import LightagentError
+from lightagentd.host.users import called
 
 __all__ = [
     "CALLS_LIMIT",
@@ -138,9 +139,7 @@ class Bus:
             self._writer.write(b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n")
             said = await self._reader.readuntil(b"\r\n")
             if not said.startswith(b"OK "):
-                raise errors.PermissionDenied(
-                    f"The bus at {self._address} refuses this user (uid {os.geteuid()})."
-                )
+                raise errors.PermissionDenied(f"The bus at {self._address} refuses {called(os.geteuid())}.")
             self._writer.write(b"NEGOTIATE_UNIX_FD\r\n")
             self._takes_fds = (await self._reader.readuntil(b"\r\n")).startswith(b"AGREE_UNIX_FD")
             self._writer.write(b"BEGIN\r\n")

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
 from lightagentd.host.peer import PeerProcess
+from lightagentd.host.users import called
 from lightagentd.policy.operation import Operation
 from lightagentd.varlink.interaction import INTERACTION as INTERACTION
 
@@ -85,7 +86,7 @@ class Authority:
             return caller
         if not await self._allows(caller, operation, agent=agent, ask=True):
             raise PermissionDenied(
-                f"The user with uid {caller.uid} may not do this (it needs org.lightagent1.{operation}).",
+                f"{called(caller.uid)} may not do this (it needs org.lightagent1.{operation}).",
                 suggestion="Ask an administrator, or run the command with sudo.",
             )
         return replace(caller, sees_all=True) if operation is Operation.ADMINISTER else caller

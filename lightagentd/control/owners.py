@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from lightagentd.errors import LimitExceeded
+from lightagentd.host.users import called
 
 _MINUTE_S, _DAY_S = 60, 86_400
 
@@ -35,7 +36,7 @@ class Owners:
         most = self._most[name]
         if used >= most:
             raise LimitExceeded(
-                f"The user with uid {uid} has reached the limit {name}, which is {most}.",
+                f"{called(uid)} has reached the limit {name}, which is {most}.",
                 suggestion=f"{suggestion} An administrator sets it: [limits.owner] {name}.",
             )
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from lightagentd.control.authz import Authority, Caller, is_yes
 from lightagentd.errors import PermissionDenied
 from lightagentd.events.model import Event
+from lightagentd.host.users import called
 from lightagentd.policy.operation import Operation
 
 RIGHTS_S = 1.0
@@ -48,7 +49,7 @@ class Sight:
         await self._look_at({self._agent, agent, *self._seen})
         if not self._seen[self._agent]:
             raise PermissionDenied(
-                f"The user with uid {self._caller.uid} may not see this any more (it needs "
+                f"{called(self._caller.uid)} may not see this any more (it needs "
                 f"org.lightagent1.{Operation.INSPECT}).",
                 suggestion="Ask an administrator, or run the command with sudo.",
             )

@@ -15,6 +15,7 @@ from lightagentd.config import configuration
 from lightagentd.doctor.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
+from lightagentd.host.users import called
 from lightagentd.llm.environment import Environment
 from lightagentd.llm.in_force import in_force
 from lightagentd.unattended.prompt_file import check as check_prompt
@@ -197,7 +198,7 @@ def _configuration_modes(paths: Paths, trusted: set[int]) -> Finding:
 def _too_open(path: Path, info: os.stat_result, trusted: set[int], forbidden: int) -> tuple[str, str] | None:
     """What is wrong with the owner or mode of a path, and the remedy; None if nothing is."""
     if info.st_uid not in trusted:
-        return f"{path} belongs to uid {info.st_uid}", f"Give it back: chown root {path}."
+        return f"{path} belongs to {called(info.st_uid)}", f"Give it back: chown root {path}."
     if info.st_mode & forbidden:
         mode = stat.S_IMODE(info.st_mode)
         return f"{path} has the mode {mode:04o}", f"Close it: chmod {mode & ~forbidden:04o} {path}."

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightagentd.errors import HistoryDamaged
 from lightagentd.events.history import Change, Event, History, NewEvent
+from lightagentd.host.users import called
 from lightagentd.memory.entries import Entry, State, entry_of
 from lightagentd.memory.ranking import scores
 
@@ -93,7 +94,7 @@ def _entries(stored: dict[str, dict[str, Any]], owner: int) -> dict[str, Entry]:
         found = [entry_of(value, owner) for value in stored.values()]
     except ValueError as err:
         raise HistoryDamaged(
-            f"A memory of the user with uid {owner} cannot be read: {err}.",
+            f"A memory of {called(owner)} cannot be read: {err}.",
             suggestion="Run: lactl audit verify",
         ) from err
     return {entry.id: entry for entry in found}

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightagentd.host.atomic_file import write_whole
+from lightagentd.host.users import called
 
 TOP = Path("/")
 """Where the way to a file begins; what lies above is not looked at."""
@@ -80,7 +81,7 @@ def _folder_of(path: Path) -> Iterator[int]:
 
 def _check_folder(path: Path, info: os.stat_result) -> None:
     if info.st_uid not in (0, os.geteuid()):
-        raise Unsafe(f"the folder {path} belongs to somebody else, uid {info.st_uid}")
+        raise Unsafe(f"the folder {path} belongs to somebody else, {called(info.st_uid)}")
     if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unsafe(f"others can write to the folder {path}, whose mode is {stat.S_IMODE(info.st_mode):04o}")
 
@@ -100,6 +101,6 @@ def _check_file(path: Path, info: os.stat_result) -> None:
     if not stat.S_ISREG(info.st_mode):
         raise Unsafe(f"{path} is no regular file")
     if info.st_uid != os.geteuid():
-        raise Unsafe(f"{path} belongs to somebody else, uid {info.st_uid}")
+        raise Unsafe(f"{path} belongs to somebody else, {called(info.st_uid)}")
     if info.st_nlink != 1:
         raise Unsafe(f"{path} has another name, too: it is a hard link")

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lightagentd.host.users import called
 from lightagentd.tool import Action, Tool, actions_of
 
 LOAD_LIMIT_S = 5.0
@@ -149,7 +150,7 @@ def _check_owner(path: Path) -> None:
     """Refuse a file that somebody else can write: it would run with this worker's rights."""
     info = path.stat()
     if info.st_uid not in (0, os.getuid(), path.parent.stat().st_uid):
-        raise PermissionError(f"it belongs to uid {info.st_uid}, not to root or to the worker's user")
+        raise PermissionError(f"it belongs to {called(info.st_uid)}, not to root or to the worker's user")
     if stat.S_IMODE(info.st_mode) & 0o002:
         raise PermissionError("everybody can write to it; take that away with chmod o-w")
     folder = stat.S_IMODE(path.parent.stat().st_mode)

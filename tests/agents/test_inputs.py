@@ -14,6 +14,7 @@ from lightagentd.errors import InputClosed, InputNotFound, InvalidArgument
 from lightagentd.events.audit.verification import verify
 from lightagentd.host.paths import Paths
 from lightagentd.host.seat import Seat
+from lightagentd.host.users import called
 from tests.agents.asking import asked as asked_for
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
 from tests.agents.scripted import ME as CALLER
@@ -53,7 +54,7 @@ async def test_an_answer_goes_to_the_turn_that_asked(paths: Paths) -> None:
         assert (requested["input"], requested["question"], requested["choices"]) == (asked.id, QUESTION, [])
         told = next(event for event in found if event["type"] == "input_answered")
         assert (told["state"], told["answer"], told["answered_by"]) == ("answered", "sda", ME)
-        assert result(test) == f"{FROM_PERSON}The user with uid {ME} answered:\nsda"
+        assert result(test) == f"{FROM_PERSON}{called(ME)} answered:\nsda"
         assert kinds(test) == ["requested", "answered"]
         (end,) = ends(test)
         assert (end["result"], end["call_id"], end["taints"]) == ("ok", asked.call_id, False)

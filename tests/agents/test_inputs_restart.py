@@ -16,6 +16,7 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DaemonUnreachable, InputClosed, LightagentError
 from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
+from lightagentd.host.users import called
 from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.question import now_us
 from tests.agents.questions import QUESTION, ask, ends, intents, kinds, prompted, question
@@ -110,7 +111,7 @@ async def test_the_same_turn_goes_on_with_an_answer_after_a_restart(
         await rpc(paths, "Inputs.Answer", input=asked["id"], text="2")
         messages = await settled(paths)
         assert [one["role"] for one in messages] == ["user", "assistant", "tool", "assistant"]
-        assert messages[2]["content"] == f"The user with uid {ME.uid} answered:\nsdb"
+        assert messages[2]["content"] == f"{called(ME.uid)} answered:\nsdb"
         assert messages[3]["content"] == "sdb it is"
         await once(paths)
         await asyncio.to_thread(end, daemon)
@@ -135,7 +136,7 @@ async def test_a_turn_that_was_killed_at_any_moment_after_the_answer_has_one_res
                 await rpc(paths, "Inputs.Answer", input=asked["id"], text="sda")
         messages = await settled(paths)
         results = [one["content"] for one in messages if one["role"] == "tool"]
-        assert results == [f"The user with uid {ME.uid} answered:\nsda"]
+        assert results == [f"{called(ME.uid)} answered:\nsda"]
         assert (await rpc(paths, "Inputs.Get", input=asked["id"]))["answer"] == "sda"
         assert len(await rpc(paths, "History.Query", topic="input.answered")) == 1
         await once(paths)

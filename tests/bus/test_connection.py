@@ -29,6 +29,7 @@ from lightagentd.bus.connection import (
 )
 from lightagentd.bus.errors import NoAnswer
 from lightagentd.bus.signals import match_rule
+from lightagentd.host.users import called
 from tests.conftest import REPOSITORY
 from tests.fake_systemd import private_bus
 
@@ -428,7 +429,7 @@ async def test_bus_that_rejects_the_user_is_permission_denied(tmp_path: Path) ->
 
     path = tmp_path / "s"
     async with await asyncio.start_unix_server(reject, path):
-        with pytest.raises(errors.PermissionDenied, match=f"uid {os.geteuid()}"):
+        with pytest.raises(errors.PermissionDenied, match=f"refuses {called(os.geteuid())}"):
             async with connect(f"unix:path={path}"):
                 pass
 

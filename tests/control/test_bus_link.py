@@ -20,6 +20,7 @@ from lightagentd.control.dbus.plane import NAME
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX, LightagentError, PermissionDenied
 from lightagentd.host.paths import Paths
+from lightagentd.host.users import called
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY, write
 from tests.control.dbus.on_the_bus import MANAGER, ROOT
@@ -119,7 +120,7 @@ async def test_a_name_that_another_process_has_is_a_problem_until_it_is_free(pat
             await other.request_name(NAME)
             async with on(paths, address) as daemon, connect(address) as client:
                 [problem] = [one for one in await works_over_varlink(daemon) if NAME in one]
-                assert f"process {os.getpid()} of uid {os.geteuid()}" in problem
+                assert f"process {os.getpid()} of {called(os.geteuid())}" in problem
                 await other.close()
                 assert (await status(client))["pid"] == os.getpid()
                 await until(lambda: not daemon.dbus.problem)

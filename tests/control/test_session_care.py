@@ -17,6 +17,7 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.control.authz import Caller
 from lightagentd.events.history import History, NewEvent
 from lightagentd.host.paths import Paths
+from lightagentd.host.users import called
 from tests.agents.asking import asked, lines
 from tests.agents.scripted import ME, Scripted, check_conversation, scripted
 from tests.control.caring import ask, caring, conversation, get, make, out_of, texts
@@ -361,7 +362,7 @@ async def test_prompts_that_wait_may_not_fill_the_memory(paths: Paths) -> None:
         for session in sessions[1:4]:
             for _ in range(2):
                 await test.agent.prompt(session, "x" * 1000)
-        with pytest.raises(errors.QueueFull, match=f"uid {os.getuid()}"):
+        with pytest.raises(errors.QueueFull, match=f"of {called(os.getuid())} that wait"):
             await test.agent.prompt(sessions[4], "x" * 1000)
         assert test.agent.cancel(sessions[3]) == 3
         await sessions[3].until_at_rest()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.errors import StorageError
+from lightagentd.host.users import called
 from lightagentd.unattended import answer_file
 from lightagentd.unattended.delivery import Delivery, check_file, write_file
 
@@ -97,10 +98,10 @@ def test_what_belongs_to_somebody_else_is_refused(append: bool, home: Path) -> N
     (home / "out").mkdir(mode=0o755)
     os.chown(home / "out", STRANGER, STRANGER)
     said = refused(home / "out" / "report.txt", append=append)
-    assert said.endswith(f"the folder {home}/out belongs to somebody else, uid {STRANGER}.")
+    assert said.endswith(f"the folder {home}/out belongs to somebody else, {called(STRANGER)}.")
     (home / "theirs.txt").write_text("theirs\n")
     os.chown(home / "theirs.txt", STRANGER, STRANGER)
-    assert f"/theirs.txt belongs to somebody else, uid {STRANGER}" in refused(
+    assert f"/theirs.txt belongs to somebody else, {called(STRANGER)}" in refused(
         home / "theirs.txt", append=append
     )
     assert (home / "theirs.txt").read_text() == "theirs\n"

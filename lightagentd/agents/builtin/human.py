@@ -16,6 +16,7 @@ from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, 
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.errors import Refused
 from lightagentd.events.model import current_context
+from lightagentd.host.users import called
 from lightagentd.policy.decide import PERSON
 from lightagentd.policy.questions.inputs import TOOL, Input, Inputs
 from lightagentd.tool import Args, Result, Tool
@@ -106,9 +107,7 @@ def answer_result(found: Input) -> Result:
     metadata: dict[str, Any] = {"input": found.id, "state": found.state.value}
     if found.state == "answered":
         metadata["answered_by"] = found.answered_by
-        return Result(
-            output=f"The user with uid {found.answered_by} answered:\n{found.answer}", metadata=metadata
-        )
+        return Result(output=f"{called(found.answered_by)} answered:\n{found.answer}", metadata=metadata)
     if found.state == "expired":
         span_s = (found.expires_us - found.created_us) / 1_000_000
         why = f"Nobody answered within {span_s:g} seconds"

@@ -35,6 +35,7 @@ from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
+from lightagentd.host.users import called
 from lightagentd.llm.json_calls import may_be_call
 from lightagentd.llm.protocol import Message
 
@@ -439,7 +440,7 @@ def check_room(session: Session, text: str, waiting_of: Callable[[int], int], ma
     owner = session.record.owner
     for waiting_bytes, times, where in (
         (session.waiting_bytes, SESSION_WAITING, "in this session"),
-        (waiting_of(owner), OWNER_WAITING, f"of the user with uid {owner}"),
+        (waiting_of(owner), OWNER_WAITING, f"of {called(owner)}"),
     ):
         if waiting_bytes and waiting_bytes + size_bytes > times * max_bytes:
             raise QueueFull(

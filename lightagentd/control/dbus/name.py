@@ -7,6 +7,7 @@ import logging
 
 from lightagentd.bus.connection import Bus
 from lightagentd.errors import LightagentError
+from lightagentd.host.users import called
 
 BUS = "org.freedesktop.DBus"
 _PATH = "/org/freedesktop/DBus"
@@ -69,7 +70,7 @@ class BusName:
         except LightagentError:
             who = "another process"
         else:
-            who = f"process {said.get('ProcessID')} of uid {said.get('UnixUserID')}"
+            who = f"process {said.get('ProcessID')} of {called(said.get('UnixUserID', -1))}"
         return (
             f"The bus name {self._name} belongs to {who}, so D-Bus clients do not reach this daemon. Stop "
             "that process: the name then comes here by itself."

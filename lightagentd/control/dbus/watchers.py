@@ -21,6 +21,7 @@ from lightagentd.control.dbus.properties import values
 from lightagentd.control.dbus.types import ROOT
 from lightagentd.control.dbus.views import APPROVAL, MANAGER, Key, View, Views
 from lightagentd.errors import LightagentError, LimitExceeded, NotFound, PermissionDenied, TimedOut
+from lightagentd.host.users import called
 from lightagentd.policy.operation import Operation
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
@@ -59,7 +60,7 @@ class Watchers:
         in_all = sum(not one.is_administrator for one in others)
         if of_uid >= FOR_UID or (in_all >= IN_ALL and not caller.is_administrator):
             raise LimitExceeded(
-                f"{of_uid} programs of the user with uid {caller.uid} are told of changes already, "
+                f"{of_uid} programs of {called(caller.uid)} are told of changes already, "
                 f"and {in_all} of all users.",
                 suggestion="End some of them; Get and GetAll answer all the same.",
             )
@@ -156,7 +157,7 @@ class Watcher:
             return
         if not await self._authority.may(self.caller, Operation.INSPECT):
             raise PermissionDenied(
-                f"The user with uid {self.caller.uid} may not be told of changes.",
+                f"{called(self.caller.uid)} may not be told of changes.",
                 suggestion="It needs org.lightagent1.inspect without a question each time.",
             )
         sees_all = await self._authority.may(self.caller, Operation.ADMINISTER)

@@ -17,6 +17,7 @@ from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import Conflict, LightagentError
 from lightagentd.events.types.daemon import PanicEnded, Panicked
+from lightagentd.host.users import called
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
     async def stop_everything(self, by: int | None, reason: str) -> api.Stopped:
         """The work of `panic` and of SIGUSR1, which names no caller. Failures are in the answer."""
         stop = self._panic.begin(by, reason)
-        _log.critical("emergency stop by %s: %s", "a signal" if by is None else f"uid {by}", stop.reason)
+        _log.critical("emergency stop by %s: %s", "a signal" if by is None else called(by), stop.reason)
         await self._panic.store(MARK_PATIENCE_S)
         agents = list(self._registry.agents.values())
         killing = asyncio.create_task(self._pool.kill_all(), name="panic-kill")
@@ -93,7 +94,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
                 suggestion="lactl panic --off ends it.",
             )
         self._panic.end()
-        _log.warning("the emergency stop was ended by uid %d", caller.uid)
+        _log.warning("the emergency stop was ended by %s", called(caller.uid))
         if self._registry.shared.content.toolbox_problem:
             await self._registry.read_content()
 

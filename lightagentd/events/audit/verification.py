@@ -31,6 +31,7 @@ from lightagentd.events.audit.record_check import BadRecord, checked, decoded, h
 from lightagentd.events.audit.signing import short
 from lightagentd.events.model import FROM_TOOL, GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded, seq_key
+from lightagentd.host.users import called
 
 _TAIL = -len('"data_sha256":"","prev":""}') - 2 * len(GENESIS)
 """Where a header's last two fields begin, from its end."""
@@ -328,8 +329,9 @@ class _Walk:
             )
         elif event.type == "installed":
             self.kept.began_behind(data.get("seq"), data.get("hash"))
+            by = called(data["by"]) if isinstance(data.get("by"), int) else "?"
             self.notes.append(
-                f"before event {event.seq} the uid {data.get('by', '?')} put another history in place "
+                f"before event {event.seq} {by} put another history in place "
                 f"({data.get('how', '?')}), which ended with event {data.get('seq', '?')}"
             )
 

@@ -30,6 +30,7 @@ from lightagentd.events.types.history import HistoryInstalled
 from lightagentd.host import state_lock
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.renaming import exchange, rename_new, sync_folder
+from lightagentd.host.users import called
 
 HISTORY, STAGING = "history", "history.installing"
 MARK = "INSTALLING"
@@ -168,7 +169,7 @@ def _sentence(how: str, by: int, found: StoreFacts, aside: Path | None) -> str:
     what = "a backup was restored" if how == "restore" else "an export was imported"
     checked = "" if found.verified else ", though it does not verify"
     former = f"; the former history is {aside}" if aside else ""
-    return f"by the uid {by} {what} that ends at event {found.seq}{checked}{former}"
+    return f"by {called(by)} {what} that ends at event {found.seq}{checked}{former}"
 
 
 def _mark(staging: Path, aside: Path | None) -> None:

@@ -31,6 +31,7 @@ from lightagentd.errors import (
     StorageError,
     from_dict,
 )
+from lightagentd.host.users import called
 
 _JSON, _BYTES, _ERROR, _END = b"J", b"B", b"E", b"Z"
 _MAX_FRAME_BYTES = 256 << 20
@@ -66,7 +67,7 @@ def owner_of(state: Path) -> Owner:
         raise StorageError(f"{state} is no folder.", suggestion="Name the daemon's: --state-dir DIR")
     if os.geteuid() not in (0, folder.st_uid):
         raise PermissionDenied(
-            f"The store in {state} belongs to the uid {folder.st_uid}; you cannot read it.",
+            f"The store in {state} belongs to {called(folder.st_uid)}; you cannot read it.",
             suggestion=_READ_BY_OWNER,
         )
     if folder.st_uid == 0 and folder.st_mode & 0o022:
@@ -77,7 +78,8 @@ def owner_of(state: Path) -> Owner:
         history = (state / "history").lstat()
         if history.st_uid != folder.st_uid:
             raise StorageError(
-                f"{state / 'history'} belongs to the uid {history.st_uid}, and {state} to {folder.st_uid}.",
+                f"{state / 'history'} belongs to {called(history.st_uid)}, and {state} to"
+                f" {called(folder.st_uid)}.",
                 suggestion="Find out who did that, then give both to the daemon's user with chown.",
             )
     return Owner(uid=folder.st_uid, gid=folder.st_gid)

@@ -26,6 +26,7 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import dump_json
 from lightagentd.host.kept_key import KEY_BYTES, kept_key
 from lightagentd.host.seat import Seat
+from lightagentd.host.users import called
 from lightagentd.policy.questions.approval import Approval, Bound
 from lightagentd.policy.questions.question import State, now_us
 from lightagentd.policy.questions.questions import OPEN_OF_OWNER, Questions
@@ -183,7 +184,7 @@ def granted(approval: Approval) -> Approval:
     if approval.state is State.DENIED:
         said = f" and said: {approval.note}" if approval.note else "."
         raise ApprovalDenied(
-            f"The user with uid {approval.answered_by} did not allow {approval.name}{said}",
+            f"{called(approval.answered_by)} did not allow {approval.name}{said}",
             suggestion="Do not ask for the same call again; say what you would have done.",
         )
     why = f" {approval.note}" if approval.note else ""

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from lightagentd.errors import LimitExceeded
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import new_id, within
+from lightagentd.host.users import called
 from lightagentd.policy.questions.question import Question, State, now_us
 from lightagentd.policy.questions.records import Records
 
@@ -82,7 +83,7 @@ class Questions(Generic[T]):
         of_owner = sum(1 for one in open_ones if one.owner == owner)
         if of_owner >= self._open_of_owner or len(open_ones) >= OPEN_IN_ALL:
             raise LimitExceeded(
-                f"Too many questions are open already, {of_owner} of them of uid {owner}.",
+                f"Too many questions are open already, {of_owner} of them of {called(owner)}.",
                 suggestion=f"They have to be answered first: lactl {self._kind.NOUN}s. "
                 "The limit of a user is [limits.owner] questions.",
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from lightagentd.errors import LimitExceeded
 from lightagentd.events.model import new_id
+from lightagentd.host.users import called
 from lightagentd.policy.questions.question import Question, State, now_us
 
 HOUR_US = 3_600_000_000
@@ -39,7 +40,7 @@ class Recent:
             self._lapsed_us[owner] = lapsed
         if len(lapsed) >= LAPSED_OF_OWNER:
             raise LimitExceeded(
-                f"In the last hour {len(lapsed)} questions of uid {owner} lapsed, or that user refused them.",
+                f"In the last hour {len(lapsed)} questions of {called(owner)} lapsed, or were refused.",
                 suggestion="Wait, and ask only what somebody answers.",
             )
         self._until_us = {begin: until for begin, until in self._until_us.items() if until > now_us}

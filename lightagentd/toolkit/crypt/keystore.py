@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lightagentd.errors import InvalidArgument, LimitExceeded, NotFound, ToolError
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.renaming import sync_folder
+from lightagentd.host.users import user_name
 from lightagentd.toolkit.crypt.wrapping import (
     CREDENTIAL,
     SECRET_BYTES,
@@ -216,7 +217,7 @@ class KeyStore:
             raise ToolError(f"The key store {self._folder} cannot be used: {err.strerror}.") from err
         if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
             raise ToolError(
-                f"The key store {self._folder} is not closed to others (uid {info.st_uid}, mode"
+                f"The key store {self._folder} is not closed to others (user {user_name(info.st_uid)}, mode"
                 f" {stat.S_IMODE(info.st_mode):04o}).",
                 suggestion="An administrator must give it to the key store's user, with mode 0700.",
             )

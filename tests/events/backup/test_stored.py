@@ -193,7 +193,7 @@ def test_another_user_is_refused_and_told_of_sudo(state: Path) -> None:
     owned(state, STRANGER)
     os.seteuid(STRANGER + 1)
     try:
-        with pytest.raises(PermissionDenied, match="belongs to the uid 4711") as caught:
+        with pytest.raises(PermissionDenied, match="belongs to uid 4711") as caught:
             owner_of(state)
     finally:
         os.seteuid(0)
@@ -205,7 +205,7 @@ def test_a_store_of_another_owner_than_its_folder_is_refused(state: Path) -> Non
     (state / "history").mkdir()
     owned(state)
     os.chown(state / "history", 0, 0)
-    with pytest.raises(StorageError, match="belongs to the uid 0"):
+    with pytest.raises(StorageError, match="belongs to root"):
         owner_of(state)
 
 

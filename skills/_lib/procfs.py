@@ -20,6 +20,8 @@ from commands import read
 from report import clean, plural, shorten
 
 _STATES = {"01": "established", "0A": "listen"}
+_LETTERS = {"stopped": "T", "traced": "t", "dead": "X"}
+"""Of the survey's words for states, those that do not begin with their letter."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def stat(pid: int) -> Stat | None:
         at = (int(rest[1]), int(rest[4]), spent, int(rest[19]) / ticks, int(rest[21]) * page)
         return Stat(pid, clean(head.partition("(")[2]), rest[0], *at, nice=int(rest[16]))
     if _is_elsewhere() and (row := surveyed().get(pid)):
-        letter = str(row["state"])[:1].upper()
+        letter = _LETTERS.get(row["state"], str(row["state"])[:1].upper())
         at = (int(row["ppid"]), 0, 0.0, int(row.get("start_ticks", 0)) / ticks, int(row["memory_bytes"]))
         return Stat(pid, str(row["name"]), letter, *at)
     return None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.toolkit.proc.procfs import STATES
 from lightagentd.toolkit.proc.survey import survey
 from tests.skills.library import module
 from tests.skills.script import finding, report
@@ -20,7 +21,7 @@ from tests.worker.running import wait_until
 
 mounts, space, ports = module("areas.mounts"), module("areas.space"), module("areas.ports")
 processes, memory = module("areas.processes"), module("areas.memory")
-permissions = module("areas.permissions")
+permissions, procfs = module("areas.permissions"), module("procfs")
 
 MOUNTINFO = """
 21 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,errors=remount-ro
@@ -181,6 +182,16 @@ def test_processes_that_stay_zombies_or_are_stopped_are_named() -> None:
         for each in (parent, stopped):
             each.kill()
             each.wait()
+
+
+@pytest.mark.parametrize(("letter", "word"), sorted(STATES.items()))
+def test_a_state_of_the_survey_is_the_letter_of_proc(
+    letter: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"name": "a", "state": word, "ppid": 1, "memory_bytes": 0}
+    monkeypatch.setattr(procfs, "_is_elsewhere", lambda: True)
+    monkeypatch.setattr(procfs, "surveyed", lambda: {7: row})
+    assert procfs.stat(7).state == letter
 
 
 def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:

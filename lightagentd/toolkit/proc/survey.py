@@ -4,14 +4,15 @@ A worker makes it for one skill's run, in a bounded time and size, and it holds 
 content. Names in a person's closed folder are only for that person and root (`toolkit/files/closed`).
 
     {"pid_namespace": "pid:[4026531836]", "net_namespace": "net:[4026531840]", "left_out": 0,
-     "mounts": "the text of /proc/1/mountinfo",
+     "mounts": "the text of /proc/1/mountinfo", "without_password": ["clara"],
      "processes": [{"pid": 812, "ppid": 1, "name": "nginx", "state": "S", "uid": 33, "unit": "nginx.service",
        "memory_bytes": 1024, "start_ticks": 99, "threads": 1, "command": "nginx: worker", "wchan": "",
        "exe": "/usr/sbin/nginx", "cwd": "/", "root": "/", "count": 20, "limit": 1024,
        "descriptors": {"6": "socket:[1234]"}, "deleted": {"7": [4096, "254:1:88"]}}]}
 
 `descriptors` has sockets and deleted files, and with `files` all others too, and files that are mapped as
-`"mapped /path": ""`. It is null where they may not be seen.
+`"mapped /path": ""`. It is null where they may not be seen. `without_password` has the accounts with an empty
+password, for root alone: anybody else could become them. Nothing else of shadow(5) is told.
 """
 
 from __future__ import annotations
@@ -75,7 +76,15 @@ def survey(owner: int, *, files: bool = False) -> str:
         "left_out": len(stats) - len(rows),
         "mounts": _mounts_told(mounts, name_for),
     }
+    if owner == 0 and (shadow := _text("/etc/shadow")) is not None:
+        head["without_password"] = without_password(shadow)
     return f'{json.dumps(head)[:-1]}, "processes": [{", ".join(rows)}]}}'
+
+
+def without_password(shadow: str) -> list[str]:
+    """The accounts in the text of /etc/shadow with an empty password."""
+    rows = (line.split(":", 2) for line in shadow.splitlines())
+    return [text_of(os.fsencode(row[0])) for row in rows if len(row) == 3 and row[0] and not row[1]]
 
 
 def _opened(pid: int, name_for: Any, remote: set[str], *, files: bool, end: float) -> dict[str, Any]:

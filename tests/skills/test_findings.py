@@ -64,8 +64,13 @@ def test_disk_check_shows_what_is_large_below_a_path(tmp_path: Path) -> None:
     assert f"in {tmp_path}/large/deep were written within the last hour" in lines[0]
 
 
-def test_disk_check_says_that_a_path_does_not_exist() -> None:
-    assert "cannot be looked at: No such file" in finding(report("disk-check", path="/no/such/path"))
+def test_of_a_path_that_does_not_exist_the_nearest_folder_is_told(tmp_path: Path) -> None:
+    absent = f"{tmp_path}/no/such"
+    assert finding(report("disk-check", path=absent)).startswith(
+        f"{absent} does not exist; {tmp_path} is on "
+    )
+    told = finding(report("mount-check", path=absent))
+    assert told.startswith(f"{absent} does not exist; {tmp_path} is no mount point: it is on ")
 
 
 def test_listening_ports_finds_a_listening_socket_and_its_owner() -> None:

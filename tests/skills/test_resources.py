@@ -56,6 +56,14 @@ def test_a_mount_is_told_by_its_own_mount_point_and_mode(tmp_path: Path) -> None
     on = mounts.holding("/srv/ro/file", entries)
     assert (on.folder, on.is_bind, on.mode, on.root) == ("/srv/ro", True, "read-only", "/srv/src")
     assert mounts.holding("/srv/rocket", entries).folder == "/"
+    told = [
+        mounts.read_only_sentence(mounts.holding(path, entries), wanted)
+        for path in ("/srv/ro", "/var/with blank")
+    ]
+    assert ["until `mount -o remount,rw /srv/ro`" in told[0], "the kernel does that" in told[1]] == [
+        True,
+        True,
+    ]
     assert [entry.folder for entry in entries if entry.is_network] == ["/mnt/nas"]
 
 
@@ -100,10 +108,6 @@ def test_a_script_with_a_survey_sees_what_it_says(tmp_path: Path, monkeypatch: p
     text = report("deleted-files", survey=tmp_path / "survey")
     assert "in the processes that can be seen from here, which are not all" in finding(text)
     assert "What 1 process of other users hold open could not be seen." in text
-
-
-def test_nothing_is_said_of_a_path_that_does_not_exist() -> None:
-    assert "does not exist" in finding(report("mount-check", path=f"/nothing/{os.getpid()}"))
 
 
 def entry(text: str, **fields: str) -> dict[str, str]:
@@ -207,10 +211,15 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
         ("home/alice/.ssh/id_rsa", 0o640),
         ("home/alice/.ssh/id_rsa.pub", 0o644),
         ("home/alice/.ssh/authorized_keys", 0o666),
+        ("etc/app/site.key", 0o644),
+        ("etc/app/closed.key", 0o640),
+        ("etc/app/public.pem", 0o644),
+        ("srv/shared/any", 0o666),
+        ("srv/own/any", 0o666),
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
+        path.write_text("-----BEGIN PRIVATE KEY-----" if path.suffix == ".key" else "x")
         path.chmod(mode)
     found = permissions.world_writable(permissions.Walk(time.monotonic() + 60), str(tmp_path))
     assert [fault.path for fault in found] == [f"{tmp_path}/etc/open"]
@@ -219,7 +228,15 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
         "etc/ssh/ssh_host_rsa_key",
         "home/alice/.ssh/id_rsa",
         "home/alice/.ssh/authorized_keys",
+        "etc/app/site.key",
     }
+    (tmp_path / "srv/shared").chmod(0o1777)
+    walk = permissions.Walk(time.monotonic() + 60)
+    assert [one.path for one in permissions.open_below(walk, f"{tmp_path}/srv")] == [
+        f"{tmp_path}/srv/own/any"
+    ]
+    said = finding(report("permissions-check", path=f"{tmp_path}/etc"))
+    assert f"; everybody may write {tmp_path}/etc/open (0666 root:root)." in said
     found = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
     assert sorted(fault.sentence.removeprefix(f"{tmp_path}/usr/bin/") for fault in found) == [
         "bash (4755 root:root) is SUID: whoever starts it can do anything as root.",
@@ -243,7 +260,8 @@ def test_the_way_to_a_path_tells_where_others_are_stopped(tmp_path: Path) -> Non
     assert any(
         f"may pass {folder}" in text for folder in (closed, *closed.parents)
     )  # the first that is closed
-    assert "does not exist" in finding(report("permissions-check", path=str(closed / "nothing")))
+    said = finding(report("permissions-check", path=str(closed / "nothing/below")))
+    assert f"/nothing/below does not exist; {closed} (0750 root:root) is a folder that only root may" in said
 
 
 def test_a_client_of_a_port_is_told_from_a_server() -> None:

@@ -121,6 +121,11 @@ def holding(path: str, entries: list[Entry]) -> Entry | None:
     return max(above, key=lambda entry: len(entry.folder), default=None)
 
 
+def nearest(path: str) -> str:
+    """The path, or the last folder on the way to it that is there."""
+    return next((str(one) for one in (Path(path), *Path(path).parents) if os.path.lexists(one)), "/")
+
+
 def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
@@ -232,12 +237,12 @@ def read_only() -> Iterator[Finding]:
 
 def read_only_sentence(entry: Entry, wanted: list[Wanted]) -> str:
     what = f" (a bind mount of {entry.root})" if entry.is_bind else f" ({entry.kind} from {entry.device})"
+    text = f"{entry.folder}{what} is mounted read-only"
     if any(each.folder == entry.folder for each in wanted):
-        return (
-            f"{entry.folder}{what} is mounted read-only, though /etc/fstab does not say so:"
-            " the kernel does that after errors of the file system or the disk."
-        )
-    return f"{entry.folder}{what} is mounted read-only: nothing can be written there."
+        text += ", though /etc/fstab does not say so"
+        if "ro" in entry.super_options:
+            return f"{text}: the kernel does that after errors of the file system or the disk."
+    return f"{text}: nothing can be written there until `mount -o remount,rw {entry.folder}`."
 
 
 @check("mounts.fstab", "entries of /etc/fstab that are not mounted")

@@ -32,6 +32,7 @@ _SKIPPED = (
     "/usr/include",
 )
 _WALK_S = 1.5
+_KEY_BYTES = 64 << 10
 _ANYTHING = re.compile(
     r"(?:ba|da|z|k|c|fi|tc)?sh|busybox|python[\d.]*|perl[\d.]*|ruby[\d.]*|node|lua[\d.]*|php[\d.]*|find|env|"
     r"(?:g|m|n)?awk|vi|vim(?:\..*)?|nano|less|more|cp|mv|dd|tar|cat|tee|sed|gdb|nmap|socat|rsync|docker|systemctl"
@@ -57,6 +58,8 @@ class Fault:
     path: str
     info: os.stat_result
     why: str
+    modes: str = "o-w"
+    """For chmod(1), to mend it."""
 
     @property
     def sentence(self) -> str:
@@ -125,8 +128,27 @@ def world_writable(walk: Walk, root: str = "") -> Iterator[Fault]:
     file that one owns belongs there.
     """
     for path, info in walk.files(root + place for place in ("/etc", *_PATH)):
-        if info.st_mode & stat.S_IWOTH and (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        if _is_open(info):
             yield Fault(path, info, "can be written by everybody")
+
+
+def open_below(walk: Walk, folder: str) -> list[Fault]:
+    """What everybody may write below a folder; folders like /tmp, and what is in them, do not count."""
+    shared: set[str] = set()
+    found = []
+    for path, info in walk.files([folder]):
+        if stat.S_ISDIR(info.st_mode) and (
+            info.st_mode & stat.S_ISVTX or Path(path).parent.as_posix() in shared
+        ):
+            shared.add(path)
+        elif path != folder and _is_open(info) and Path(path).parent.as_posix() not in shared:
+            found.append(Fault(path, info, "can be written by everybody"))
+    return found
+
+
+def _is_open(info: os.stat_result) -> bool:
+    is_stored = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
+    return is_stored and bool(info.st_mode & stat.S_IWOTH)
 
 
 def suid(walk: Walk, root: str = "") -> list[Fault]:
@@ -147,9 +169,9 @@ def suid(walk: Walk, root: str = "") -> list[Fault]:
         kind = "SUID" if info.st_mode & stat.S_ISUID else "SGID"
         if _ANYTHING.fullmatch(Path(path).name):
             who = f"as {procfs.user(info.st_uid) if kind == 'SUID' else group(info.st_gid)}"
-            faults.append(Fault(path, info, f"is {kind}: whoever starts it can do anything {who}"))
+            faults.append(Fault(path, info, f"is {kind}: whoever starts it can do anything {who}", "ug-s"))
         elif path not in owned:
-            faults.append(Fault(path, info, f"is {kind} and belongs to no package"))
+            faults.append(Fault(path, info, f"is {kind} and belongs to no package", "ug-s"))
     return faults
 
 
@@ -175,14 +197,13 @@ def keys(root: str = "") -> Iterator[Fault]:
     """Private keys, password files and files of ssh that others may read or write."""
     for path in _SECRET_FILES:
         if (info := _looked_at(root + path)) and info.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-            yield Fault(root + path, info, "can be read by everybody")
+            yield Fault(root + path, info, "can be read by everybody", "o=")
     for key in sorted(Path(root or "/", "etc/ssh").glob("ssh_host_*_key")):
         if (info := _looked_at(str(key))) and info.st_mode & 0o077 and group(info.st_gid) != "ssh_keys":
-            yield Fault(str(key), info, "is a private key that others may read: sshd refuses it")
-    for folder in ("etc/ssl/private", "etc/pki/tls/private", "etc/letsencrypt"):
-        for key in sorted(_below(Path(root or "/", folder)))[:200]:
-            if (info := _looked_at(str(key))) and info.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-                yield Fault(str(key), info, "is a private key that everybody may read")
+            yield Fault(str(key), info, "is a private key that others may read: sshd refuses it", "go=")
+    for path, info in Walk(time.monotonic() + _WALK_S).files([f"{root}/etc"]):
+        if path.endswith((".key", ".pem")) and info.st_mode & stat.S_IROTH and _holds_key(path):
+            yield Fault(path, info, "is a private key that everybody may read", "o=")
     for home in [Path(root or "/", "root"), *sorted(Path(root or "/", "home").glob("*"))]:
         info = _looked_at(str(home))
         if info and info.st_mode & stat.S_IWOTH and stat.S_ISDIR(info.st_mode):
@@ -194,21 +215,19 @@ def narrow(root: str = "") -> Iterator[Fault]:
     """What everybody needs and not everybody may use: files that all programs read, and folders for all."""
     for path in _PUBLIC:
         if (info := _looked_at(root + path)) and not info.st_mode & stat.S_IROTH:
-            yield Fault(root + path, info, "cannot be read by everybody, and every program needs it")
+            yield Fault(root + path, info, "cannot be read by everybody, and every program needs it", "a+rX")
     for path in _SHARED:
         if (info := _looked_at(root + path)) and stat.S_IMODE(info.st_mode) & 0o1777 != 0o1777:
-            yield Fault(
-                root + path, info, "should have mode 1777, so that all may use it and nobody others' files"
-            )
+            why = "should have mode 1777, so that all may use it and nobody others' files"
+            yield Fault(root + path, info, why, "1777")
 
 
-def _below(folder: Path) -> list[Path]:
+def _holds_key(path: str) -> bool:
     try:
-        return [
-            path for path in folder.rglob("*") if path.suffix in (".key", ".pem") and "cert" not in path.name
-        ]
+        with Path(path).open("rb") as file:
+            return b"PRIVATE KEY-----" in file.read(_KEY_BYTES)
     except OSError:
-        return []
+        return False
 
 
 def _of_ssh(home: Path) -> Iterator[Fault]:
@@ -222,9 +241,9 @@ def _of_ssh(home: Path) -> Iterator[Fault]:
             continue
         shared = info.st_mode & 0o020 and group(info.st_gid) != procfs.user(info.st_uid)
         if info.st_mode & 0o002 or shared:
-            yield Fault(str(path), info, "can be written by others: sshd refuses the keys in it")
+            yield Fault(str(path), info, "can be written by others: sshd refuses the keys in it", "go-w")
         elif path.name.startswith("id_") and path.suffix != ".pub" and info.st_mode & 0o077:
-            yield Fault(str(path), info, "is a private key that others may read: ssh refuses it")
+            yield Fault(str(path), info, "is a private key that others may read: ssh refuses it", "go=")
 
 
 def chain(path: str) -> list[tuple[str, os.stat_result]]:

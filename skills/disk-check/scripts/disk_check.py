@@ -68,24 +68,29 @@ def about(path: str, found: list[space.Filesystem], report: Report) -> None:
     if hangs := mounts.dead(path):
         report.finding = hangs
         return
+    missing = ""
     try:
         Path(path).stat()
     except OSError as err:
-        report.finding = f"{path} cannot be looked at: {err.strerror}."
+        is_there = (
+            "does not exist"
+            if isinstance(err, FileNotFoundError)
+            else f"cannot be looked at ({err.strerror})"
+        )
+        path, missing = mounts.nearest(str(Path(path).parent)), f"{path} {is_there}; "
         report.found_nothing = True
-        return
     real = os.path.realpath(path)
     each = space.holding(real, found)
     if each is None:
-        report.finding = f"{path} is on a file system that cannot be measured from here."
+        report.finding = f"{missing}{path} is on a file system that cannot be measured from here"
     else:
         where = "" if each.folder == real else f" is on {each.folder}, which"
-        report.finding = f"{path}{where} is {each.state}"
+        report.finding = f"{missing}{path}{where} is {each.state}"
         if "inodes" not in each.state and each.inodes > 0:
             report.finding += f"; {each.inode_percent} % of its inodes are used"
         if each.entry.read_only:
             report.finding += "; it is mounted read-only"
-    if Path(real).is_dir():
+    if Path(real).is_dir() and (not missing or (each is not None and each.is_tight)):
         below(real, each, report)
     report.finding += "."
 

@@ -34,18 +34,24 @@ def about(path: str, entries: list[mounts.Entry], wanted: list[mounts.Wanted], r
     if hangs := mounts.dead(path):
         report.finding = hangs
         return
-    real = os.path.realpath(path)
+    there = mounts.nearest(path)
+    real = os.path.realpath(there)
     entry = mounts.holding(real, entries)
-    if entry is None or not os.path.lexists(path):
-        report.finding = f"{path} does not exist, so nothing is mounted there."
-        report.found_nothing = True
+    report.found_nothing = there != path
+    missing = f"{path} does not exist; " if report.found_nothing else ""
+    if entry is None:
+        report.finding = f"{path} is on no mount that can be seen."
         return
     if not mounts.is_whole() and entry.read_only:
-        report.finding = f"{path} is on {entry.folder} ({entry.kind} from {entry.device})."
+        report.finding = f"{missing}{there} is on {entry.folder} ({entry.kind} from {entry.device})."
+    elif entry in mounts.unexpected_read_only([entry], wanted):
+        on = "" if missing or entry.folder == real else f"{there} is on {entry.folder}: "
+        report.finding = f"{missing}{on}{mounts.read_only_sentence(entry, wanted)}"
+        report.next = prompt("errors of the disks") if "errors" in report.finding else f"findmnt -T {there}"
     elif entry.folder == real:
-        report.finding = f"{path} is a mount point: {entry.words}."
+        report.finding = f"{missing}{there} is a mount point: {entry.words}."
     else:
-        report.finding = f"{path} is no mount point: it is on {entry.folder}, {entry.words}."
+        report.finding = f"{missing}{there} is no mount point: it is on {entry.folder}, {entry.words}."
     report.table("Options", ("Of", "Options"), [
         ("this mount", ",".join(entry.options)),
         ("the file system", ",".join(entry.super_options)),

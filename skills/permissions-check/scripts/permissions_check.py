@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 import time
@@ -45,6 +46,41 @@ def barrier(chain: list[tuple[str, os.stat_result]]) -> tuple[str, os.stat_resul
     )
 
 
+def rights(info: os.stat_result) -> str:
+    kind = "folder" if stat.S_ISDIR(info.st_mode) else "file"
+    reads, writes = who(info, (0o400, 0o040, 0o004)), who(info, (0o200, 0o020, 0o002))
+    may = f"{reads} may read and {writes} may write" if reads != writes else f"{reads} may read and write"
+    return f"is a {kind} that {may}"
+
+
+def way(chain: list[tuple[str, os.stat_result]]) -> str:
+    """Who is stopped before the end of the way."""
+    closed_at = barrier(chain[:-1])
+    if closed_at is None:
+        return ""
+    folder, its = closed_at
+    passes = who(its, (0o100, 0o010, 0o001)).removeprefix("only ")
+    return f"but only {passes} may pass {folder} ({permissions.words(its)})"
+
+
+def below(folder: str, info: os.stat_result, report: Report) -> str:
+    """What in a folder everybody may write."""
+    walk = permissions.Walk(time.monotonic() + _WALK_S / 2)
+    found = permissions.open_below(walk, folder)
+    rows = [(permissions.words(each.info), each.path) for each in found[:_ROWS]]
+    report.table("What everybody may write in it", ("Mode and owner", "Path"), rows)
+    if walk.stopped:
+        report.note(f"All of {folder}: the walk was stopped after {_WALK_S / 2:.0f} s.")
+    if walk.unreadable:
+        report.note(f"{plural(walk.unreadable, 'folder')} in {folder} may not be entered by this user.")
+    if not found:
+        is_whole = not walk.stopped and not walk.unreadable and not info.st_mode & stat.S_IWOTH
+        return "nothing in it can be written by everybody" if is_whole else ""
+    report.next = report.next or prompt(f"permissions of {found[0].path}")
+    more = f" and {plural(len(found) - 1, 'other path')} in it" if found[1:] else ""
+    return f"everybody may write {found[0].path} ({permissions.words(found[0].info)}){more}"
+
+
 def about(path: str, report: Report) -> None:
     if hangs := mounts.dead(path):
         report.finding = hangs
@@ -56,32 +92,27 @@ def about(path: str, report: Report) -> None:
         ("Mode and owner", "Path"),
         [(f"{stat.filemode(info.st_mode)} {permissions.words(info)}", each) for each, info in chain],
     )
-    last, info = chain[-1]
-    if last != real:
-        closed = not os.access(last, os.X_OK)
+    there, info = chain[-1]
+    if there != real and not os.access(there, os.X_OK):
         report.finding = (
-            f"{path} cannot be looked at from here: {last} ({permissions.words(info)}) lets only"
+            f"{path} cannot be looked at from here: {there} ({permissions.words(info)}) lets only"
             f" {who(info, (0o100, 0o010, 0o001)).removeprefix('only ')} pass."
-            if closed
-            else f"{path} does not exist: there is nothing of that name in {last}."
         )
-        report.found_nothing = not closed
         return
-    kind = "folder" if stat.S_ISDIR(info.st_mode) else "file"
-    reads, writes = who(info, (0o400, 0o040, 0o004)), who(info, (0o200, 0o020, 0o002))
-    may = f"{reads} may read and {writes} may write" if reads != writes else f"{reads} may read and write"
-    report.finding = f"{path} ({permissions.words(info)}) is a {kind} that {may}"
-    closed_at = barrier(chain[:-1])
-    if closed_at is not None:
-        folder, its = closed_at
-        report.finding += (
-            f", but only {who(its, (0o100, 0o010, 0o001)).removeprefix('only ')} may pass {folder}"
-            f" ({permissions.words(its)})"
-        )
-    entry = mounts.holding(real, mounts.table())
+    report.found_nothing = there != real
+    report.finding = f"{path} does not exist; {there}" if report.found_nothing else path
+    fault = next((one for one in (*permissions.keys(), *permissions.narrow()) if one.path == there), None)
+    told = [rights(info), way(chain)]
+    if fault is not None:
+        told.insert(0, fault.why)
+        report.next = f"chmod {fault.modes} {shlex.quote(there)}"
+    if stat.S_ISDIR(info.st_mode) and not report.found_nothing:
+        told.append(below(there, info, report))
+    entry = mounts.holding(there, mounts.table())
     if entry is not None and entry.read_only and mounts.is_whole():
-        report.finding += f"; {entry.folder} is mounted read-only, so nobody can write there"
-    report.finding += "."
+        told.append(f"{entry.folder} is mounted read-only, so nobody can write there")
+    report.finding += f" ({permissions.words(info)}) {'; '.join(filter(None, told))}."
+    real = there
     acl = run_command("getfacl", "-cp", "--", real, timeout_s=3).stdout
     extra = [
         line
@@ -106,7 +137,7 @@ def everywhere(report: Report) -> None:
     if found:
         others = "" if len(found) == 1 else f" {len(found) - 1} more below."
         report.finding = found[0].sentence + others
-        report.next = prompt(f"permissions of {found[0].path}")
+        report.next = f"chmod {found[0].modes} {shlex.quote(found[0].path)}"
     else:
         looked = "/etc, PATH, SUID programs outside of packages, private keys"
         report.finding = f"No mode is too wide where this looked: {looked}."

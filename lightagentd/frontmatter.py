@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from lightagentd.errors import ConfigError
+from lightagentd.text.reason import reason
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -94,7 +95,7 @@ def _text_of(path: Path) -> str:
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing.", suggestion="Write it, or remove the folder.") from None
     except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path} cannot be read: {err}.") from err
+        raise ConfigError(f"{path} cannot be read: {reason(err)}.") from err
 
 
 def _decode(path: Path, front: str, *, first_line: int) -> tuple[dict[str, Any], dict[str, int]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from lightagentd.errors import LimitExceeded, NotFound, Refused
+from lightagentd.text.reason import reason
 from lightagentd.tool import Args, Context, InvalidArgument, Place, Result, Tool, ToolError, action
 from lightagentd.toolkit.files.search import shown
 from lightagentd.toolkit.watching.changes import Page
@@ -281,7 +282,7 @@ def _root_of(path: str) -> tuple[str, str]:
             field="path",
         ) from err
     except OSError as err:
-        raise ToolError(f"{shown(path)} cannot be watched: {(err.strerror or str(err)).lower()}.") from err
+        raise ToolError(f"{shown(path)} cannot be watched: {reason(err).lower()}.") from err
     try:
         found[0].encode()
     except UnicodeEncodeError as err:

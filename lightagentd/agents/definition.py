@@ -32,6 +32,7 @@ from lightagentd.config.models import wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.providers import RUNBOOK
+from lightagentd.text.reason import reason
 from lightagentd.tool import Effect
 
 OWN_ENDPOINT = "endpoint"
@@ -244,7 +245,7 @@ def write_definition(folder: Path, name: str, front: AgentFrontMatter, prompt: s
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode("utf-8", "replace"), draft=target / "AGENT.md.new")
     except OSError as err:
-        raise StorageError(f"The definition of {name} cannot be written: {err}.") from err
+        raise StorageError(f"{path} cannot be written: {reason(err)}.") from err
     return load_definition(path)
 
 

@@ -58,6 +58,7 @@ from lightagentd.bus.messages import clean, encode, holds_nul, make_message, pla
 from lightagentd.bus.signals import Signal, Signals, match_rule
 from lightagentd.errors import LightagentError
 from lightagentd.host.users import called
+from lightagentd.text.reason import reason
 
 __all__ = [
     "CALLS_LIMIT",
@@ -145,7 +146,7 @@ class Bus:
             self._writer.write(b"BEGIN\r\n")
         except (OSError, EOFError, asyncio.LimitOverrunError) as err:
             raise errors.Unavailable(
-                f"The bus at {self._address} closed the connection at once: {err}"
+                f"The bus at {self._address} closed the connection at once: {reason(err)}."
             ) from err
         self._reading = asyncio.create_task(self._read(), name="bus reader")
         [self.unique_name] = await self.call(_DAEMON, _DAEMON_PATH, _DAEMON, "Hello")
@@ -375,7 +376,7 @@ class Bus:
                     await send_with_descriptors(self._writer, data, fds, OUTBOX_LIMIT_BYTES)
                     return len(data)
         except OSError as err:
-            self._lose(str(err))
+            self._lose(reason(err))
         if self._lost is not None:
             raise self._lost
         self._writer.write(data)
@@ -395,7 +396,7 @@ class Bus:
                     spent = 0
                     await asyncio.sleep(0)
         except (EOFError, OSError, errors.MalformedMessage) as err:
-            why = "the bus closed it" if isinstance(err, EOFError) else str(err)
+            why = "the bus closed it" if isinstance(err, EOFError) else reason(err)
         finally:
             self._lose(why)
 

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 
 from lightagentd import errors
+from lightagentd.text.reason import reason
 
 
 async def send_with_descriptors(
@@ -29,7 +30,7 @@ async def send_with_descriptors(
     except ConnectionError:
         raise
     except OSError as err:
-        raise errors.Unavailable(f"No file descriptor could be sent over the bus: {err}") from err
+        raise errors.Unavailable(f"No file descriptor could be sent over the bus: {reason(err)}.") from err
 
 
 async def _send(

@@ -51,7 +51,7 @@ def attachment(path: str) -> dict[str, str]:
         text = data.decode()
     except UnicodeDecodeError as err:
         raise AttachmentInvalid(
-            f"{shown(path)} is binary: it is not UTF-8 at byte {err.start}.",
+            f"{shown(path)} is binary: it is not UTF-8 at byte {err.start + 1}.",
             suggestion="Attach text, or name the file, so that the agent reads it with its tools.",
             field="attachments",
         ) from err

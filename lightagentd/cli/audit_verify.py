@@ -23,6 +23,7 @@ from lightagentd.cli.output import as_json, fields, warn
 from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
+from lightagentd.text.reason import reason
 
 _SHOWN_FORGED = 10
 _LACKING = {
@@ -141,12 +142,17 @@ def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
             continue
         try:
             found = json.loads(path.read_text())
-            seq, event_hash = (
-                found.get("head_seq", found.get("seq")),
-                found.get("head_hash", found.get("hash")),
+        except (OSError, ValueError) as err:
+            why = reason(err)
+            raise InvalidArgument(f"{value} holds no head of a history: {why}.", field="expect") from err
+        head = found if isinstance(found, dict) else {}
+        seq, event_hash = head.get("head_seq", head.get("seq")), head.get("head_hash", head.get("hash"))
+        if seq is None or event_hash is None:
+            raise InvalidArgument(
+                f"{value} holds no head of a history.",
+                suggestion="Such a file is what was printed by: lactl audit verify --json",
+                field="expect",
             )
-        except (OSError, ValueError, AttributeError) as err:
-            raise InvalidArgument(f"{value} holds no head of a history: {err}", field="expect") from err
         yield known_event(f"{seq}:{event_hash}")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from lightagentd.cli.named_file import read_file, shown
 from lightagentd.errors import PlanInvalid
+from lightagentd.text.reason import json_fault
 
 _TITLE = re.compile(r"#[ \t]+(.*)")
 _TASK = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[(.)\](?:[ \t]+|$))?(.*)")
@@ -34,7 +35,7 @@ def read_plan(name: str) -> Any:
     try:
         text = read_file(name).decode("utf-8-sig")
     except UnicodeDecodeError as err:
-        raise PlanInvalid(f"{where} is not UTF-8 at byte {err.start}.", field="file") from err
+        raise PlanInvalid(f"{where} is not UTF-8 at byte {err.start + 1}.", field="file") from err
     return _json(text, where) if text.lstrip().startswith(("{", "[")) else _markdown(text, where)
 
 
@@ -42,7 +43,9 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as err:
-        raise PlanInvalid(f"{where}:{err.lineno}: this is not JSON: {err.msg}.", field="file") from err
+        raise PlanInvalid(
+            f"{where}:{err.lineno}: this is not JSON: {json_fault(err)}.", field="file"
+        ) from err
     except RecursionError as err:
         raise PlanInvalid(f"{where}: the JSON is nested too deep.", field="file") from err
 

@@ -161,7 +161,7 @@ def _text(data: bytes, what: str) -> str:
         text = data.decode()
     except UnicodeDecodeError as err:
         text = data.decode("utf-8", "replace")
-        warn(f"{what} is not UTF-8 at byte {err.start}; invalid bytes are sent as U+FFFD.")
+        warn(f"{what} is not UTF-8 at byte {err.start + 1}; invalid bytes are sent as U+FFFD.")
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
         warn(f"{what} has NUL bytes; each is sent as U+FFFD.")

@@ -80,7 +80,7 @@ def _read(name: str) -> str:
         return data.decode()
     except UnicodeDecodeError as err:
         raise ImportInvalid(
-            f"{shown(name)} is not UTF-8 at byte {err.start}, so it is no export.",
+            f"{shown(name)} is not UTF-8 at byte {err.start + 1}, so it is no export.",
             suggestion="Export the session again: lactl sessions export --format jsonl -o FILE SESSION",
             field="file",
         ) from err

@@ -34,6 +34,7 @@ from lightagentd.errors import (
     from_varlink,
 )
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.text.reason import reason
 from lightagentd.varlink.interaction import PARAMETER
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def _decode_reply(message: bytes) -> tuple[dict[str, Any], bool, LightagentError
     try:
         reply = json.loads(message)
     except (ValueError, RecursionError) as err:
-        raise MalformedMessage(f"The daemon's answer is not JSON: {err}") from err
+        raise MalformedMessage(f"The daemon's answer is not JSON: {reason(err)}.") from err
     if not isinstance(reply, dict):
         raise MalformedMessage("The daemon's answer is not a JSON object.")
     parameters, name = reply.get("parameters") or {}, reply.get("error")

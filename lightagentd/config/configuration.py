@@ -30,6 +30,7 @@ from lightagentd.config.models import (
 from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.text.reason import reason
 
 __all__ = [
     "Budget",
@@ -299,7 +300,7 @@ def read_text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
-            f"{path} cannot be read: {getattr(err, 'strerror', None) or err}.",
+            f"{path} cannot be read: {reason(err)}.",
             suggestion="It must be UTF-8 text that the user of lightagentd can read.",
         ) from err
 

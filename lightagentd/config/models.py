@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
+from lightagentd.text.reason import reason
 
 HttpKind = Literal["openai", "openai-responses", "anthropic"]
 HTTP_KINDS: tuple[HttpKind, ...] = ("openai", "openai-responses", "anthropic")
@@ -303,7 +304,8 @@ def read_key(path: Path) -> str:
         found = path.read_text().split()
     except (OSError, UnicodeDecodeError) as err:
         raise ConfigError(
-            f"The key file {path} cannot be read: {err}", suggestion="Name a file that the daemon can read."
+            f"The key file {path} cannot be read: {reason(err)}.",
+            suggestion="Name a file that the daemon can read.",
         ) from err
     if len(found) != 1:
         raise ConfigError(

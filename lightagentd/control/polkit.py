@@ -36,6 +36,7 @@ from lightagentd.errors import (
     Unavailable,
 )
 from lightagentd.policy.operation import Operation
+from lightagentd.text.reason import reason
 
 _T = TypeVar("_T")
 
@@ -182,7 +183,7 @@ class Polkit:
         except _CallerGone:
             raise
         except (LightagentError, OSError) as err:  # TimeoutError is an OSError
-            why = f"no answer within {timeout_s:g} s" if isinstance(err, TimeoutError) else str(err)
+            why = f"no answer within {timeout_s:g} s" if isinstance(err, TimeoutError) else reason(err)
             raise self._failed(why) from err
         self.problem = ""
 

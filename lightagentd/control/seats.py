@@ -17,6 +17,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.bus_link import BusLink
 from lightagentd.errors import LightagentError, NotFound, PermissionDenied, Unavailable
 from lightagentd.host.seat import Seat, seat_of, unit_in
+from lightagentd.text.reason import reason
 
 BUS_PATIENCE_S = 5.0
 _SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
@@ -39,7 +40,7 @@ class Seats:
             seat = await self._seat(caller)
         except (OSError, LightagentError) as err:
             raise PermissionDenied(
-                f"It cannot be told where the program that asks for this runs: {err}",
+                f"It cannot be told where the program that asks for this runs: {reason(err)}.",
                 suggestion="It must stay until the answer comes, and systemd must answer on the bus.",
             ) from err
         if seat.is_own:

@@ -18,6 +18,7 @@ from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
 from lightagentd.host.users import called
 from lightagentd.llm.environment import Environment
 from lightagentd.llm.in_force import in_force
+from lightagentd.text.reason import reason
 from lightagentd.unattended.prompt_file import check as check_prompt
 from lightagentd.unattended.prompt_file import prompt_files
 
@@ -104,9 +105,9 @@ def _give_to_daemon(path: Path, paths: Paths) -> str:
 def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:
     """The finding for an unusable file; if only this user may not read it, the file is not at fault."""
     if isinstance(err, PermissionError) or isinstance(err.__cause__, PermissionError):
-        return not_tried(group, name, str(err))
+        return not_tried(group, name, reason(err, at=True))
     remedy = getattr(err, "suggestion", "") or "Mend the file that it names."
-    return wrong(group, name, str(err), f"{remedy} Check it with: lactl config check")
+    return wrong(group, name, reason(err, at=True), f"{remedy} Check it with: lactl config check")
 
 
 def _prompts(paths: Paths) -> list[Finding]:
@@ -115,7 +116,7 @@ def _prompts(paths: Paths) -> list[Finding]:
     try:
         names = prompt_files(paths.config)
     except OSError as err:
-        return [not_tried("configuration", "prompts on a calendar", str(err))]
+        return [not_tried("configuration", "prompts on a calendar", reason(err, at=True))]
     for path in names:
         try:
             check_prompt(path)
@@ -175,7 +176,7 @@ def _configuration_modes(paths: Paths, trusted: set[int]) -> Finding:
             folder = paths.config / kind
             kept += [folder, *folder.rglob("*")] if folder.is_dir() else []
     except OSError as err:
-        unseen.append(str(err))
+        unseen.append(reason(err, at=True))
     for path in kept:
         try:
             problem = _too_open(path, path.stat(), trusted, _SHARED_WRITE)

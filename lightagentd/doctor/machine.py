@@ -17,6 +17,7 @@ from lightagentd.api import Finding
 from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.host import libc
 from lightagentd.host.paths import Paths
+from lightagentd.text.reason import reason
 from lightagentd.worker import landlock
 
 # The name of a library for `import`, or of a program, and the Debian package that has it.
@@ -138,7 +139,7 @@ def _memory() -> Finding:
         }
         free, total = sizes["MemAvailable"], sizes["MemTotal"]
     except (OSError, KeyError, ValueError, IndexError) as err:
-        return not_tried("machine", "memory", f"/proc/meminfo: {err}")
+        return not_tried("machine", "memory", f"/proc/meminfo: {reason(err)}")
     detail = f"{free >> 20} MiB of {total >> 20} MiB are available"
     if free < _LITTLE_MEMORY_BYTES:
         remedy = 'See what takes it: lactl prompt ops "what uses the memory"'

@@ -29,6 +29,7 @@ from lightagentd.doctor import sandbox_probe
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
 from lightagentd.host.process import start
+from lightagentd.text.reason import reason
 from lightagentd.tool import Effect
 from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Call, Pool
@@ -124,7 +125,7 @@ class SandboxDoctor:
         except TimeoutError:
             return [_not_tried("all", f"the worker did not answer within {EXAMINATION_S:g} s")]
         except (LightagentError, OSError, ValueError) as err:
-            return [_not_tried("all", str(err).rstrip("."))]
+            return [_not_tried("all", reason(err, at=True))]
 
     async def _probe(self, agent: str, effect: Effect, targets: dict[str, Any]) -> dict[str, Any]:
         """What each probe says. Raises LightagentError, ValueError."""

@@ -19,6 +19,7 @@ from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.host.systemd import BOOTED
+from lightagentd.text.reason import reason
 
 SERVICE, SOCKET = "lightagentd.service", "lightagentd.socket"
 WORKERS = (
@@ -225,7 +226,7 @@ def _instances(paths: Paths) -> list[Finding]:
         prompts = {path.stem for path in (paths.config / "prompts").glob("*.toml")}
         enabled = {link.name for folder in _ENABLED for link in folder.glob("*.*/lightagent-*@*.*")}
     except OSError as err:
-        return [not_tried("units", "instances", str(err))]
+        return [not_tried("units", "instances", reason(err, at=True))]
     strangers = []
     for name in sorted(enabled):
         kind, _, rest = name.partition("@")

@@ -36,6 +36,7 @@ from lightagentd.events.store.room import disk_full
 from lightagentd.events.store.states import decoding
 from lightagentd.events.types.event_type import named
 from lightagentd.redaction import Redactor
+from lightagentd.text.reason import reason
 
 _log = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ class History:
                 return
             _log.error("history: %d appends could not be stored: %s", len(batch), err)
             if on_disk:
-                self.problem = f"The history in {self._path} could not be written: {err}."
+                self.problem = f"The history in {self._path} could not be written: {reason(err)}."
                 self._mend()
             self._tell(partial(_fail, batch, err, on_disk=on_disk))
             return

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from lightagentd.host.atomic_file import write_whole
+from lightagentd.text.reason import reason
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class KeptFile:
             write_whole(self.path, content, draft=self.path.with_suffix(".new"))
         except OSError as err:
             self._failed += 1
-            self._why = err.strerror or str(err)
+            self._why = reason(err)
             if self._failed == 1:
                 _log.warning("%s", self.problem())
             return

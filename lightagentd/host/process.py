@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import ToolError
+from lightagentd.text.reason import reason
 
 if TYPE_CHECKING:
     from lightagentd.worker.busdoor import BusDoor
@@ -344,7 +345,7 @@ def _not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:
     if isinstance(err, FileNotFoundError):
         return ToolError(f"{program} does not exist on this machine.", suggestion="Use another command.")
     return ToolError(
-        f"{program} cannot be started: {err}", suggestion="Use another command or other arguments."
+        f"{program} cannot be started: {reason(err)}.", suggestion="Use another command or other arguments."
     )
 
 

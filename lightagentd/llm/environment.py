@@ -21,6 +21,7 @@ from pathlib import Path
 
 from lightagentd.errors import ConfigError
 from lightagentd.llm.providers import KNOWN
+from lightagentd.text.reason import reason
 
 KEY, ADDRESS, MODEL = "API_KEY", "BASE_URL", "MODEL"
 """An endpoint without a name of its own."""
@@ -125,7 +126,7 @@ def read_file(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise
     except OSError as err:
-        raise _unusable(path, err.strerror or str(err)) from err
+        raise _unusable(path, reason(err)) from err
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):

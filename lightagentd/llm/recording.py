@@ -27,6 +27,7 @@ from lightagentd.llm.exchange import Exchange
 from lightagentd.llm.protocol import ModelClient, Part, Request, Usage
 from lightagentd.llm.retry import settings_of
 from lightagentd.redaction import Redactor
+from lightagentd.text.reason import reason
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Recorder:
         try:
             await asyncio.to_thread(_write, exchange, self._folder, self._redactor)
         except OSError as err:
-            self._trouble(err.strerror or str(err))
+            self._trouble(reason(err))
         except Exception as err:  # noqa: BLE001 - a record that cannot be made must not end in a lost task
             _log.exception("an exchange with %s could not be made a record", self.name)
             self._trouble(f"{type(err).__name__}: {err}")

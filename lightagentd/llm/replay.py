@@ -24,6 +24,7 @@ from lightagentd.llm.exchange import Recorded
 from lightagentd.llm.protocol import ASSUMED_WINDOW, Message, ModelSettings, Part, Request
 from lightagentd.llm.retry import RetrySettings
 from lightagentd.redaction import Redactor
+from lightagentd.text.reason import reason
 
 _DIGEST_IN_MARK = re.compile(r"(\[removed: [a-z0-9-]{1,40}) [0-9a-f]{8}\]")
 """Digests in marks are made with the key of the daemon that recorded."""
@@ -89,7 +90,7 @@ class ReplayClient:
         try:
             return Recorded.read(entry.path.read_bytes())
         except (OSError, ValueError) as err:
-            raise ModelRejected(f"The recorded exchange {entry.path} cannot be read: {err}.") from err
+            raise ModelRejected(f"The recorded exchange {entry.path} cannot be read: {reason(err)}.") from err
 
     def _look(self) -> None:
         """Index the new files. Raises ModelRejected when the folder is missing."""
@@ -109,7 +110,7 @@ class ReplayClient:
                 recorded = Recorded.read(path.read_bytes())
                 told, results = self._told(recorded.messages), self._results(recorded.messages)
             except (OSError, ValueError) as err:
-                self._unreadable[path.name] = str(err)
+                self._unreadable[path.name] = reason(err)
                 continue
             self._entries[path.name] = _Entry(path=path, told=told, results=results)
 

@@ -12,6 +12,7 @@ from lightagentd.skills.catalog import load_skill
 from lightagentd.skills.examples import EXAMPLES_FILE, Example
 from lightagentd.skills.interpreters import interpreter, is_script
 from lightagentd.skills.skill import Skill
+from lightagentd.text.reason import reason
 
 _PARSED_BYTES = 1 << 20
 _NAMED = 3
@@ -65,7 +66,7 @@ def _of_script(path: Path) -> Iterator[str]:
     except SyntaxError as err:
         yield f"{path}, line {err.lineno}: {err.msg}."
     except (OSError, ValueError, RecursionError, MemoryError) as err:
-        yield f"{path} cannot be read: {err}."
+        yield f"{path} cannot be read: {reason(err)}."
 
 
 def _taken(skill: Skill, others: Iterable[Skill]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lightagentd.errors import ConfigError, InvalidArgument
 from lightagentd.skills.arguments import ArgSpec
+from lightagentd.text.reason import reason
 
 EXAMPLES_FILE = "examples.txt"
 _LINE_BYTES = 4000
@@ -55,7 +56,7 @@ def read_examples(path: Path, args: Mapping[str, ArgSpec]) -> tuple[Example, ...
     except FileNotFoundError:
         return ()
     except OSError as err:
-        raise ConfigError(f"{path} cannot be read: {err}.") from err
+        raise ConfigError(f"{path} cannot be read: {reason(err)}.") from err
     found = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         try:

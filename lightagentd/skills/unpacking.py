@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from lightagentd.errors import InvalidArgument, MessageTooLarge
+from lightagentd.text.reason import reason
 
 MOST_BYTES = 50 << 20
 MOST_FILES = 2000
@@ -43,7 +44,7 @@ def unpack(source: Path, into: Path) -> Path:
             _extract(source, draft)
         except (*_BROKEN, gzip.BadGzipFile) as err:
             raise InvalidArgument(
-                f"{source} is not a whole tar, tar.gz or zip archive: {err}.", field="source"
+                f"{source} is not a whole tar, tar.gz or zip archive: {reason(err)}.", field="source"
             ) from err
     draft.link()
     for folder in (into, *(path for path in into.rglob("*") if path.is_dir())):

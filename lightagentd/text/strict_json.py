@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from lightagentd.text.reason import reason
+
 MAX_VALUES = 50_000
 """How many values `counting` lets pass: json makes that many in about 50 ms, while nothing else runs."""
 _MAX_BYTES_OUTSIDE = 64 * MAX_VALUES
@@ -46,11 +48,11 @@ def decoded(data: str | bytes, *, depth: int, surrogates: bool = True) -> Any:
     except UnicodeEncodeError:
         raise BadJson("it holds half of a surrogate pair") from None
     except json.JSONDecodeError as err:
-        raise BadJson(str(err), err.lineno) from None
+        raise BadJson(reason(err), err.lineno) from None
     except RecursionError:
         raise TooDeep(f"it is nested too deeply, deeper than {depth} levels") from None
     except ValueError as err:
-        raise BadJson(str(err)) from None
+        raise BadJson(reason(err)) from None
     if text.count("[") + text.count("{") > depth and is_deeper(found, depth):
         raise TooDeep(f"it is nested too deeply, deeper than {depth} levels")
     return found

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lightagentd.errors import InvalidArgument, NotFound, TimedOut, ToolError
+from lightagentd.text.reason import reason
 from lightagentd.text.visible import visible
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def ask(name: str, kind: str, timeout_s: float) -> list[str]:
             failed.append(f"{server[0]}: no answer")
             continue
         except (OSError, EOFError) as err:
-            failed.append(f"{server[0]}: {err}")
+            failed.append(f"{server[0]}: {reason(err)}")
             continue
         except dns.exception.DNSException as err:
             raise ToolError(f"The nameserver {server[0]} sent a broken answer for {name}.") from err

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from lightagentd.errors import LightagentError, LimitExceeded
+from lightagentd.text.reason import reason
 
 
 class Allowance:
@@ -42,7 +43,7 @@ class Allowance:
                 file.write(json.dumps(taken).encode())
         except OSError as err:
             raise LightagentError(
-                f"{self._path}, which keeps count, cannot be used: {err}",
+                f"{self._path}, which keeps count, cannot be used: {reason(err)}.",
                 suggestion="Look at the disk and the folder.",
             ) from err
 

@@ -26,6 +26,7 @@ from lightagentd.errors import ConfigError, LightagentError, NotFound, Permissio
 from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.host import libc
 from lightagentd.host.paths import default_paths
+from lightagentd.text.reason import reason
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import Answer, Asker, run_until_told
 from lightagentd.unattended.delivery import Delivery, check_file, check_sendmail, send_mail, write_file
@@ -204,7 +205,9 @@ def main() -> None:
     try:
         run(options.name, options.folder or default_paths().config)
     except (LightagentError, OSError) as err:
-        sys.stderr.write(f"<3>lightagent-prompt: {err} {getattr(err, 'suggestion', '')}".rstrip() + "\n")
+        sys.stderr.write(
+            f"<3>lightagent-prompt: {reason(err, at=True)}. {getattr(err, 'suggestion', '')}".rstrip() + "\n"
+        )
         sys.exit(getattr(err, "exit_status", 71))  # EX_OSERR of sysexits.h
 
 

@@ -24,6 +24,7 @@ from lightagentd import __version__
 from lightagentd.errors import LimitExceeded, MessageTooLarge, Unavailable, from_varlink
 from lightagentd.host.peer import Peer
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.text.reason import reason
 from lightagentd.varlink.bounds import Account, Bounds, Ledger
 from lightagentd.varlink.connection import Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink.wire import encode_message, error_reply, reply_of
@@ -218,7 +219,7 @@ class VarlinkConnection:
                 if not reply.get("continues"):
                     return
         except (OSError, EOFError, ValueError, RecursionError, asyncio.LimitOverrunError) as err:
-            raise PeerLost(f"The peer broke off during {message['method']}: {err}") from err
+            raise PeerLost(f"The peer broke off during {message['method']}: {reason(err)}.") from err
 
     def close(self) -> None:
         """Hang up; a stream that runs at the other end is cancelled by that."""

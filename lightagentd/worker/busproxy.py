@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lightagentd.text.reason import reason
+
 BUS_SOCKET = Path("/run/dbus/system_bus_socket")
 BUS_POLICIES = (Path("/usr/share/dbus-1/system.d"), Path("/etc/dbus-1/system.d"))
 """They name who may own which name, and the system bus gives no other names away; see dbus-daemon(1)."""
@@ -112,7 +114,7 @@ def _readable(folder: Path) -> list[str]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError) as err:
-            sys.stderr.write(f"{path} cannot be read: {err}\n")
+            sys.stderr.write(f"{path} cannot be read: {reason(err)}\n")
     return [name for name in found if _NAME.fullmatch(str(name))]
 
 
@@ -127,7 +129,7 @@ def main() -> None:
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - it becomes the proxy
     except OSError as err:
-        sys.exit(f"xdg-dbus-proxy cannot be started (package xdg-dbus-proxy): {err}")
+        sys.exit(f"xdg-dbus-proxy cannot be started (package xdg-dbus-proxy): {reason(err)}")
 
 
 def _tell_when_listening(path: Path, address: str) -> None:

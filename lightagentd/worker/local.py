@@ -17,6 +17,7 @@ from pathlib import Path
 from lightagentd.config import configuration
 from lightagentd.errors import Unavailable, WorkerUnavailable
 from lightagentd.host.paths import Paths, content_folders
+from lightagentd.text.reason import reason
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import busdoor, places, sandbox
@@ -144,7 +145,8 @@ class LocalWorkers:
             if not isinstance(err, OSError):
                 raise
             raise WorkerUnavailable(
-                f"A worker for {where} cannot be started: {err}.", suggestion="lactl status says more."
+                f"A worker for {where} cannot be started: {reason(err, at=True)}.",
+                suggestion="lactl status says more.",
             ) from err
         finally:
             listener.close()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightagentd.host.process import start
+from lightagentd.text.reason import reason
 from lightagentd.worker import busproxy
 
 _START_TIMEOUT_S = 5.0
@@ -46,9 +47,8 @@ class BusProxy:
             try:
                 self._process = await start([*switch_user, *argv], env={}, pass_fds=(theirs.fileno(),))
             except OSError as err:
-                self.problem = (
-                    f"Shell commands and skills cannot ask systemd: xdg-dbus-proxy does not start: {err}."
-                )
+                why = f"xdg-dbus-proxy does not start: {reason(err)}"
+                self.problem = f"Shell commands and skills cannot ask systemd: {why}."
                 return
         if await self._serves():
             self.path = path

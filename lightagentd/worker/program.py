@@ -41,6 +41,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host import libc
+from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.toolkit.proc.survey import survey
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
@@ -308,7 +309,8 @@ class Worker:
             return self._cgroups.make(call_id) if self._cgroups is not None else None
         except OSError as err:
             raise WorkerUnavailable(
-                f"The call {call_id} cannot get a cgroup: {err}.", suggestion="Ask for it again."
+                f"The call {call_id} cannot get a cgroup: {reason(err, at=True)}.",
+                suggestion="Ask for it again.",
             ) from err
 
     def make_scratch(self, call_id: str) -> Path:

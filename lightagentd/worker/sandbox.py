@@ -28,6 +28,7 @@ from pathlib import Path
 from lightagentd.errors import WorkerUnavailable
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
 from lightagentd.host.process import start
+from lightagentd.text.reason import reason
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
@@ -118,7 +119,7 @@ async def choose(wanted: str, paths: Paths, *, landlock_abi: int | None = None) 
         try:
             tried = await start(argv, env={}, pass_fds=(held.fd,), stderr=asyncio.subprocess.PIPE)
         except OSError as err:
-            return _bare(level, f"bwrap cannot be started: {err}.")
+            return _bare(level, f"bwrap cannot be started: {reason(err)}.")
         _, said = await tried.communicate()
     if tried.returncode == 0:
         return backend

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from lightagentd.bus import connection as bus
 from lightagentd.errors import LightagentError, Unavailable, WorkerUnavailable
+from lightagentd.text.reason import reason
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker import jobs, landlock
@@ -146,7 +147,7 @@ class UnitChild:
         except TimeoutError as err:
             raise self._unavailable(f"it did not answer within {timeout_s:g} s") from err
         except (OSError, Unavailable) as err:
-            raise self._unavailable(str(err)) from err
+            raise self._unavailable(reason(err)) from err
         if not self._pid or not Path("/proc", str(self._pid)).exists():
             self._pid = await jobs.main_pid(self.service)
         return connection
@@ -237,7 +238,7 @@ class UnitChild:
                 finally:
                     connection.close()
         except OSError as err:
-            raise WorkerUnavailable(f"It does not answer: {err}.") from err
+            raise WorkerUnavailable(f"It does not answer: {reason(err)}.") from err
 
 
 class UnitWorkers:

@@ -119,7 +119,7 @@ class TestRefused:
         done = lactl("prompt", "ops", "--json", "why?", "-a", str(tmp_path / "a.out"))
         assert done.status == AttachmentInvalid.exit_status
         assert '"code": "attachment_invalid"' in done.err
-        assert "not UTF-8 at byte 4" in done.err
+        assert "not UTF-8 at byte 5" in done.err
 
     def test_too_many(self, lactl: Lactl, log: Path) -> None:
         done = lactl("prompt", "ops", "why?", *["-a", str(log)] * 33)

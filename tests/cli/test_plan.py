@@ -69,7 +69,7 @@ def test_a_plan_is_read_from_json_as_it_is(tmp_path: Path) -> None:
         ("- [ ] a\n# late title\n", PlanInvalid, "plan:2: this is neither"),
         ("- [x] a\n", PlanInvalid, "not ticked off"),
         ("- [ ] a\n  check: b\n  check: c\n", PlanInvalid, "one check"),
-        (b"\xff\xfe", PlanInvalid, "not UTF-8 at byte 0"),
+        (b"\xff\xfe", PlanInvalid, "not UTF-8 at byte 1"),
         (bytes(64 << 20), MessageTooLarge, "larger than"),
     ],
     ids=lambda value: str(value[:20] if isinstance(value, bytes) else value)[:20],

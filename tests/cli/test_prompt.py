@@ -87,7 +87,7 @@ class TestThePromptItself:
         done = lactl("prompt", "ops", stdin=b"caf\xe9 \x00 \xc3\xa9")
         assert sent(scripted) == "caf\ufffd \ufffd é"
         assert done.err == (
-            "lactl: Standard input is not UTF-8 at byte 3; invalid bytes are sent as U+FFFD.\n"
+            "lactl: Standard input is not UTF-8 at byte 4; invalid bytes are sent as U+FFFD.\n"
             "lactl: Standard input has NUL bytes; each is sent as U+FFFD.\n"
         )
         assert done.status == 0

@@ -107,7 +107,7 @@ def answer_result(found: Input) -> Result:
     metadata: dict[str, Any] = {"input": found.id, "state": found.state.value}
     if found.state == "answered":
         metadata["answered_by"] = found.answered_by
-        return Result(output=f"{called(found.answered_by)} answered:\n{found.answer}", metadata=metadata)
+        return Result(output=f"{called(found.answered_by or 0)} answered:\n{found.answer}", metadata=metadata)
     if found.state == "expired":
         span_s = (found.expires_us - found.created_us) / 1_000_000
         why = f"Nobody answered within {span_s:g} seconds"

@@ -22,6 +22,7 @@ from typing import Any
 from lightagentd.agents.sessions.transcript import BLOCK, FORMAT, RECORD_FACTS, VERSION
 from lightagentd.errors import ImportInvalid
 from lightagentd.llm.protocol import Message, Reasoning, ToolCall
+from lightagentd.text.reason import json_fault
 from lightagentd.text.strict_json import MAX_VALUES, BadJson, counting
 
 MAX_MESSAGES = 10_000
@@ -390,7 +391,11 @@ def _line_at(text: str, position: int) -> int:
 
 
 def _reason(err: Exception) -> str:
-    return err.msg if isinstance(err, json.JSONDecodeError) else "it is nested too deep, or a number too long"
+    return (
+        json_fault(err)
+        if isinstance(err, json.JSONDecodeError)
+        else "it is nested too deep, or a number too long"
+    )
 
 
 def _invalid(number: int, why: str) -> ImportInvalid:

@@ -30,6 +30,7 @@ from lightagentd.events.history import History
 from lightagentd.events.model import Event, NewEvent, decode
 from lightagentd.events.types.history import CheckpointBroken, CheckpointKey, CheckpointSigned
 from lightagentd.host.kept_file import KeptFile
+from lightagentd.text.reason import reason
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Checkpoints:
         try:
             kept = KeptHead.read(self._head_file.path)
         except (OSError, ValueError) as err:
-            return _broken(f"What was signed last is not known: {err}.")
+            return _broken(f"What was signed last is not known: {reason(err, at=True)}.")
         if kept is None:
             return self._without_head()
         ours = kept.fingerprint == self.key.fingerprint

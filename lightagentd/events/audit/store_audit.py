@@ -22,6 +22,7 @@ from lightagentd.events.audit.journal_audit import JournalAudit, Run, compare
 from lightagentd.events.audit.signing import PUBLIC_FILE, public_keys, short, signed_by
 from lightagentd.events.audit.verification import Terms, Verification, verify
 from lightagentd.events.store.layout import Environment
+from lightagentd.text.reason import reason
 
 _PROGRESS_S = 0.2
 
@@ -132,7 +133,7 @@ def _kept_head(path: Path) -> KeptHead | str | None:
     try:
         return KeptHead.read(path)
     except (OSError, ValueError) as err:
-        return f"what was signed last is not known: {err}"
+        return f"what was signed last is not known: {reason(err, at=True)}"
 
 
 def _own_keys(path: Path) -> dict[str, bytes] | None:

@@ -18,6 +18,7 @@ from lightagentd.errors import HistoryDamaged, InvalidArgument
 from lightagentd.events.audit.verification import verify
 from lightagentd.events.queries import Queries
 from lightagentd.events.store.layout import EVENTS, META, STATES, Environment
+from lightagentd.text.reason import reason
 
 
 class StoreFile(Environment):
@@ -52,7 +53,7 @@ class StoreFile(Environment):
                 field="file",
             ) from err
         except (lmdb.Error, OSError) as err:
-            raise HistoryDamaged(f"{self.path} cannot be read: {err}") from err
+            raise HistoryDamaged(f"{self.path} cannot be read: {reason(err)}.") from err
 
     def _check_version(self) -> None:
         if EVENTS not in self.db or META not in self.db:

@@ -24,6 +24,7 @@ from lightagentd.events.journal.mark import JournalMark
 from lightagentd.events.model import Event
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.systemd import BOOTED
+from lightagentd.text.reason import reason
 
 _log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class JournaldSink:
             journal.send(journal_fields(event, content=self._content))
         except (OSError, ValueError) as err:
             self._miss(event)
-            self._note(str(err))
+            self._note(reason(err))
         else:
             self._refused = ""
             if self._gap is None and self._thread is not None:
@@ -242,7 +243,7 @@ class JournaldSink:
         except OSError as err:
             with self._lock:
                 self._gap, self._telling = gap.joined(self._gap), None
-            self._note(str(err))
+            self._note(reason(err))
             return False
         self._telling = None
         self._refused = ""

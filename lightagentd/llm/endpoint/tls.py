@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
+from lightagentd.text.reason import reason
 
 _loading = threading.Lock()
 """Agents that begin at the same time wait for one context, and do not each make their own."""
@@ -23,7 +24,7 @@ def tls_context(
             return _made(ca_file, client_cert, client_key, stamps)
     except (OSError, ssl.SSLError) as err:
         raise ConfigError(
-            f"The certificates for a model's endpoint cannot be used: {err}.",
+            f"The certificates for a model's endpoint cannot be used: {reason(err, at=True)}.",
             suggestion="Check ca_file, client_cert and client_key: PEM files that the daemon can read.",
         ) from err
 

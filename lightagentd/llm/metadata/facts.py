@@ -33,6 +33,7 @@ from lightagentd.llm.metadata.table import (
     table_text,
 )
 from lightagentd.llm.providers import known_provider, provider_at
+from lightagentd.text.reason import reason
 
 SNAPSHOT = "2026-08-18"
 """The day on which the facts in `models.json` were gathered."""
@@ -252,7 +253,7 @@ class Metadata:
         except FileNotFoundError:
             return {}
         except (OSError, InvalidArgument) as err:
-            said = err.strerror or str(err) if isinstance(err, OSError) else err.message
+            said = reason(err)
             self.problem = f"{file} is not used, and the facts about models are older: {said.rstrip('.')}."
             return {}
 

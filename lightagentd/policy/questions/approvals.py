@@ -184,7 +184,7 @@ def granted(approval: Approval) -> Approval:
     if approval.state is State.DENIED:
         said = f" and said: {approval.note}" if approval.note else "."
         raise ApprovalDenied(
-            f"{called(approval.answered_by)} did not allow {approval.name}{said}",
+            f"{called(approval.answered_by or 0)} did not allow {approval.name}{said}",
             suggestion="Do not ask for the same call again; say what you would have done.",
         )
     why = f" {approval.note}" if approval.note else ""

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lightagentd.errors import InvalidArgument, NotFound, StorageError
 from lightagentd.host.atomic_file import write_whole
+from lightagentd.text.reason import reason
 from lightagentd.toolkit.crypt.wrapping import SECRET_BYTES, Source, WrappingKey, wrapping_key
 
 KEY_FILE = "undo.key"
@@ -107,7 +108,8 @@ class UndoStore:
         except (OSError, ValidationError) as err:
             if owner != ROOT and isinstance(err, ValidationError):  # it does not say whose it is
                 raise _nothing_kept(call_id) from None
-            raise StorageError(f"What is kept for the call {call_id} cannot be read: {err}") from err
+            why = reason(err) if isinstance(err, OSError) else "it was altered"
+            raise StorageError(f"What is kept for the call {call_id} cannot be read: {why}.") from err
         if data is None or (record.existed and digest(data) != record.sha256_before):
             raise StorageError(f"What is kept for the call {call_id} is damaged.")
         return record, data

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lightagentd.text.reason import reason
+
 PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 LINE_CHARS = 2000
 COREDUMP_MESSAGE = "fc2e22bc6ee647b6b90729ab34a250b1"
@@ -25,7 +27,7 @@ async def unit_lines(
     try:
         lines = await asyncio.to_thread(_read, unit, count, since_us, level)
     except (OSError, ImportError) as err:
-        return [], f"The journal cannot be read: {err}"
+        return [], f"The journal cannot be read: {reason(err)}."
     note = "" if os.environ.get("LIGHTAGENT_JOURNAL") else await asyncio.to_thread(_journal_note)
     return lines, note or ("" if lines else f"The journal has no such lines of {unit}.")
 

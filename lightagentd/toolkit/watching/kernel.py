@@ -23,6 +23,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from lightagentd.errors import LimitExceeded, ToolError
+from lightagentd.text.reason import reason
 
 ACCESS, MODIFY, ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, OPEN = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF = 0x40, 0x80, 0x100, 0x200, 0x400, 0x800
@@ -78,7 +79,7 @@ class Inotify:
                     "The kernel gives this user no further inotify instance.",
                     suggestion="Stop a watch, or have the administrator raise fs.inotify.max_user_instances.",
                 ) from err
-            raise ToolError(f"The kernel gives no inotify instance: {err}.") from err
+            raise ToolError(f"The kernel gives no inotify instance: {reason(err)}.") from err
         self.fd: int = self._manager.get_fd()
         os.set_inheritable(self.fd, False)
         os.set_blocking(self.fd, False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+from lightagentd.text.reason import reason
 from lightagentd.toolkit.watching.changes import Change
 from lightagentd.toolkit.watching.folders import (
     Folder,
@@ -246,4 +247,4 @@ def why(err: OSError) -> str:
     """The reason why a folder is not watched, as a phrase."""
     if err.errno == errno.ENOSPC:
         return "fs.inotify.max_user_watches is reached"
-    return (err.strerror or str(err)).lower()
+    return reason(err).lower()

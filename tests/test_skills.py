@@ -350,4 +350,8 @@ def test_importing_the_loader_imports_nothing_of_the_daemon() -> None:
         "lightagentd",
         "lightagentd.errors",
         "lightagentd.frontmatter",
+        "lightagentd.host",
+        "lightagentd.host.paths",
+        "lightagentd.text",
+        "lightagentd.text.reason",
     }

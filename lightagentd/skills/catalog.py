@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from lightagentd import frontmatter
 from lightagentd.errors import ConfigError
+from lightagentd.host.paths import share_folder
 from lightagentd.skills.examples import EXAMPLES_FILE, read_examples
 from lightagentd.skills.front_matter import NAME, FrontMatter, warnings_of
-from lightagentd.skills.runbook import read_runbook
+from lightagentd.skills.runbook import Runbook, read_runbook
 from lightagentd.skills.skill import Skill
 
 
@@ -71,17 +73,24 @@ def load_skill(folder: Path, *, origin: str = "") -> Skill:
         front=matter,
         warnings=tuple(warnings_of(front, matter)),
     )
-    found = read_runbook(front)
+    skill = _with_runbook(plain, read_runbook(front))
+    if folder.parent != share_folder() / "skills":  # thousands of lines, which were read when it was built
+        _ = skill.examples
+    return skill
+
+
+def _with_runbook(plain: Skill, found: tuple[Runbook, Path] | None) -> Skill:
+    args = found[0].args if found is not None else {}
+    skill = replace(plain, read_examples=partial(read_examples, plain.folder / EXAMPLES_FILE, args))
     if found is None:
-        return replace(plain, examples=read_examples(folder / EXAMPLES_FILE, {}))
+        return skill
     runbook, script = found
     return replace(
-        plain,
+        skill,
         runbook=script,
         effect=runbook.effect,
         timeout_s=runbook.timeout_s,
         sees=runbook.sees,
         compares=runbook.compares,
         args=runbook.args,
-        examples=read_examples(folder / EXAMPLES_FILE, runbook.args),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from lightagentd.errors import InvalidArgument
@@ -41,7 +42,13 @@ class Skill:
     compares: bool = False
     """Whether it gets a snapshot of the machine's state (`Runbook.compares`)."""
     args: Mapping[str, ArgSpec] = field(default_factory=dict)
-    examples: tuple[Example, ...] = ()
+    read_examples: Callable[[], tuple[Example, ...]] = field(default=tuple, repr=False, compare=False)
+    """Gives `examples`; raises ConfigError."""
+
+    @cached_property
+    def examples(self) -> tuple[Example, ...]:
+        """The prompts of its `examples.txt`."""
+        return self.read_examples()
 
     @property
     def for_models(self) -> bool:

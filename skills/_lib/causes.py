@@ -144,7 +144,7 @@ def how(unit: Unit, run: Run) -> str:
         ready = "; it never told systemd that it is ready" if unit["Type"].startswith("notify") else ""
         return f"it did not start within {unit['TimeoutStartUSec'] or 'its time'}{ready}"
     return {
-        "watchdog": "it did not answer its watchdog",
+        "watchdog": f"it did not answer its watchdog within {unit['WatchdogUSec'] or 'its time'}",
         "start-limit-hit": "it was started too often in a short time (start limit hit)",
         "resources": "systemd could not set it up",
         "protocol": "it ended without telling systemd that it is ready",
@@ -178,10 +178,31 @@ def behind(line: str, unit: Unit | None = None) -> str:
         return _full(paths)
     if "permission denied" in lower or "eacces" in lower:
         return _denied(paths, unit)
+    if script := next(filter(None, map(script_fault, paths)), ""):
+        return script
     for words, name in _SETTINGS:
         if words in lower and unit and unit[name]:
             return f"{name}={unit[name].partition(' (')[0]}"
     return ""
+
+
+def script_fault(path: str) -> str:
+    """Why the kernel cannot start a script that is there (execve(2)), or an empty string."""
+    try:
+        if not os.access(path, os.X_OK) or Path(path).is_dir():
+            return ""
+        with Path(path).open("rb") as file:
+            head = file.read(256)
+    except OSError:
+        return ""
+    line = head.partition(b"\n")[0].decode("utf-8", "replace")
+    if not line.startswith("#!"):
+        is_text = bool(line) and line.isprintable()
+        return f"{path} has no #! line, which names the program that reads it" if is_text else ""
+    program = (line[2:].split(maxsplit=1) or [""])[0]
+    if line.endswith("\r"):
+        return f"{path} has the line ends of Windows (CR LF), so the kernel looks for {program}\\r"
+    return "" if Path(program).exists() else f"{path} wants the interpreter {program}, which does not exist"
 
 
 def _score(entry: dict[str, Any], text: str) -> int:

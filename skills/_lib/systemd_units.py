@@ -26,11 +26,11 @@ COMMANDS = (
     "ExecActivate",
 )
 _PROPERTIES = (
-    "Id,Names,Description,LoadState,LoadError,ActiveState,SubState,UnitFileState,FragmentPath,SourcePath,Result,"
+    "Id,Names,Description,LoadState,LoadError,ActiveState,SubState,UnitFileState,FragmentPath,DropInPaths,SourcePath,Result,"
     "ExecMainStatus,ExecMainCode,ExecMainPID,MainPID,NRestarts,InvocationID,StateChangeTimestamp,"
     "ActiveEnterTimestamp,InactiveEnterTimestamp,InactiveExitTimestamp,ConditionResult,ConditionTimestamp,"
-    "AssertResult,AssertTimestamp,NeedDaemonReload,Requires,Requisite,BindsTo,PartOf,Conflicts,WantedBy,RequiredBy,"
-    "UpheldBy,Triggers,TriggeredBy,Type,Restart,RestartUSec,RemainAfterExit,TimeoutStartUSec,TimeoutStopUSec,BusName,"
+    "AssertResult,AssertTimestamp,NeedDaemonReload,Requires,Requisite,BindsTo,PartOf,Conflicts,ConflictedBy,WantedBy,RequiredBy,"
+    "UpheldBy,Triggers,TriggeredBy,Type,Restart,RestartUSec,WatchdogUSec,RemainAfterExit,TimeoutStartUSec,TimeoutStopUSec,BusName,"
     "Job,User,Group,WorkingDirectory,EnvironmentFiles,"
     "TasksCurrent,TasksMax,MemoryMax,MemoryCurrent,ProtectSystem,ReadOnlyPaths,ReadWritePaths,ControlGroup,"
     "StatusText,StatusErrno,Where,What,LastTriggerUSec,NextElapseUSecRealtime,NextElapseUSecMonotonic,"

@@ -69,6 +69,15 @@ def test_brute_force_begins_at_a_threshold_and_is_worse_when_somebody_came_in() 
     assert "then root came in from there" in worse.text
 
 
+def test_a_file_that_keeps_everybody_out_is_named(tmp_path: Path) -> None:
+    assert list(access.nologin(str(tmp_path))) == []
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nologin").write_text("back at five\n")
+    assert [one.text for one in access.nologin(str(tmp_path))] == [
+        'Nobody but root can log in while there is /etc/nologin, and is told "back at five".'
+    ]
+
+
 @pytest.mark.parametrize(
     ("counts", "words"),
     [

@@ -114,9 +114,26 @@ def test_cron_says_nothing_of_what_it_ignores_and_the_check_does(tmp_path: Path)
     assert "cron.d/end" in told[0]
 
 
+def test_a_job_of_cron_that_failed_is_told_by_its_command() -> None:
+    lines = [
+        ("(root) CMD (/usr/local/bin/rotate 2>&1)", "40711"),
+        ("(ann) CMD (true)", "40712"),
+        ("(CRON) error (grandchild #40711 failed with exit status 3)", "40710"),
+        ("(CRON) error (grandchild #9 failed with exit status 1)", "8"),
+        ("(*system*x) ERROR (Missing newline before EOF)", "7"),
+    ]
+    entries = [{"MESSAGE": text, "SYSLOG_PID": pid} for text, pid in lines]
+    assert sorted(said for _, said in timers.errors_of_cron(entries)) == [
+        "The cron job /usr/local/bin/rotate 2>&1 of root failed with status 3.",
+        "cron: (*system*x) ERROR (Missing newline before EOF).",
+        "cron: (CRON) error (grandchild #9 failed with exit status 1).",
+    ]
+
+
 @pytest.mark.parametrize(
     ("unit", "job", "words"),
     [
+        ('LoadState=bad-setting\nLoadError=x "No such calendar"', "LoadState=loaded", "cannot be loaded"),
         ("SubState=elapsed", "LoadState=loaded", "has never run and has no next run"),
         (
             "SubState=waiting\nNextElapseUSecRealtime=Tue 2099-11-24 00:00:00 UTC",

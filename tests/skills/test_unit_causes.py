@@ -182,6 +182,54 @@ def test_what_a_unit_needs_and_what_is_masked_or_failed_is_named() -> None:
     assert failed.startswith("net.service, which it needs, failed: it was started too often")
 
 
+def test_the_units_of_a_dependency_cycle_are_named() -> None:
+    old = [
+        "a.service: Found ordering cycle on b.service/start",
+        "a.service: Found dependency on a.service/start",
+        "a.service: Unable to break cycle starting with a.service/start",
+    ]
+    new = ["d.service: Found ordering cycle: e.service/start after c.timer/start after d.service/start"]
+    assert units.cycles_in(["a.service: broke", *old, *old, *new]) == (
+        ("a.service", "b.service"),
+        ("c.timer", "d.service", "e.service"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            [
+                (1, "/etc/x.timer:2: fixed since"),
+                (9, "/etc/x.timer:3: Bad, ignoring: y"),
+                (9, "x: No value. Refusing."),
+            ],
+            "/etc/x.timer:3: Bad, ignoring: y; x: No value.",
+        ),
+        (
+            [(9, "app.service: Two ExecStart=. Refusing.")],
+            "Two ExecStart= (in /etc/app.service and /etc/o.conf).",
+        ),
+        ([], "Bad thing (in /etc/app.service and /etc/o.conf)."),
+    ],
+)
+def test_why_a_unit_cannot_be_loaded(lines: list[tuple[int, str]], said: str) -> None:
+    one = unit('FragmentPath=/etc/app.service\nDropInPaths=/etc/o.conf\nLoadError=org.x "Bad thing."')
+    entries = [{"MESSAGE": text, "__REALTIME_TIMESTAMP": f"{second}000000"} for second, text in lines]
+    assert units.load_error(one, entries) == f"app.service cannot be loaded: {said}"
+
+
+def test_a_link_that_leads_nowhere_is_no_missing_unit(tmp_path: Path) -> None:
+    (tmp_path / "gone.service").symlink_to("/opt/gone.service")
+    (tmp_path / "masked.service").symlink_to("/dev/null")
+    names = ("gone.service", "masked.service", "absent.service")
+    assert [units.dangling(name, str(tmp_path)) for name in names] == [
+        f"{tmp_path}/gone.service is a link to /opt/gone.service, which does not exist",
+        "",
+        "",
+    ]
+
+
 @pytest.mark.parametrize(
     ("properties", "runs_not"),
     [
@@ -224,4 +272,16 @@ def test_what_is_behind_an_error_is_looked_up(tmp_path: Path) -> None:
     assert denied.endswith("with mode 0640; the unit runs as www-data")
     step = causes.behind("Failed at step USER spawning /bin/x: No such process", unit("User=nobody-here"))
     assert step == "User=nobody-here"
+    for head, said in (
+        ("#!/bin/sh\r\n", "has the line ends of Windows"),
+        ("#!/opt/none -x\n", "wants the interpreter /opt/none, which does not exist"),
+        ("echo\n", "has no #! line"),
+        ("#!/bin/sh\n", ""),
+    ):
+        script = tmp_path / "script"
+        script.write_text(head, newline="")
+        script.chmod(0o755)
+        told = causes.behind(f"Failed at step EXEC spawning {script}: No such file or directory")
+        assert said in told
+        assert bool(said) is bool(told)
     assert causes.behind("all is well") == ""

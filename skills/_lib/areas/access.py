@@ -308,6 +308,21 @@ def doors() -> Iterator[Finding]:
     yield from brute_force(failed, accepted)
 
 
+def nologin(root: str = "") -> Iterator[Finding]:
+    """Whether nobody but root may log in (pam_nologin(8))."""
+    for path in ("/etc/nologin", "/run/nologin"):
+        if (text := read(root + path)) is not None:
+            said = f', and is told "{shorten(text, 80)}"' if text.strip() else ""
+            yield Finding(
+                f"Nobody but root can log in while there is {path}{said}.", f"permissions of {path}"
+            )
+
+
+@check("access.closed", "files that keep everybody from logging in")
+def closed() -> Iterator[Finding]:
+    yield from nologin()
+
+
 @check("access.refused", "refusals of sudo, su and polkit")
 def refused() -> Iterator[Finding]:
     lines, problem = from_journal(time.time() - _DAY_S, ROOT_WAYS)

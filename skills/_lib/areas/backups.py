@@ -14,6 +14,8 @@ from commands import journal, message, read, run, stamp
 from report import shorten, span
 from systemd_units import moment, seconds
 
+from areas.timers import CMD, FAILED
+
 _NAMES = re.compile(
     r"restic|borg|rsnapshot|bacula|bareos|duplicity|duply|rdiff-?backup|kopia|back-?up|pg_?dump|pg_basebackup|"
     r"pgbackrest|barman|mysqldump|mariadb-dump|snapper|tarsnap|zrepl|sanoid|syncoid|btrbk|timeshift|amanda|"
@@ -45,7 +47,6 @@ _PERIODS = {
     "yearly": 366 * _DAY_S,
 }
 _CRON_LINE = re.compile(r"^\s*((?:[\d*/,A-Za-z-]+\s+){5}|@\w+\s+)(\S+)\s+(.*)$")
-_CMD = re.compile(r"^\((\S+)\) CMD \((.*)\)$")
 ASK = "when did the backups last run"
 
 
@@ -233,11 +234,9 @@ def with_cron_runs(jobs: list[Job]) -> tuple[list[Job], str]:
         "--since=-70d", "SYSLOG_IDENTIFIER=CRON", "+", "SYSLOG_IDENTIFIER=cron", limit=5000
     )
     rows = [(stamp(one), str(one.get("_PID", "")), message(one)) for one in entries]
-    failed = dict(
-        re.findall(r"grandchild #(\d+) failed with exit status (\d+)", "\n".join(row[2] for row in rows))
-    )
+    failed = dict(FAILED.findall("\n".join(row[2] for row in rows)))
     for when_, pid, text in rows:
-        match = _CMD.match(text)
+        match = CMD.match(text)
         for job in jobs if match else ():
             job.waits_since = job.waits_since or rows[0][0]
             is_part = job.what.startswith("run-parts") and f"/etc/{job.what.split()[1]}" in (
@@ -278,4 +277,7 @@ def faults(jobs: Iterable[Job]) -> Iterator[Finding]:
 
 @check("backups.jobs", "backups that failed, are late or never ran")
 def backups() -> Iterator[Finding]:
-    yield from faults(all_jobs()[0])
+    """Without units that failed: of these `units.failed` tells."""
+    yield from faults(
+        job for job in all_jobs()[0] if not job.failed or job.source not in ("timer", "service")
+    )

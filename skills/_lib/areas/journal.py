@@ -119,6 +119,8 @@ def errors() -> Iterator[Finding]:
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         name = str(entry.get("_SYSTEMD_UNIT") or entry.get("SYSLOG_IDENTIFIER") or "?")
+        if name == "sudo" and " COMMAND=" in message(entry):
+            continue  # access.refused tells of it
         if entry.get("_TRANSPORT") != "kernel" and entry.get("_PID") != "1" and not _OF_PEOPLE.search(name):
             found.setdefault(name, []).append(entry)
     for name, lines in sorted(found.items()):

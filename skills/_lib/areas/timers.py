@@ -5,20 +5,25 @@ from __future__ import annotations
 import pwd
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import journal, message, read, stamp
 from report import clean, shorten
 from systemd_units import Unit, enabled, loaded, moment, named, seconds
 
+from areas.units import bad_setting
+
 _CRON_SAYS = re.compile(
     r"ERROR|[Ee]rror[ :(]|BAD FILE|WRONG (?:FILE|INODE)|INSECURE|ORPHAN|SYMLINK|failed with exit status|"
     r"bad (?:minute|hour|day|month|command|username|time)|[Mm]issing newline|got status 0x0*[1-9a-f]|"
     r"can't|cannot"
 )
+CMD = re.compile(r"^\((\S+)\) CMD \((.*)\)$")
+FAILED = re.compile(r"grandchild #(?P<pid>\d+) failed with exit status (?P<status>\d+)")
 _FOLDERS = ("cron.hourly", "cron.daily", "cron.weekly", "cron.monthly")
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _SPOOLS = ("/var/spool/cron/crontabs", "/var/spool/cron")
@@ -65,6 +70,8 @@ def timers() -> list[Timer]:
 def trouble(one: Timer, job: Unit | None) -> tuple[str, str]:
     """What keeps this timer's job from running, as (severity, sentence), or two empty strings."""
     name, unit = one.unit.name, one.unit
+    if unit["LoadState"] in ("bad-setting", "error"):
+        return PROBLEM, bad_setting(unit)
     if job is not None and job["LoadState"] in ("masked", "not-found", "bad-setting"):
         word = {"masked": "is masked", "not-found": "does not exist"}.get(
             job["LoadState"], "cannot be loaded"
@@ -176,17 +183,32 @@ def _exists(user: str) -> bool:
 
 
 def cron_says(since: str = "-1d") -> list[tuple[float, str]]:
-    """What cron, anacron and atd logged about errors: (when, line), each line once, the newest."""
+    """What cron, anacron and atd logged about errors: (when, sentence), each once, the newest."""
     names = ("cron", "CRON", "crond", "CROND", "anacron", "atd", "cronie", "fcron")
     wanted = [f"SYSLOG_IDENTIFIER={name}" for name in names]
     entries, problem = journal("-b", "--since", since, *wanted, limit=3000, timeout_s=5)
     if problem and not entries:
         raise CannotSee(problem)
-    told = {}
+    return errors_of_cron(entries)
+
+
+def errors_of_cron(entries: Iterable[dict[str, Any]]) -> list[tuple[float, str]]:
+    """The errors among lines of cron; of a failed job its command, which an earlier line of its pid has."""
+    told, began = {}, {}
     for entry in entries:
         text = message(entry)
-        if _CRON_SAYS.search(text) and " CMD (" not in text:
-            told[re.sub(r"\d+", "#", text)] = (stamp(entry), text)
+        if command := CMD.search(text):
+            began[str(entry.get("SYSLOG_PID") or entry.get("_PID"))] = command
+        elif _CRON_SAYS.search(text):
+            failed = FAILED.search(text)
+            ran = began.get(failed["pid"]) if failed else None
+            if failed and ran:
+                said = (
+                    f"The cron job {shorten(ran[2], 100)} of {ran[1]} failed with status {failed['status']}."
+                )
+            else:
+                said = f"cron: {shorten(text, 150)}."
+            told[re.sub(r"\d+", "#", said)] = (stamp(entry), said)
     return sorted(told.values())
 
 
@@ -213,4 +235,4 @@ def cron() -> Iterator[Finding]:
     for text in cron_faults():
         yield Finding(text, "did the cron jobs run", severity=WARNING)
     for when, text in cron_says()[-5:]:
-        yield Finding(f"cron: {shorten(text, 160)}.", "did the cron jobs run", when, WARNING)
+        yield Finding(text, "did the cron jobs run", when, WARNING)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import procfs
 from causes import Run, last_run, why
@@ -18,6 +21,7 @@ STARTED = "39f53479d3a045ac8e11786248231fbf"
 ENDED = "7ad2d189f7e94e70a38c781354912448"
 """Message ids of systemd; see sd-messages(3)."""
 _NOT_ACTIVATED = re.compile(r"(?:Activated|Failed to activate) service '([^']+)'(?: failed)?: (.*)")
+_ADMINISTRATORS = "/etc/systemd/system"
 _MOST = 20
 """For so many failed units the journal is read."""
 _SLOW_S, _AGAIN_S, _LOOP_S, _LOOP = 15.0, 10.0, 900.0, 3
@@ -26,6 +30,8 @@ _WAITS_LONG_S = 6 * 3600.0
 
 def ago(when: float | None) -> str:
     """` 12 min ago`, or an empty string where the time is not known."""
+    if when and time.time() - when < 1:
+        return " just now"
     return f" {span(time.time() - when)} ago" if when else ""
 
 
@@ -99,7 +105,11 @@ def missing_needs(unit: Unit, known: dict[str, Unit]) -> list[str]:
     others = {name: known[name] for name in unit.needs() if name in known}
     others |= {one.name: one for one in named(*(set(unit.needs()) - set(others)))}
     words = {"masked": "is masked", "not-found": "does not exist", "bad-setting": "has a bad setting"}
-    told = []
+    told = [
+        f"{_listed(one)} wait for each other (dependency cycle)"
+        for one in cycles()
+        if unit.name in one and not unit["InactiveExitTimestamp"]
+    ]
     for name, other in sorted(others.items()):
         if other["LoadState"] in words:
             told.append(f"{name}, which it needs, {words[other['LoadState']]}")
@@ -108,14 +118,59 @@ def missing_needs(unit: Unit, known: dict[str, Unit]) -> list[str]:
     return told
 
 
+@functools.lru_cache(maxsize=1)
+def cycles() -> tuple[tuple[str, ...], ...]:
+    """The units of each dependency cycle that systemd found in this boot."""
+    entries, _ = journal("-b", "_PID=1", "-p", "warning", limit=500, timeout_s=5)
+    return cycles_in(message(entry) for entry in entries)
+
+
+def cycles_in(texts: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """The cycles in what systemd logged: a line that begins with one, then a line for each unit of it."""
+    found: list[set[str]] = []
+    for text in texts:
+        if "Found ordering cycle" in text:
+            found.append(set())
+        if found and re.search(r"Found (?:ordering cycle|dependency)", text):
+            found[-1].update(re.findall(r"([\w:.\\@-]+\.[a-z]+)/\w+", text))
+    return tuple(dict.fromkeys(tuple(sorted(one)) for one in found if len(one) > 1))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def bad_setting(unit: Unit) -> str:
-    """Why systemd cannot load a unit's file: what it logged about it, else its own error."""
+    """Why systemd cannot load a unit's file: what it logged about its last try, else its own error."""
     entries, _ = journal("-b", f"UNIT={unit.name}", "-p", "warning", limit=20, timeout_s=5)
-    lines = [message(entry) for entry in entries if not entry.get("JOB_TYPE")]
-    refused = [line for line in lines if "Refusing" in line] or lines
-    error = refused[-1] if refused else clean(unit["LoadError"].partition(" ")[2].strip('"'))
-    cause = error.replace(f"{unit.name}: ", "").rstrip(".") or "its file has a bad setting"
-    return f"{unit.name} cannot be loaded: {cause}."
+    return load_error(unit, entries)
+
+
+def load_error(unit: Unit, entries: list[dict[str, Any]]) -> str:
+    entries = [entry for entry in entries if not entry.get("JOB_TYPE")]
+    lines = [message(entry) for entry in entries if stamp(entries[-1]) - stamp(entry) < 1]
+    of_file = [line for line in lines if re.match(r"/\S+:\d+: ", line)]
+    refused = [line for line in lines if "Refusing" in line]
+    known = list(dict.fromkeys(of_file[-1:] + refused[-1:])) or lines[-1:]
+    known = [line.replace(f"{unit.name}: ", "").replace(" Refusing.", "").rstrip(".") for line in known]
+    cause = "; ".join(known) or clean(unit["LoadError"].partition(" ")[2].strip('".'))
+    files = (
+        "" if of_file else " and ".join(filter(None, (unit["FragmentPath"], *unit["DropInPaths"].split())))
+    )
+    return f"{unit.name} cannot be loaded: {cause or 'bad setting'}{f' (in {files})' if files else ''}."
+
+
+def dangling(name: str, folder: str = _ADMINISTRATORS) -> str:
+    """The link of the administrator's that a unit's name stands for, where it leads nowhere."""
+    link = Path(folder, name)
+    try:
+        target = link.readlink()
+        link.stat()
+    except FileNotFoundError:
+        return f"{link} is a link to {target}, which does not exist" if link.is_symlink() else ""
+    except OSError:
+        pass
+    return ""
 
 
 def is_wanted(unit: Unit, known: dict[str, Unit]) -> bool:
@@ -157,16 +212,28 @@ def stopper(unit: Unit) -> tuple[str, float | None]:
     began = max((at for at, entry in enumerate(entries) if entry.get("MESSAGE_ID") == STARTED), default=-1)
     stops = [entry for entry in entries[began + 1 :] if entry.get("JOB_TYPE") == "stop"]
     if stops:
-        who = _who(unit.name, stamp(stops[0]))
-        return f"was stopped{f' by {who}' if who else ', by somebody with the rights of root,'}", stamp(
-            stops[0]
-        )
+        who = _who(unit.name, stamp(stops[0])) or "somebody with the rights of root"
+        return f"was stopped {_because(unit, stamp(stops[0])) or f'by {who}'}", stamp(stops[0])
     if not when and not entries:
         return "has not been started since boot", None
     if problem and not entries:
         return f"ended, and how is not known ({problem.rstrip('.')})", when
     status = unit["ExecMainStatus"] or "0"
     return f"ended by itself with status {status}", when or stamp(entries[-1])
+
+
+def _because(unit: Unit, when: float) -> str:
+    """The other unit whose start or stop took this one along, or an empty string."""
+    others = {one.name: one for one in named(*f"{unit['Conflicts']} {unit['ConflictedBy']}".split())}
+    for name, other in others.items():
+        began = moment(other["InactiveExitTimestamp"])
+        if other.kind != "target" and other.is_active and began and abs(began - when) < 3:
+            return f"because {name} was started, which it conflicts with (Conflicts=)"
+    for other in named(*f"{unit['BindsTo']} {unit['PartOf']} {unit['Requires']}".split()):
+        ended = moment(other["InactiveEnterTimestamp"])
+        if other.kind not in ("target", "slice") and not other.is_active and ended and abs(ended - when) < 3:
+            return f"together with {other.name}, which it depends on"
+    return ""
 
 
 def last_stop(name: str) -> str:
@@ -240,6 +307,9 @@ def unloadable() -> Iterator[Finding]:
     for unit in {one.name: one for one in (*known.values(), *enabled())}.values():
         if unit["LoadState"] in ("bad-setting", "error"):
             yield Finding(bad_setting(unit), f"why is {unit.name} down")
+    for link in sorted(Path(_ADMINISTRATORS).glob("*.*")):
+        if broken := dangling(link.name):
+            yield Finding(f"{broken}.", f"why is {link.name} down", severity=WARNING)
     for unit in enabled():
         if unit["ActiveState"] == "inactive" and unit["LoadState"] == "loaded":
             for reason in missing_needs(unit, known):

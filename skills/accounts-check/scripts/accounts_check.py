@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
-from areas import accounts
+from areas import access, accounts
 from areas.accounts import Account
 from checks import CannotSee, prompt
 from commands import run as run_command
@@ -80,7 +80,7 @@ def everybody(found: list[Account], bad: list[tuple[int, str]], report: Report) 
     faults = list(accounts.faults(found, bad))
     known, empty = accounts.passwords(), accounts.without_password()
     faults += accounts.empty(found, empty or [])
-    faults += accounts.expired(found, known or {})
+    faults += [*accounts.expired(found, known or {}), *access.nologin()]
     if known is None:
         which = "Locked and expired" if empty is not None else "Empty, locked and expired"
         report.note(f"{which} passwords: only root may read /etc/shadow.")

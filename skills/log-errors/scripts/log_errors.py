@@ -125,7 +125,7 @@ def _source(entry: dict[str, Any]) -> str:
         return "kernel"
     for key in ("UNIT", "USER_UNIT", "_SYSTEMD_USER_UNIT", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "_COMM"):
         if value := entry.get(key):
-            return str(value)
+            return str(value[0] if isinstance(value, list) else value)  # a message may be about several units
     return "?"
 
 

@@ -116,6 +116,9 @@ def make(report: Report) -> None:
     if is_brute:
         words = f"{brute[0].text} {words}"
         report.next = prompt("who is banned by the firewall")
+    for one in access.nologin(root):
+        words = f"{one.text} {words}"
+        report.next = f"rm {one.ask.rpartition(' ')[2]}"
     report.finding = words
     report.table("Logged in now", ("User", "Where", "Session"), now)
     report.table("Failed logins", ("Count", "From", "Users", "Last"), by_source(failed)[:20])

@@ -34,6 +34,12 @@ _OTHER_NAMES = (
     ("grafana", "grafana-server"),
     ("rabbitmq", "rabbitmq-server"),
 )
+_BEHIND = (
+    (r"the filesystem (\S+) (?:is full|has no inodes)", "what fills {}"),
+    (r"- (\S+) \(\S+\) is mounted read-only", "is the mount {} ok"),
+    (r"(?<![\w/])(/[\w./@+-]+)\W{1,5}Permission denied", "permissions of {}"),
+)
+"""What is behind an error, and what to ask about it."""
 _LINES = 12
 _CHECKS = ("units.failed", "units.crashing", "units.stuck", "units.unloadable", "units.users")
 _SHOWN = (
@@ -74,6 +80,8 @@ def verdict(unit: Unit, run_of: Run) -> str:
     name, active = unit.name, unit["ActiveState"]
     state = unit["LoadState"]
     if state == "not-found":
+        if broken := units.dangling(name):
+            return f"{name} cannot be loaded: {broken}."
         return f"There is no unit {name} on this machine."
     running = " It still runs." if unit.is_active else ""
     if state == "masked":
@@ -151,15 +159,18 @@ def of_user(name: str, report: Report) -> bool:
 
 def next_step(unit: Unit, text: str) -> str:
     """What to do or ask next."""
+    need = re.search(r"(\S+), which it needs,|; (\S+) failed: ", text)
     holder = re.search(r"is held by pid \d+ \([^)]*\) of (\S+?)[ .(,]", text)
-    need = re.search(r"(\S+), which it needs, failed", text)
     if holder:
         return prompt(f"status of {holder[1]}")
     if need:
-        return prompt(f"why is {need[1]} down")
+        return prompt(f"why is {need[1] or need[2]} down")
     if "for lack of memory" in text:
         return prompt(f"memory of {unit.name}")
-    if "is masked" in text or "daemon-reload" in text or "condition" in text:
+    for behind, ask in _BEHIND:
+        if found := re.search(behind, text):
+            return prompt(ask.format(found[1]))
+    if unit["LoadState"] != "loaded" or re.search("daemon-reload|condition|cycle|Protect|ReadOnly", text):
         return f"systemctl cat {unit.name}"
     if unit["ActiveState"] in ("failed", "activating", "inactive"):
         return prompt(f"errors of {unit.name} since today")
@@ -175,6 +186,9 @@ def one(name: str, report: Report) -> None:
     report.finding = verdict(unit, run_of)
     if unit["LoadState"] == "not-found":
         if of_user(unit.name, report):
+            return
+        if "cannot be loaded" in report.finding:
+            report.next = f"ls -l /etc/systemd/system/{unit.name}"
             return
         report.found_nothing = True
         like = similar(unit.name)
@@ -243,7 +257,8 @@ def all_units(report: Report) -> None:
         return
     report.finding = headline(found)
     report.next = prompt(found[0].ask)
-    report.text("Problems", *(f"- {finding.text}" for finding in found))
+    if found[1:]:
+        report.text("Problems", *(f"- {finding.text}" for finding in found))
     report.table(
         "Units that failed",
         ("Unit", "State", "Result", "Since"),

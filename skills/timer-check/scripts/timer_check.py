@@ -85,7 +85,7 @@ def cron_faults(report: Report) -> list[str]:
     except CannotSee as err:
         said = []
         report.note(str(err))
-    return [*timers.cron_faults(), *(f"cron: {shorten(text, 150)}." for _, text in said[-3:])]
+    return [*timers.cron_faults(), *(text for _, text in said[-3:])]
 
 
 def cron_tables(report: Report, jobs: list[timers.Job], hidden: list[str]) -> None:
@@ -149,7 +149,11 @@ def of_all(found: list[Timer], jobs: list[timers.Job], hidden: list[str], report
         if timers.trouble(one, job)[1] or (job and units.is_failed(job)) or units.is_failed(one.unit):
             bad.append(told(one, job))
             asks.append(
-                f"why is {one.job} down" if job and units.is_failed(job) else f"when does {one.unit.name} run"
+                f"why is {one.job} down"
+                if job and units.is_failed(job)
+                else f"why is {one.unit.name} down"
+                if one.unit["LoadState"] == "bad-setting"
+                else f"when does {one.unit.name} run"
             )
     if cron := has_cron():
         bad += cron_faults(report)
@@ -161,7 +165,7 @@ def of_all(found: list[Timer], jobs: list[timers.Job], hidden: list[str], report
     if cron:
         cron_tables(report, jobs, hidden)
     if bad:
-        report.next = prompt(asks[0] if asks else "status of cron.service")
+        report.next = prompt(asks[0]) if asks else "journalctl -t CRON -t cron --since yesterday"
         count = f"{plural(len(bad), 'problem')} with scheduled jobs; the first: "
         report.finding = bad[0] if len(bad) == 1 else count + bad[0]
         return

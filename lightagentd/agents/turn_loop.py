@@ -57,7 +57,7 @@ class TurnLoop:
         whose = Whose(agent=record.agent, owner=record.owner, session=record.id, trace_id=turn.trace_id)
         wall_ms = turn.resumed.wall_ms if turn.resumed else 0
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
-        self._results = Results(turn.stream)
+        self._results = Results(turn.stream, self._shared.history.hurry)
         self._repeats = Repeats(turn.trace_id)
 
     async def run(self) -> None:

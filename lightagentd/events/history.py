@@ -1,7 +1,8 @@
 """The history: appends events and their changes of state, durably and in order.
 
 `History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under way
-share the next one (group commit), so that many sessions pay for one fsync(2). An append returns when its
+share the next one (group commit), so that many sessions pay for one fsync(2). One that `may_wait` is kept
+for a few milliseconds, so that it shares the commit of its follower. An append returns when its
 events are on disk, or raises StorageError, and then none of it is stored. An append that cannot be encoded
 fails alone; its neighbours are stored. Stored events never change, with two exceptions: `erase` removes the
 data of a deleted session's events, and `prune` removes old events.
@@ -17,6 +18,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 MAX_BATCH = 256
 """Appends that share one commit at the most; more wait for the next."""
+WAIT_S = 0.005
+"""How long appends that may wait are kept for others to share their commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,7 @@ class _Append(NamedTuple):
     changes: Sequence[Change]
     done: asyncio.Future[list[Event]]
     prepare: Prepare | None = None
+    may_wait: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,13 +177,21 @@ class History:
         """Number and hash of the newest durable event, or of the anchor when the chain is empty."""
         return self._head
 
-    def append(self, *events: NewEvent, changes: Sequence[Change] = ()) -> asyncio.Future[list[Event]]:
+    def append(
+        self, *events: NewEvent, changes: Sequence[Change] = (), may_wait: bool = False
+    ) -> asyncio.Future[list[Event]]:
         """Queue events and their changes of state, as one transaction.
 
         The returned future has the stored events once they are durable; awaiting it makes a step fail when
-        they cannot be stored. Must be called in the event loop's thread.
+        they cannot be stored. Must be called in the event loop's thread. What `may_wait` is committed with
+        the next append, at `hurry`, or after WAIT_S.
         """
-        return self._put(events, changes)
+        return self._put(events, changes, may_wait=may_wait)
+
+    def hurry(self) -> None:
+        """Commit at once what may wait: somebody waits for it."""
+        if self._thread is not None:
+            self.exclusively(lambda: None)
 
     def erase(
         self, session: str, tombstone: NewEvent, *, changes: Sequence[Change] = ()
@@ -217,23 +230,31 @@ class History:
         return self._erased
 
     def _put(
-        self, events: Sequence[NewEvent], changes: Sequence[Change], prepare: Prepare | None = None
+        self,
+        events: Sequence[NewEvent],
+        changes: Sequence[Change],
+        prepare: Prepare | None = None,
+        *,
+        may_wait: bool = False,
     ) -> asyncio.Future[list[Event]]:
         if self._thread is None or self._loop is None:
             raise StorageError("The history is closed.")
         done: asyncio.Future[list[Event]] = self._loop.create_future()
-        self._queue.put(_Append(events, [each.settled() for each in changes], done, prepare))
+        self._queue.put(_Append(events, [each.settled() for each in changes], done, prepare, may_wait))
         return done
 
     def _write_loop(self) -> None:
         while (item := self._queue.get()) is not None:
             batch: list[_Append] = []
+            until = time.monotonic() + WAIT_S
             while isinstance(item, _Append):
                 batch.append(item)
                 if len(batch) == MAX_BATCH:
                     break
+                if not item.may_wait:
+                    until = 0.0
                 try:
-                    item = self._queue.get_nowait()
+                    item = self._queue.get(timeout=max(0.0, until - time.monotonic()))
                 except queue.Empty:
                     break
             if batch:

@@ -20,6 +20,7 @@ import lmdb
 import pytest
 
 from lightagentd.errors import HistoryDamaged, NotFound, StorageError
+from lightagentd.events import history as module
 from lightagentd.events.audit.verification import verify
 from lightagentd.events.history import Change, Event, History, NewEvent
 from lightagentd.events.model import GENESIS, within
@@ -97,6 +98,27 @@ async def test_many_appends_in_flight_keep_their_order_and_share_commits(tmp_pat
         assert verify(history.environment).events == 2000
     assert sum(commits) == 2000
     assert len(commits) < 500
+
+
+async def test_what_may_wait_shares_the_commit_of_the_next_append_unless_somebody_hurries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[list[int]] = []
+    on_commit = commits.append
+    async with opened(
+        tmp_path / "history", on_commit=lambda events: on_commit([event.seq for event in events])
+    ) as history:
+        await history.append(note(1), may_wait=True)  # for a moment only
+        monkeypatch.setattr(module, "WAIT_S", 3600.0)
+        first = history.append(note(2), may_wait=True)
+        await asyncio.gather(first, history.append(note(3)))
+        hurried = history.append(note(4), may_wait=True)
+        history.hurry()
+        await hurried
+        closing = history.append(note(5), may_wait=True)
+    assert commits == [[1], [2, 3], [4], [5]]
+    assert closing.done()
+    history.hurry()  # nobody waits any more
 
 
 @pytest.mark.parametrize(
@@ -292,6 +314,7 @@ async def test_it_is_read_beside_the_writer_while_the_map_grows(
     program = """
 import sys
 from pathlib import Path
+from lightagentd.events import history as module
 from lightagentd.events.audit.verification import verify
 from lightagentd.events.queries import Filter, StoredHistory
 stored = StoredHistory(Path(sys.argv[1]))

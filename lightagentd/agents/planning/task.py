@@ -53,7 +53,7 @@ async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
     args = {"command": task.check, "effect": Effect.OBSERVE.value}
     call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
     origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, is_check=True)
-    results = Results(turn.stream)
+    results = Results(turn.stream, parts.history.hurry)
     with within(request_id=new_id("req")):
         try:
             outcome = await ToolRun(call, parts.dispatcher, origin, results).run()

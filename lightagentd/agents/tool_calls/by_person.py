@@ -49,7 +49,7 @@ async def call_as_person(
     trace_id = new_id("trace")
     stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
     watcher = stream.watch()
-    results = Results(stream)
+    results = Results(stream, parts.history.hurry)
     origin = Origin(agent=parts.definition, owner=owner, approver=approver, for_owner=for_owner)
 
     async def run() -> Outcome:

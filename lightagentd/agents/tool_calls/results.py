@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +58,15 @@ class _Stored:
 class Results:
     """The results of a turn's calls that are being stored.
 
-    The model gets a result while it is still being written, so that disk and model work at the same time; the
-    worker may check the arguments of the next call. The model's reaction is neither shown, decided on nor
-    run before `settle` has returned.
+    The model gets a result while it is still to be written, so that disk and model work at the same time; the
+    worker may check the arguments of the next call, whose intent then shares its commit. The model's reaction
+    is neither shown, asked about nor run before `settle` has returned.
     """
 
-    def __init__(self, stream: TurnStream) -> None:
+    def __init__(self, stream: TurnStream, hurry: Callable[[], None]) -> None:
+        """`hurry` makes the history store what waits there for others (`History.hurry`)."""
         self.stream = stream
+        self._hurry = hurry
         self._waiting: deque[_Stored] = deque()
 
     def add(self, done: asyncio.Future[list[Event]], event: turn_events.ToolResult) -> None:
@@ -86,6 +89,7 @@ class Results:
         while self._waiting:
             stored = self._waiting[0]
             if stored.done is not None and not stored.done.done():
+                self._hurry()
                 await asyncio.wait([stored.done])
             self._waiting.popleft()
             if stored.done is not None:

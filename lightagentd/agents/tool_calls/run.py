@@ -141,6 +141,7 @@ class ToolRun:
             else:
                 await self._permit()
                 await self._intend()
+                await self._results.settle()
         except StorageError:
             raise
         except LightagentError as err:
@@ -167,10 +168,10 @@ class ToolRun:
             self._resume_approval()
         else:
             await self._check()
-            await self._results.settle()
             ruling = self._decide()
             self._what |= {"decision": ruling.decision.value, "rule": ruling.rule, **self._grounds()}
             if ruling.decision is Decision.ASK:
+                await self._results.settle()
                 await self._ask(ruling)
         if self._waits_for:
             questions = self._dispatcher.asked.approvals.questions
@@ -490,5 +491,5 @@ class ToolRun:
             taints=ready.action.taints,
         )
         history = self._dispatcher.history
-        stored = history.append(*lapsed, ended.event(), *self._told(outcome), changes=changes)
+        stored = history.append(*lapsed, ended.event(), *self._told(outcome), changes=changes, may_wait=True)
         self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

@@ -19,12 +19,15 @@ USED = turn_events.Used(prompt_tokens=1, completion_tokens=1, cached_tokens=0, t
 async def test_watchers_hear_of_a_result_once_it_is_stored_and_of_what_follows_after_it() -> None:
     stream = TurnStream("trace_1", SessionStream("s1", Redactor()))
     watcher = stream.watch()
-    results, stored = Results(stream), asyncio.get_running_loop().create_future()
+    hurried: list[None] = []
+    results = Results(stream, lambda: hurried.append(None))
+    stored = asyncio.get_running_loop().create_future()
     results.add(stored, RESULT)
     results.tell(USED)
     settling = asyncio.create_task(results.settle())
     await asyncio.sleep(0)
     assert stream.latest is None
+    assert hurried, "the history keeps it for others to share its commit"
     found: list[Event] = []
     stored.set_result(found)
     await settling

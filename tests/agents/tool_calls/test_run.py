@@ -12,9 +12,11 @@ from lightagentd.agents.tool_calls.results import cap_text
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
 from lightagentd.api import TurnEvent
 from lightagentd.errors import InvalidArgument
+from lightagentd.events import history as module
+from lightagentd.events.model import Event
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall
-from tests.agents.scripted import ME, check_conversation, scripted
+from tests.agents.scripted import ME, check_conversation, scripted, types
 from tests.conftest import write
 from tests.scripted_model import call, calls, say
 from tests.worker import running
@@ -123,6 +125,32 @@ async def test_the_intent_is_stored_before_the_worker_runs_the_call() -> None:
         history = str(paths.history / "data.mdb")
         found = await results(paths, ("probe_look", {"history": history}, "c"), toml=BARE)
     assert found[0]["text"] == "intent stored: True"
+
+
+async def test_a_result_shares_the_commit_of_the_next_intent_and_is_told_before_it(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 3600.0)
+    commits: list[list[str]] = []
+    script = [*(calls(("proc_info", {"pid": 1}, f"c{number}")) for number in range(3)), say("ok")]
+    async with scripted(paths, script) as test:
+        told = test.daemon.history._on_commit
+        assert told is not None
+
+        def take(events: list[Event]) -> None:
+            commits.append([event.type for event in events])
+            told(events)
+
+        monkeypatch.setattr(test.daemon.history, "_on_commit", take)
+        events = await test.prompt(await test.session())
+    with_calls = [each for each in commits if {"intent", "invocation"} & {*each}]
+    assert [[kind for kind in each if kind in ("invocation", "intent")] for each in with_calls] == [
+        ["intent"],
+        ["invocation", "intent"],
+        ["invocation", "intent"],
+        ["invocation"],
+    ]
+    assert [kind for kind in types(events) if kind.startswith("tool_")] == ["tool_call", "tool_result"] * 3
 
 
 def _make_history_readable(paths: Paths) -> None:

@@ -83,7 +83,7 @@ class ChatCompletions:
         fields |= settings.extra_body
         body = [dump_json(fields)[:-1]]
         if "messages" not in settings.extra_body:
-            body += b',"messages":', self._sent.of(self._messages(request))
+            body += b',"messages":[', b",".join(self._sent.of(self._messages(request), self._wire)), b"]"
         if request.functions and "tools" not in settings.extra_body:
             tools = self._tools.of(request.functions, lambda found: [_wire_tool(each) for each in found])
             body += b',"tools":', tools
@@ -96,6 +96,7 @@ class ChatCompletions:
         """Drop or change what the server refuses: the option for the usage, the name of the limit, sending
         reasoning back or not, long ids, calls without a signature.
         """
+        self._sent.forget()
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False
             return True
@@ -130,20 +131,24 @@ class ChatCompletions:
             return False
         return True
 
-    def _messages(self, request: Request) -> list[dict[str, Any]]:
+    def _messages(self, request: Request) -> list[tuple[Message | str, bool]]:
+        """The system prompt and the messages, each with whether it is of the present tool loop."""
         messages = fitted(request.messages, self._ids)
-        wire: list[dict[str, Any]] = [{"role": "system", "content": request.system}] if request.system else []
-        wire += map(_wire_message, messages)
-        before = len(wire) - len(messages)
         in_loop = loop_start(messages)
+        system: list[tuple[Message | str, bool]] = [(request.system, False)] if request.system else []
+        return system + [(message, at >= in_loop) for at, message in enumerate(messages)]
+
+    def _wire(self, item: tuple[Message | str, bool]) -> dict[str, Any]:
+        message, in_loop = item
+        if isinstance(message, str):
+            return {"role": "system", "content": message}
+        wire = _wire_message(message)
         wanted = self._all_reasoning or bool(self._no_signature)
-        for at, message in enumerate(messages):
-            if message.role != "assistant" or not (message.reasoning or wanted):
-                continue
+        if message.role == "assistant" and (message.reasoning or wanted):
             own = own_reasoning(message, self._name)
-            self._sign(wire[before + at].get("tool_calls", []), own)
-            if self._all_reasoning or (self._reasoning_back and at >= in_loop):
-                self._reason(wire[before + at], own)
+            self._sign(wire.get("tool_calls", []), own)
+            if self._all_reasoning or (self._reasoning_back and in_loop):
+                self._reason(wire, own)
         return wire
 
     def _reason(self, wire: dict[str, Any], own: Sequence[Reasoning]) -> None:

@@ -10,10 +10,12 @@ import json
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lightagentd.events.model import dump_json
 from lightagentd.llm.protocol import Function, Message, Part, Request
+
+_Item = TypeVar("_Item")
 
 MOST_TOKENS = 10**9
 """More than any call takes: sums of what an endpoint says stay numbers that everybody can store and send."""
@@ -94,18 +96,23 @@ class ListJson:
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[dict[str, Any], bytes]] = []
+        self._known: list[tuple[Any, bytes]] = []
 
-    def of(self, items: Sequence[dict[str, Any]]) -> bytes:
+    def of(self, items: Sequence[_Item], wire: Callable[[_Item], Any]) -> list[bytes]:
+        """Each item as JSON, made by `wire`, which is called only for what is new."""
         known = self._known
         self._known = [
-            known[at] if at < len(known) and known[at][0] == item else (item, dump_json(item))
+            known[at] if at < len(known) and known[at][0] == item else (item, dump_json(wire(item)))
             for at, item in enumerate(items)
         ]
-        found = b"[" + b",".join([encoded for _, encoded in self._known]) + b"]"
-        if len(found) > _KEPT_BYTES:
-            self._known = []
+        found = [encoded for _, encoded in self._known]
+        if sum(map(len, found)) > _KEPT_BYTES:
+            self.forget()
         return found
+
+    def forget(self) -> None:
+        """Forget the JSON, because the format changes."""
+        self._known = []
 
 
 def bearer(api_key: str, base_url: str) -> dict[str, str]:

@@ -66,7 +66,8 @@ class Responses:
             fields["max_output_tokens"] = settings.max_output_tokens
         body = [dump_json(fields | settings.extra_body)[:-1]]
         if "input" not in settings.extra_body:
-            body += b',"input":', self._sent.of(self._wire_items(fitted(request.messages)))
+            items = self._sent.of(self._wire_items(fitted(request.messages)), lambda item: item)
+            body += b',"input":[', b",".join(items), b"]"
         if request.functions and "tools" not in settings.extra_body:
             tools = self._tools.of(request.functions, lambda found: [_wire_tool(each) for each in found])
             body += b',"tools":', tools

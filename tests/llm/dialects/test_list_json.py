@@ -11,14 +11,13 @@ from lightagentd.llm.dialects import dialect
 from lightagentd.llm.dialects.dialect import ListJson
 
 
-def test_only_what_is_new_or_changed_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded: list[Any] = []
+def test_only_what_is_new_or_changed_is_made_and_encoded() -> None:
+    made: list[Any] = []
 
-    def dump(value: Any) -> bytes:
-        encoded.append(value)
-        return json.dumps(value).encode()
+    def wire(item: Any) -> Any:
+        made.append(item)
+        return item
 
-    monkeypatch.setattr(dialect, "dump_json", dump)
     sent = ListJson()
     a, b, c, other = ({"content": word} for word in ("a", "b", "c", "other"))
     for items, new in (
@@ -29,14 +28,15 @@ def test_only_what_is_new_or_changed_is_encoded(monkeypatch: pytest.MonkeyPatch)
         ([], []),
         ([a], [a]),
     ):
-        encoded.clear()
-        assert json.loads(sent.of(items)) == items
-        assert encoded == new
+        made.clear()
+        assert [json.loads(each) for each in sent.of(items, wire)] == items
+        assert made == new
 
 
 def test_a_long_conversation_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialect, "_KEPT_BYTES", 10)
     sent = ListJson()
     items = [{"content": "more than ten"}]
-    assert json.loads(sent.of(items)) == json.loads(sent.of(items)) == items
+    for _ in range(2):
+        assert [json.loads(each) for each in sent.of(items, dict)] == items
     assert not sent._known

@@ -10,8 +10,10 @@ import click
 
 from lightagentd.cli.options import Settings, agent_names, tool_names
 from lightagentd.cli.session_name import session_ids, whole_session
+from lightagentd.cli.short_id import is_whole
 from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.when import FORMS, since_time
+from lightagentd.errors import NotFound
 
 _EFFECTS = ("observe", "reach", "change")
 _DECISIONS = ("allow", "ask", "deny")
@@ -93,10 +95,13 @@ def until_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wanted(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of the daemon's methods from these options. Raises SessionNotFound, InvalidArgument."""
+    """The parameters of the daemon's methods from these options. Raises NotFound, InvalidArgument."""
     found = {_NAMES.get(name, name): value for name, value in options.items()}
     if found.get("session"):
         found["session"] = whole_session(settings, found["session"])
     if found.get("trace"):
         found["trace"] = whole_trace(settings, found["trace"])
+    for name, ids in (("trace", "lactl trace list"), ("request", "lactl trace show TRACE")):
+        if found.get(name) and not is_whole(found[name]):
+            raise NotFound(f"There is no {name} {found[name]!r}.", suggestion=f"Run: {ids}", field=name)
     return found

@@ -54,15 +54,9 @@ class Lactl(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """In their groups, one below the other."""
-        width = max(map(len, COMMANDS))
         for title, names in GROUPS.items():
             with formatter.section(title):
-                rows = []
-                for name in names.split():
-                    command = self.get_command(ctx, name)
-                    assert command is not None
-                    rows.append((name.ljust(width), command.get_short_help_str(formatter.width - width - 6)))
-                formatter.write_dl(rows)
+                self.write_commands(ctx, formatter, names.split())
 
 
 @click.group(cls=Lactl, context_settings={"help_option_names": ["-h", "--help"]})

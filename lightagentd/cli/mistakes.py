@@ -40,6 +40,9 @@ def sentence(err: click.ClickException) -> str:
     if isinstance(err, click.NoSuchOption):
         near = f" Did you mean {err.possibilities[0]}?" if err.possibilities else ""
         text = f"There is no option {err.option_name}.{near}"
+    elif isinstance(err, click.MissingParameter) and err.param is not None:
+        is_option = isinstance(err.param, click.Option)
+        text = f"{err.param.opts[0] if is_option else err.param.human_readable_name} is missing."
     elif isinstance(err, click.BadOptionUsage):
         text = f"{err.option_name} {'takes no value' if 'does not take' in text else 'needs a value'}."
     elif (
@@ -47,6 +50,9 @@ def sentence(err: click.ClickException) -> str:
     ):
         value = re.split(r" is not |: ", err.message)[0]
         text = f"{err.param.opts[0]} takes {what}, not {value}."
+    elif isinstance(err, click.BadParameter):
+        name = str(err.param_hint or "") or (err.param.opts[0] if isinstance(err.param, click.Option) else "")
+        text = f"{name}: {err.message}" if name else err.message
     elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)\.?", text, re.DOTALL):
         text = f"That is more than it takes: {extra[1]}"
     return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -17,6 +17,8 @@ from lightagentd.client.blocking import Client
 from lightagentd.errors import LightagentError
 
 USAGE_STATUS = 2
+_SENTENCE = 1000
+"""Characters, more than any first sentence of a help has."""
 STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored."
 """For a command that has that option and finds no daemon; nothing falls back to it by itself."""
 CALL_TIMEOUT_S = 60.0
@@ -105,6 +107,16 @@ class Group(click.Group):
 
             raise NoCommand(ctx, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """With the whole first sentence of each: click cuts it to one line."""
+        with formatter.section("Commands"):
+            self.write_commands(ctx, formatter, self.list_commands(ctx))
+
+    def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: list[str]) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        found = [(name.ljust(width), self.get_command(ctx, name)) for name in names]
+        formatter.write_dl([(name, one.get_short_help_str(_SENTENCE)) for name, one in found if one])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order of the source, which begins with what is used most."""

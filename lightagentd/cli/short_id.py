@@ -13,11 +13,15 @@ from lightagentd.errors import InvalidArgument, NotFound
 _WHOLE = re.compile(r"[a-z]+_[0-9a-f]{16}")
 
 
+def is_whole(written: str) -> bool:
+    return _WHOLE.fullmatch(written) is not None
+
+
 def only_one(written: str, known: Callable[[], Iterable[str]], nouns: str) -> str:
     """The only known id that a text begins, with or without its prefix; the text itself when there is none.
     Raises InvalidArgument.
     """
-    if _WHOLE.fullmatch(written):
+    if is_whole(written):
         return written
     size = len(written)
     found = {each for each in known() if written in (each[:size], each.partition("_")[2][:size])}

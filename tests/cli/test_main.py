@@ -167,6 +167,10 @@ def test_a_mistyped_command_is_told_the_near_one(
         ("history --limit", "--limit needs a value."),
         ("status --json=yes", "--json takes no value."),
         ("agents show ops web", "That is more than it takes: web."),
+        ("agents show", "AGENT is missing."),
+        ("sessions import x", "--agent is missing."),
+        ("history --caller nosuch", "--caller: there is no user 'nosuch'."),
+        ("tools call ops bash", "TOOL.ACTION: 'bash' is not a tool and an action, such as systemd.status."),
     ],
 )
 def test_a_wrong_value_is_told_what_was_expected(lactl: Lactl, line: str, message: str) -> None:
@@ -204,6 +208,13 @@ def test_every_command_has_help_and_the_common_options(lactl: Lactl, name: str) 
     assert "--json" in out
     assert "--socket" in out
     assert lactl("help", name).out == f"{out}\nThe manual: man lactl-{name}\n"
+
+
+def test_the_help_of_a_noun_cuts_no_sentence(lactl: Lactl) -> None:
+    for noun in ("plan", "history", "models"):
+        said = lactl(noun, "--help").out.partition("Commands:")[2]
+        assert "..." not in said
+        assert "\n\n" not in said.strip()
 
 
 def test_help_finds_commands_within_a_noun(lactl: Lactl) -> None:

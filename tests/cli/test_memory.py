@@ -141,7 +141,7 @@ def test_the_profile_is_shown_set_edited_and_cleared(daemon: DaemonProcess, tmp_
         (("add", "--tag", "A B", "x"), 65, "tags"),
         (("add", "--agent", "nobody", "x"), 66, "There is no agent 'nobody'."),
         (("add", "sk-abcdefghijklmnopqrstuvwx"), 65, "looks like a key or a password"),
-        (("add",), 2, "Missing argument"),
+        (("add",), 2, "TEXT is missing."),
         (("search", " "), 65, "The query is empty"),
         (("list", "--state", "x"), 2, "--state takes one of"),
         (("profile", "--clear", "--edit"), 2, "cannot be used together"),

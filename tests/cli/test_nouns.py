@@ -116,7 +116,7 @@ class TestHistory:
             "3",
         ]
         filters += ["--type", "invocation", "--tool", "bash", "--effect", "change", "--decision", "ask"]
-        filters += ["--caller", "root", "--request", "r", "--text", "nginx"]
+        filters += ["--caller", "root", "--request", f"req_{1:016x}", "--text", "nginx"]
         lactl("history", *filters, "--since", "2026-11-21T10:00:00Z", "--until", "2026-11-21T10:00:01Z")
         assert scripted.parameters("History.Page") == {
             "agent": "ops",
@@ -128,7 +128,7 @@ class TestHistory:
             "decision": "ask",
             "caller": 0,
             "trace": TRACE,
-            "request": "r",
+            "request": f"req_{1:016x}",
             "text": "nginx",
             "limit": 3,
             "since_us": 1_795_255_200_000_000,

@@ -13,11 +13,12 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.operations import history as history_operations
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import InvalidArgument, TimedOut
+from lightagentd.errors import AgentNotFound, InvalidArgument, LightagentError, TimedOut, ToolNotFound
 from lightagentd.events.filter import Filter
 from lightagentd.events.store import records, search
 from lightagentd.events.subscriptions import LIMIT
 from lightagentd.events.types.daemon import DaemonReady
+from lightagentd.events.types.tool import emitted
 from tests.raw_varlink import Raw, message, small_buffers
 
 ME = Caller(uid=os.geteuid(), gid=os.getegid(), pid=os.getpid())
@@ -98,6 +99,29 @@ async def test_a_page_of_large_events_ends_early(daemon: Daemon, monkeypatch: py
     found = await pages(daemon, READY, 100, oldest_first=True)
     assert max(map(len, found)) <= 3
     assert [seq for page in found for seq in page][-10:] == seqs
+
+
+async def test_what_no_event_can_be_about_is_an_error(daemon: Daemon) -> None:
+    cases: list[tuple[Filter, type[LightagentError], str]] = [
+        (Filter(agent="opps"), AgentNotFound, "Did you mean ops?"),
+        (Filter(tool="bsh"), ToolNotFound, "Did you mean bash?"),
+        (Filter(type="redy"), InvalidArgument, "Did you mean ready?"),
+        (Filter(type="nosuch"), InvalidArgument, "Run: lactl events schema"),
+    ]
+    for wanted, missing, near in cases:
+        with pytest.raises(missing) as caught:
+            await daemon.service.history.query(ME, wanted, 100)
+        assert near in caught.value.suggestion
+        for follow in (False,) if wanted.agent else (False, True):  # an agent may come later
+            with pytest.raises(missing):
+                await anext(daemon.service.events.subscribe(ME, wanted, None, follow=follow))
+
+
+async def test_a_type_of_a_tools_own_is_known_once_it_is_stored(daemon: Daemon) -> None:
+    stored = await daemon.history.append(emitted("tool.mine", "odd", {}))
+    odd = Filter(type="odd")
+    assert (await pages(daemon, odd, 100, oldest_first=True)) == [[one.seq for one in stored]]
+    assert await daemon.service.history.query(ME, Filter(tool="human"), 100) == []
 
 
 async def test_following_begins_at_a_time(daemon: Daemon) -> None:

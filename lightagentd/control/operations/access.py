@@ -6,6 +6,7 @@ The `Service` owns one `Access`, which all classes of operations share; it lives
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,9 +26,12 @@ from lightagentd.errors import (
     LimitExceeded,
     PermissionDenied,
     ShuttingDown,
+    ToolNotFound,
 )
 from lightagentd.events.context import act_for
+from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
+from lightagentd.events.types.registry import all_types
 from lightagentd.host.seat import Seat
 from lightagentd.policy.operation import Operation
 
@@ -127,19 +131,39 @@ class Access:
             return None
         return await self.inspectable(caller, await asyncio.to_thread(self._history.queries.agents))
 
-    async def check_known(self, agent: str) -> None:
-        """Raises AgentNotFound for a name that no agent has, nor had in any stored event."""
-        if not agent or agent in self._defined():
-            return
-        if agent not in await asyncio.to_thread(self._history.queries.agents):
-            raise AgentNotFound(
-                f"No event is about an agent {agent[:60]!r}.",
-                suggestion="Run: lactl agents list",
-                field="agent",
-            )
+    async def check_known(self, wanted: Filter, *, later: bool = False) -> None:
+        """Raises AgentNotFound, ToolNotFound, InvalidArgument for an agent, a tool or a type of event that is
+        neither known nor in any stored event. `later`: events to come are wanted, of an agent to come, too.
+        """
+        agents, tools = self._defined()
+        types = {kind for _, kind in all_types()}
+        rows: tuple[tuple[Filter, str, Collection[str], type[LightagentError], str, str], ...] = (
+            (
+                Filter(agent=wanted.agent),
+                "agent",
+                agents,
+                AgentNotFound,
+                "about an agent",
+                "lactl agents list",
+            ),
+            (Filter(tool=wanted.tool), "tool", tools, ToolNotFound, "about a tool", "lactl tools list"),
+            (Filter(type=wanted.type), "type", types, InvalidArgument, "of a type", "lactl events schema"),
+        )
+        for only, field, known, missing, said, listing in rows:
+            name = getattr(only, field)
+            if not name or name in known or (later and field == "agent"):
+                continue
+            if not await asyncio.to_thread(self._history.queries.newest, only, 1):
+                near = difflib.get_close_matches(name, sorted(known), 1)
+                meant = f"Did you mean {near[0]}? " if near else ""
+                raise missing(
+                    f"No event is {said} {name[:60]!r}.", suggestion=f"{meant}Run: {listing}", field=field
+                )
 
-    def _defined(self) -> Collection[str]:
-        return self._registry.shared.content.definitions.paths
+    def _defined(self) -> tuple[Collection[str], Collection[str]]:
+        """The names of agents and of tools."""
+        content = self._registry.shared.content
+        return content.definitions.paths, content.toolbox.tools
 
     async def may_each(self, caller: Caller, operation: Operation, agents: Iterable[str]) -> frozenset[str]:
         """The agents for which the caller may do this. Nobody is asked for a password."""

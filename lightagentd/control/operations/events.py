@@ -50,8 +50,7 @@ class Events(Operations, interface="org.lightagent1.Events"):
         the newest. Ends with a null event: at once when follow is false, else when the daemon stops.
         """
         caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent, viewing=True)
-        if not follow:
-            await self._access.check_known(wanted.agent)
+        await self._access.check_known(wanted, later=follow)
         sight = self._access.sight(caller, wanted.agent)
         for name, value in (("from_seq", from_seq or 0), ("max_lag", max_lag)):
             if value < 0:

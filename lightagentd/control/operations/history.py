@@ -95,7 +95,7 @@ class History(Operations, interface="org.lightagent1.History"):
         """
         caller = await self._access.admit(caller, Operation.INSPECT, agent=wanted.agent, viewing=True)
         check_limit(limit)
-        await self._access.check_known(wanted.agent)
+        await self._access.check_known(wanted)
         agents = await self._access.readable(caller, wanted.agent)
         return replace(wanted, viewer=caller.viewer, agents=agents)
 

@@ -58,8 +58,8 @@ class _StoredAccess(Access):
     ) -> Caller:
         return caller
 
-    def _defined(self) -> Collection[str]:
-        return ()
+    def _defined(self) -> tuple[Collection[str], Collection[str]]:
+        return (), ()
 
     async def readable(self, caller: Caller, agent: str = "") -> frozenset[str] | None:  # noqa: ARG002
         return None
@@ -84,8 +84,8 @@ class _StoredAccess(Access):
 
 
 class _StoredEvents(Events):
-    def __init__(self, history: WritingHistory) -> None:
-        self._history = history
+    def __init__(self, access: _StoredAccess, history: WritingHistory) -> None:
+        self._access, self._history = access, history
 
     async def subscribe(
         self,
@@ -98,6 +98,7 @@ class _StoredEvents(Events):
     ) -> AsyncGenerator[api.EventItem, None]:
         if follow:
             raise InvalidArgument("The store itself cannot be followed.", suggestion=_NEEDS_DAEMON)
+        await self._access.check_known(wanted)
         head, _ = self._history.queries.stored_head()
         position = max(1, from_seq or 1)
         while 0 < position <= head:
@@ -163,7 +164,7 @@ def _replies(
     history.redactor = Redactor()  # nothing is stored here, so there is nothing to be found
     access = _StoredAccess(history)
     of: dict[type[Operations], Operations] = {
-        Events: _StoredEvents(history),
+        Events: _StoredEvents(access, history),
         History: History(access, history, cast("Upkeep", None), cast("Now", None)),  # no query needs it
         Sessions: _StoredSessions(access, history),
     }

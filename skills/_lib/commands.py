@@ -118,9 +118,10 @@ def stamp(entry: dict[str, Any]) -> float:
         return 0.0
 
 
-def read(path: str) -> str | None:
-    """The text of a file, or None where it is missing or may not be read."""
+def read(path: str, most_chars: int = -1) -> str | None:
+    """The text of a file, or its begin, or None where it is missing or may not be read."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            return file.read(most_chars)
     except OSError:
         return None

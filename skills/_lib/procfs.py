@@ -70,8 +70,10 @@ def _is_elsewhere() -> bool:
 
 
 def proc(pid: int, what: str) -> str:
-    """The text of /proc/PID/what, empty where there is none, or it may not be read."""
-    return "" if _is_elsewhere() else read(f"/proc/{pid}/{what}") or ""
+    """The text of /proc/PID/what, empty where there is none, or it may not be read. A process can have a
+    command line as long as its memory (prctl(2), PR_SET_MM_MAP), so the rest is left out.
+    """
+    return "" if _is_elsewhere() else read(f"/proc/{pid}/{what}", 1 << 20) or ""
 
 
 def pids() -> list[int]:
@@ -162,11 +164,11 @@ def user_of(pid: int) -> str:
 
 
 def unit_of(pid: int) -> str:
-    """The systemd unit from the process's cgroup, or an empty string."""
+    """The system's unit of the process, the outermost of its cgroup's path, or an empty string."""
     for line in proc(pid, "cgroup").splitlines():
-        for part in reversed(line.split("/")):
+        for part in line.split("/"):
             if part.endswith((".service", ".scope", ".socket")):
-                return part
+                return clean(part)
     return str(surveyed().get(pid, {}).get("unit", ""))
 
 

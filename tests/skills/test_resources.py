@@ -322,6 +322,28 @@ def test_names_that_others_choose_make_no_lines_of_their_own(tmp_path: Path) -> 
         assert not [line for line in text.splitlines()[1:] if line.startswith("**")], text
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        ("/system.slice/nginx.service", "nginx.service"),
+        ("/system.slice/docker-1f.scope/init", "docker-1f.scope"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/nginx.service", "user@1000.service"),
+        (
+            "/machine.slice/systemd-nspawn@a.service/payload/system.slice/ssh.service",
+            "systemd-nspawn@a.service",
+        ),
+        ("/user.slice/user-1000.slice/session-2.scope", "session-2.scope"),
+        ("/../\x1b[2Ja.service", "[2Ja.service"),
+    ],
+)
+def test_the_unit_of_a_process_is_the_systems(
+    monkeypatch: pytest.MonkeyPatch, cgroup: str, unit: str
+) -> None:
+    """A person can call a unit, or a cgroup of their own, as a service of the system is called."""
+    monkeypatch.setattr(module("procfs"), "proc", lambda pid, what: f"0::{cgroup}\n")
+    assert module("procfs").unit_of(1) == unit
+
+
 @pytest.mark.parametrize("name", ["disk-check", "mount-check", "permissions-check", "who-uses"])
 def test_a_path_of_a_dead_server_is_told_and_not_touched(tmp_path: Path, name: str) -> None:
     """The table of the machine is made up: no server can be had that dies while it is mounted."""

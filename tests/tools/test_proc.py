@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,28 @@ from pydantic import ValidationError
 
 from lightagentd import errors
 from lightagentd.tool import Effect, Result
+from lightagentd.toolkit.proc.process import described
+from lightagentd.toolkit.proc.procfs import head_of
+from lightagentd.toolkit.proc.survey import survey
+from tests.skills.library import module as library
 from tests.tools.conftest import AskPreview, Call, CallContext, Load, is_root
+
+HUGE = """
+import ctypes, struct
+libc = ctypes.CDLL(None)
+libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+start = libc.mmap(None, 64 << 20, 3, 0x4022, -1, 0)
+had = [0, 0, 0] + open("/proc/self/stat").read().rpartition(")")[2].split()
+places = [int(had[number]) for number in (26, 27, 45, 46, 47)]
+places += [libc.sbrk(0), int(had[28]), start, start + (64 << 20), int(had[50]), int(had[51])]
+told = struct.pack("11QQIi", *places, 0, 0, -1)
+assert libc.prctl(35, 14, told, len(told), 0) == 0  # PR_SET_MM, PR_SET_MM_MAP
+ctypes.memset(start, 120, 3)
+print(1, flush=True)
+import time; time.sleep(60)
+"""
+"""A process that says that its command line is 64 MiB of its memory."""
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NOBODY = 65534
@@ -362,3 +384,18 @@ async def test_a_process_that_is_not_there_can_be_asked_about(preview: AskPrevie
     assert shown is not None
     assert "is not there" in shown.text
     assert shown.expected == {}
+
+
+def test_no_process_is_too_large_to_be_told(start: Start, tmp_path: Path) -> None:
+    """Any user can have a command line without end, and files with the longest names."""
+    deep = "import os\nfor n in range(15): os.mkdir('\\1' * 250); os.chdir('\\1' * 250)\n"
+    files = (
+        "held = [open(f'{n}', 'w') for n in range(900)]\nprint(1, flush=True)\nimport time; time.sleep(60)"
+    )
+    processes = [start(HUGE).pid, start(deep + files).pid]
+    rows = {row["pid"]: row for row in json.loads(survey(0, files=True))["processes"]}
+    info = described(processes[0], 0)
+    line = Path(f"/proc/{processes[0]}/cmdline")
+    assert (len(head_of(line)), len(library("procfs").proc(processes[0], "cmdline"))) == (1 << 20, 1 << 20)
+    assert rows[processes[0]]["command"] == info.metadata["command"] == "xxx"
+    assert (rows[processes[1]]["descriptors"], rows[processes[1]]["count"]) == (None, 903)

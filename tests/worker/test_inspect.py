@@ -209,6 +209,30 @@ async def test_names_in_a_persons_closed_folder_are_for_that_person_and_root(poo
 
 
 @in_module_loop
+@pytest.mark.parametrize("unshared", [True, False], ids=["other mounts", "under /run"])
+async def test_names_that_the_worker_cannot_look_up_are_not_told(pool: Pool, unshared: bool) -> None:
+    """The worker sees neither the mounts of containers nor all of /run."""
+    where = "/run/la-inspect-test"
+    script = f"mkdir {where}; " + (f"mount -t tmpfs none {where}; " if unshared else "")
+    script += f"mkdir -m 700 {where}/own; mkdir {where}/own/diary; chown -R 12345 {where}/own; "
+    script += f"cd {where}/own/diary; echo; exec setpriv --reuid 12345 sleep 600"
+    with subprocess.Popen(
+        [*(["unshare", "-m"] if unshared else []), "sh", "-c", script], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            await until(lambda: status_of(process.pid)["Name"] == "sleep", "the program")
+            for owner, knows in ((12345, True), (0, True), (12346, False)):
+                found = await asked(pool, "proc", "info", pid=process.pid, owner=owner)
+                assert (f"{where}/own/diary" in str(found)) is knows
+                assert (f"{where}/own/diary" in await pool.survey(owner, files=True)) is knows
+        finally:
+            process.kill()
+            shutil.rmtree(where)
+
+
+@in_module_loop
 async def test_a_survey_has_what_others_hold_and_no_content(
     pool: Pool, stranger: subprocess.Popen[str], home: Path
 ) -> None:

@@ -43,9 +43,3 @@ def refuse_below(owner: int, path: str) -> None:
             field="path",
             suggestion=f"Ask for the size of {folder}, or have its owner ask.",
         )
-
-
-def told(owner: int, path: str) -> str:
-    """A path as somebody may know it: what lies in a closed folder has no name."""
-    folder = closed_above(owner, path) if path.startswith("/") else ""
-    return f"{folder}/..." if folder else path

@@ -243,11 +243,11 @@ class Walk:
         return bool(self._found.stopped)
 
 
-def hanging_mounts() -> set[str]:
+def hanging_mounts(table: Path = Path("/proc/self/mountinfo")) -> set[str]:
     """The mount points that can block whoever looks at them, of network and user-space file systems."""
     found = set()
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        for line in table.read_bytes().splitlines():
             fields, _, tail = line.partition(b" - ")
             if _HANGING.match(tail.split(b" ")[0].decode("ascii", "replace")):
                 raw = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), fields.split(b" ")[4])

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import psutil
 from lightagentd.errors import NotFound
 from lightagentd.host.users import user_name
 from lightagentd.tool import Result
-from lightagentd.toolkit.files.closed import told
+from lightagentd.toolkit.proc.paths import Paths
 from lightagentd.toolkit.proc.procfs import (
     TICKS,
     Stat,
+    head_of,
     name_of,
     read_stat,
     size,
@@ -43,17 +45,18 @@ def described(pid: int, owner: int) -> Result:
     if stat is None:
         raise no_process(pid)
     hidden: dict[str, str] = {}
+    tell = Paths(owner).of(pid, stat.uid)
     folder = Path(f"/proc/{pid}")
     readers: dict[str, Any] = {
         "command": lambda: command_of(folder),
-        "exe": lambda: _target(folder / "exe", owner),
-        "cwd": lambda: _target(folder / "cwd", owner),
+        "exe": lambda: tell(str((folder / "exe").readlink())),
+        "cwd": lambda: tell(str((folder / "cwd").readlink())),
         "cgroup": lambda: _cgroup(folder),
         "real_user": lambda: user_name(psutil.Process(pid).uids().real),
         "parents": lambda: _parents(stat),
         "cpu_s": lambda: stat.cpu_ticks / TICKS,
         "io": lambda: _io(pid),
-        "open_files": lambda: _open_files(folder, owner),
+        "open_files": lambda: _open_files(folder, tell),
         "limits": lambda: _limits(folder),
         "environment_names": lambda: _environment_names(folder),
     }
@@ -114,7 +117,7 @@ def _io(pid: int) -> dict[str, int]:
 
 
 def command_of(folder: Path) -> str:
-    parts = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    parts = head_of(folder / "cmdline").rstrip(b"\0").split(b"\0")
     command = shlex.join(text_of(part) for part in parts if part)
     return command if len(command) <= COMMAND_CHARS else command[:COMMAND_CHARS] + " [...]"
 
@@ -134,11 +137,7 @@ def _parents(stat: Stat) -> str:
     return " < ".join(found) or "none"
 
 
-def _target(link: Path, owner: int) -> str:
-    return text_of(os.fsencode(told(owner, str(link.readlink()))))
-
-
-def _open_files(folder: Path, owner: int) -> dict[str, Any]:
+def _open_files(folder: Path, tell: Callable[[str], str]) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     paths: set[str] = set()
     links = [*(folder / "fd").iterdir()]
@@ -149,7 +148,7 @@ def _open_files(folder: Path, owner: int) -> dict[str, Any]:
             continue
         if target.startswith(b"/"):
             kinds["device" if target.startswith(b"/dev/") else "file"] += 1
-            paths.add(text_of(os.fsencode(told(owner, os.fsdecode(target)))))
+            paths.add(tell(os.fsdecode(target)))
         else:
             kinds[text_of(target.partition(b":")[0])] += 1
     shown = sorted(paths)[:FILES_SHOWN]
@@ -173,7 +172,7 @@ def _environment_names(folder: Path) -> list[str]:
 
     A program may write what it likes over its environment, so what does not look like a name is not shown.
     """
-    parts = [part for part in (folder / "environ").read_bytes().split(b"\0") if part]
+    parts = [part for part in head_of(folder / "environ").split(b"\0") if part]
     names = sorted({part.partition(b"=")[0] for part in parts if ENVIRONMENT_NAME.match(part)})
     other = sum(not ENVIRONMENT_NAME.match(part) for part in parts)
     found = [name.decode("ascii") for name in names[:NAMES_SHOWN]]

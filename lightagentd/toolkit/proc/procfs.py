@@ -17,6 +17,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 COMM_BYTES = 15
 """The kernel cuts a process's name to this many bytes."""
 NAME_CHARS = 40
+_HEAD_BYTES = 1 << 20
 STATES = {
     "R": "running", "S": "sleeping", "D": "disk-sleep", "Z": "zombie", "T": "stopped",
     "t": "traced", "I": "idle", "X": "dead", "P": "parked",
@@ -36,6 +37,18 @@ class Stat:
     start_ticks: int
     memory_bytes: int
     uid: int
+
+
+def head_of(path: Path | str) -> bytes:
+    """The begin of a file of /proc. A process can have a command line as long as its memory (prctl(2),
+    PR_SET_MM_MAP) and maps without end. Raises OSError.
+    """
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as Path.open, in half the time
+        pieces, room = [], _HEAD_BYTES
+        while room > 0 and (piece := file.read(room)):
+            pieces.append(piece)
+            room -= len(piece)
+    return b"".join(pieces)
 
 
 def all_stats(only: int = 0) -> dict[int, Stat]:
@@ -85,7 +98,7 @@ def name_of(stat: Stat) -> str:
     if len(stat.comm.encode()) < COMM_BYTES:
         return stat.comm
     try:
-        full = Path(f"/proc/{stat.pid}/cmdline").read_bytes().partition(b"\0")[0].rpartition(b"/")[2]
+        full = head_of(f"/proc/{stat.pid}/cmdline").partition(b"\0")[0].rpartition(b"/")[2]
     except OSError:
         return stat.comm
     whole = text_of(full)

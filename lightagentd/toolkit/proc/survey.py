@@ -1,7 +1,7 @@
 """A survey of all processes for the scripts of skills: what only the place INSPECT may see of others.
 
 A worker makes it for one skill's run, in a bounded time and size, and it holds names and numbers, never
-content. Names in a person's closed folder are only for that person and root (`toolkit/files/closed`).
+content. Names in a person's closed folder are only for that person and root (`paths`).
 
     {"pid_namespace": "pid:[4026531836]", "net_namespace": "net:[4026531840]", "left_out": 0,
      "mounts": "the text of /proc/1/mountinfo", "without_password": ["clara"],
@@ -11,8 +11,9 @@ content. Names in a person's closed folder are only for that person and root (`t
        "descriptors": {"6": "socket:[1234]"}, "deleted": {"7": [4096, "254:1:88"]}}]}
 
 `descriptors` has sockets and deleted files, and with `files` all others too, and files that are mapped as
-`"mapped /path": ""`. It is null where they may not be seen. `without_password` has the accounts with an empty
-password, for root alone: anybody else could become them. Nothing else of shadow(5) is told.
+`"mapped /path": ""`. It is null where they may not be seen, or are too much. `without_password` has the
+accounts with an empty password, for root alone: anybody else could become them. Nothing else of shadow(5) is
+told.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightagentd.toolkit.files.closed import told
-from lightagentd.toolkit.proc.procfs import all_stats, name_of, text_of
+from lightagentd.toolkit.proc.paths import DELETED, FIRST_PERSON, Paths
+from lightagentd.toolkit.proc.procfs import all_stats, head_of, name_of, text_of
 
 SIZE_LIMIT_BYTES = 4 << 20
 TIME_LIMIT_S = 3.0
+_ROW_BYTES = SIZE_LIMIT_BYTES // 8
 _DESCRIPTORS = 4000
 """How many of one process are in it."""
 _COMMAND_CHARS = 200
-_DELETED = " (deleted)"
 _NO_FILES = ("/memfd:", "/dev/", "/SYSV", "/[aio]", "/i915", "/drm ")
 """What the kernel calls deleted though it never was a file on a disk (proc_pid_fd(5))."""
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "gluster", "lustre", "autofs")
@@ -42,13 +43,21 @@ _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "gluster", "lustre
 def survey(owner: int, *, files: bool = False) -> str:
     """All processes as JSON, as `owner` (a uid) may know them."""
     end = time.monotonic() + TIME_LIMIT_S
-    name_for = partial(_told, owner, {})
+    paths = Paths(owner)
     mounts = _text("/proc/1/mountinfo") or ""
     rows: list[str] = []
-    room = SIZE_LIMIT_BYTES - len(mounts) - 1000
-    stats = all_stats()
+    head: dict[str, Any] = {
+        "pid_namespace": _link("/proc/self/ns/pid"),
+        "net_namespace": _link("/proc/1/ns/net"),
+        "mounts": _mounts_told(mounts, paths.of(1, 0)),
+    }
+    if owner == 0 and (shadow := _text("/etc/shadow")) is not None:
+        head["without_password"] = without_password(shadow)
+    room = SIZE_LIMIT_BYTES - len(json.dumps(head)) - 1000
+    # Those of people come last: if there is too much, they cut what is told of people, and not of services.
+    stats = sorted(all_stats().values(), key=lambda stat: (stat.uid >= FIRST_PERSON, stat.pid))
     remote = _remote(mounts)
-    for stat in stats.values():
+    for stat in stats:
         row: dict[str, Any] = {
             "pid": stat.pid,
             "ppid": stat.ppid,
@@ -64,20 +73,15 @@ def survey(owner: int, *, files: bool = False) -> str:
         }
         if stat.state == "disk-sleep":
             row["wchan"] = _text(f"/proc/{stat.pid}/wchan") or ""
-        row |= _opened(stat.pid, name_for, remote, files=files, end=end)
-        written = json.dumps(row)
+        opened = _opened(stat.pid, paths.of(stat.pid, stat.uid), remote, files=files, end=end)
+        written = json.dumps(row | opened)
+        if len(written) > _ROW_BYTES:
+            written = json.dumps(row | {key: opened[key] for key in ("count", "limit") if key in opened})
         if len(written) > room or time.monotonic() > end:
             break
         room -= len(written) + 2
         rows.append(written)
-    head = {
-        "pid_namespace": _link("/proc/self/ns/pid"),
-        "net_namespace": _link("/proc/1/ns/net"),
-        "left_out": len(stats) - len(rows),
-        "mounts": _mounts_told(mounts, name_for),
-    }
-    if owner == 0 and (shadow := _text("/etc/shadow")) is not None:
-        head["without_password"] = without_password(shadow)
+    head["left_out"] = len(stats) - len(rows)
     return f'{json.dumps(head)[:-1]}, "processes": [{", ".join(rows)}]}}'
 
 
@@ -87,14 +91,16 @@ def without_password(shadow: str) -> list[str]:
     return [text_of(os.fsencode(row[0])) for row in rows if len(row) == 3 and row[0] and not row[1]]
 
 
-def _opened(pid: int, name_for: Any, remote: set[str], *, files: bool, end: float) -> dict[str, Any]:
+def _opened(
+    pid: int, tell: Callable[[str], str], remote: set[str], *, files: bool, end: float
+) -> dict[str, Any]:
     """What a process holds: as `descriptors` and what stands beside it; nothing where it may not be seen."""
     found: dict[str, Any] = {}
     for name in ("exe", "cwd", "root"):
         if target := _link(f"/proc/{pid}/{name}"):
-            found[name] = name_for(target)
+            found[name] = tell(target)
     try:
-        numbers = [entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names alone: there may be a million
     except PermissionError:
         return found
     except OSError:
@@ -105,13 +111,13 @@ def _opened(pid: int, name_for: Any, remote: set[str], *, files: bool, end: floa
         if len(kept) >= _DESCRIPTORS or time.monotonic() > end:
             break
         target = _link(f"/proc/{pid}/fd/{number}")
-        gone = target.endswith(_DELETED) and not target.startswith(_NO_FILES)
+        gone = target.endswith(DELETED) and not target.startswith(_NO_FILES)
         if gone or target.startswith(("socket:[", "anon_inode:inotify")) or (files and target):
-            kept[number] = name_for(target)
+            kept[number] = tell(target)
         if gone and (size := _size(pid, number, remote)):
             deleted[number] = size
     if files:
-        kept |= {f"mapped {name_for(path)}": "" for path in _mapped(pid)}
+        kept |= {f"mapped {tell(path)}": "" for path in _mapped(pid)}
     limit = next((line.split()[3] for line in _lines(f"/proc/{pid}/limits") if "open files" in line), "")
     found |= {"descriptors": kept, "count": len(numbers)}
     if limit.isdigit():
@@ -140,12 +146,12 @@ def _remote(mounts: str) -> set[str]:
     return {left.split()[0] for left, _, right in rows if right.startswith(_REMOTE)}
 
 
-def _mounts_told(mounts: str, name_for: Any) -> str:
+def _mounts_told(mounts: str, tell: Callable[[str], str]) -> str:
     lines = []
     for line in mounts.splitlines():
         columns = line.split(" ")
         if len(columns) > 4:
-            columns[4] = name_for(columns[4])
+            columns[4] = tell(columns[4])
         lines.append(" ".join(columns))
     return "\n".join(lines)
 
@@ -155,22 +161,12 @@ def _mapped(pid: int) -> list[str]:
     return sorted(path for path in paths if path.startswith("/"))[:500]
 
 
-def _told(owner: int, known: dict[str, str], target: str) -> str:
-    """As `closed.told`, asked once for each folder."""
-    if owner and target.startswith("/"):
-        folder, _, _ = target.rpartition("/")
-        if folder not in known:
-            closed = told(owner, f"{folder}/x")
-            known[folder] = closed if closed.endswith("/...") else ""
-        if known[folder]:
-            return known[folder] + (_DELETED if target.endswith(_DELETED) else "")
-    return text_of(os.fsencode(target))
-
-
 def _unit(pid: int) -> str:
-    """The innermost service or scope in the path of the process's cgroup (cgroups(7))."""
+    """The outermost service or scope in the path of the process's cgroup (cgroups(7)): what is below may be
+    of a container, or named by a person.
+    """
     parts = [part for line in _lines(f"/proc/{pid}/cgroup") for part in line.split("/")]
-    return next((part for part in reversed(parts) if part.endswith((".service", ".scope"))), "")
+    return text_of(os.fsencode(next((part for part in parts if part.endswith((".service", ".scope"))), "")))
 
 
 def _command(pid: int) -> str:
@@ -185,7 +181,7 @@ def _lines(path: str) -> list[str]:
 
 def _text(path: str) -> str | None:
     try:
-        return os.fsdecode(Path(path).read_bytes())
+        return os.fsdecode(head_of(path))
     except OSError:
         return None
 

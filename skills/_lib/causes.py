@@ -182,7 +182,9 @@ def behind(line: str, unit: Unit | None = None) -> str:
         return script
     for words, name in _SETTINGS:
         if words in lower and unit and unit[name]:
-            return f"{name}={unit[name].partition(' (')[0]}"
+            values = re.findall(r"(\S+)(?: \(.*?\))?", unit[name])
+            missing = (one for one in values if one.startswith("/") and not Path(one.lstrip("-")).exists())
+            return f"{name.removesuffix('s')}={next(missing, values[0])}"
     return ""
 
 

@@ -1,10 +1,11 @@
-"""Asks one name server for the IPv4 addresses of a name, with a single datagram (RFC 1035, section 4)."""
+"""Asks for the addresses of a name: as programs do, or of one name server by a datagram (RFC 1035, 4)."""
 
 from __future__ import annotations
 
 import secrets
 import socket
 import struct
+import threading
 import time
 
 from report import plural
@@ -51,3 +52,23 @@ def ask_server(server: str, name: str, port: int = 53) -> tuple[bool, str]:
     except (OSError, ValueError, UnicodeError) as err:
         return False, getattr(err, "strerror", None) or str(err)
     return words.startswith("NOERROR"), f"{words} in {1000 * (time.monotonic() - started):.0f} ms"
+
+
+def resolve(name: str, timeout_s: float) -> tuple[list[str], str]:
+    """The addresses that programs get, by nsswitch.conf, or why there are none; waits no longer."""
+    found: list[str] = []
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found.extend(dict.fromkeys(str(row[4][0]) for row in rows))
+        except (OSError, UnicodeError) as err:
+            problems.append(getattr(err, "strerror", None) or str(err))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        return [], f"no answer within {timeout_s:.0f} s"
+    return found, problems[0] if problems else ""

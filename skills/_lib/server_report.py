@@ -33,11 +33,7 @@ def report_on(
         report.finding = f"Whether a {what} runs here cannot be seen."
         return []
     if unit:
-        found = [
-            one
-            for one in found
-            if one.unit.name == unit or one.unit.name.startswith(unit.removesuffix(".service"))
-        ]
+        found = [one for one in found if one.unit.name.startswith(unit.removesuffix(".service"))]
     if not found:
         named = (
             f"{unit} is no {what} that runs or is enabled here"
@@ -50,13 +46,15 @@ def report_on(
         return []
     answers = {one.unit.name: _answer(one, hello, report) for one in found if one.serves}
     faults = [*servers.down(found), *servers.faults(found), *_silent(found, answers)]
-    tell(
-        report,
-        faults,
-        " ".join(
-            _state(one, answers.get(one.unit.name, "")) for one in found if one.serves or len(found) == 1
-        ),
-    )
+    shown = [one for one in found if one.serves or len(found) == 1]
+    tell(report, faults, " ".join(_state(one, answers.get(one.unit.name, "")) for one in shown))
+    _evidence(report, what, found, answers)
+    if any(not one.is_sure for one in found) and hidden:
+        report.note(f"Which process holds a port was judged by its number, not seen: {hidden}")
+    return found
+
+
+def _evidence(report: Report, what: str, found: list[Server], answers: dict[str, str]) -> None:
     report.table(
         what.capitalize() + "s",
         ("Server", "Unit", "State", "Since", "Listens on", "Answer"),
@@ -82,9 +80,6 @@ def report_on(
         "Complaints in the journal of the last day",
         [f"{clock.show(when)} {text}" for when, text in lines[-5:]],
     )
-    if any(not one.is_sure for one in found) and hidden:
-        report.note(f"Which process holds a port was judged by its number, not seen: {hidden}")
-    return found
 
 
 def _state(one: Server, answer: str) -> str:

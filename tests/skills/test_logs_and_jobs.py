@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.skills.library import module
+from tests.skills.script import finding, report
 
 kernel, storage, timers = module("areas.kernel"), module("areas.storage"), module("areas.timers")
 containers, limits = module("areas.containers"), module("areas.limits")
@@ -112,6 +114,18 @@ def test_cron_says_nothing_of_what_it_ignores_and_the_check_does(tmp_path: Path)
         "cron.daily/script",
     ]
     assert "cron.d/end" in told[0]
+
+
+def test_files_that_changed_are_told_the_newest_first() -> None:
+    written = [
+        path.lstat().st_mtime for path in Path("/etc").rglob("*") if not path.is_dir() or path.is_symlink()
+    ]
+    text = report("what-changed", since="2000-01-01")
+    rows = re.findall(r"^\| (/etc/\S+) \| changed", text, re.M)
+    assert Path(rows[0]).lstat().st_mtime == max(written)
+    assert f"the newest file is {rows[0]};" in finding(text)
+    times = [Path(row).lstat().st_mtime for row in rows]
+    assert times == sorted(times, reverse=True)
 
 
 def test_a_job_of_cron_that_failed_is_told_by_its_command() -> None:

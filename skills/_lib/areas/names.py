@@ -135,14 +135,16 @@ def nsswitch_faults(text: str, file: str = "/etc/nsswitch.conf") -> Iterator[Fau
         known[database.strip()] = (number, services)
     if "hosts" in known:
         number, services = known["hosts"]
+        unknown = [shorten(one, 40) for one in services if one not in _BUILT_IN and not _has_library(one)]
+        lacks = "files" not in services or not {"dns", "resolve"} & set(services)
+        if unknown:
+            what = f"hosts has {' and '.join(map(repr, unknown))}, but there is no library for it here"
+            yield Fault(file, number, what, is_problem=lacks)
         if "files" not in services:
             yield Fault(file, number, "hosts has no `files`, so /etc/hosts is not read", is_problem=False)
         if not {"dns", "resolve"} & set(services):
-            yield Fault(file, number, "hosts has neither `dns` nor `resolve`, so no name server is asked")
-        for one in services:
-            if one not in _BUILT_IN and not _has_library(one):
-                what = f"hosts has {shorten(one, 40)!r}, but there is no library for it here"
-                yield Fault(file, number, what, is_problem=False)
+            what = "hosts has neither `dns` nor `resolve`, so no name server is asked"
+            yield Fault(file, number, what, is_problem=not unknown)
     for database in ("passwd", "group"):
         number, services = known.get(database, (0, ["files"]))
         if not {"files", "compat", "db"} & set(services):

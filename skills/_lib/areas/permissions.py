@@ -18,6 +18,8 @@ from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import run
 from report import clean, plural
 
+from areas.space import entries_of
+
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SUID_PLACES = (
     *("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local", "/tmp", "/var/tmp", "/dev/shm"),  # noqa: S108
@@ -105,22 +107,16 @@ class Walk:
         while stack and not self.stopped:
             folder = stack.pop()
             try:
-                entries = list(os.scandir(folder))
+                entries = entries_of(folder, device)
             except OSError:
                 self.unreadable += 1
                 continue
-            for entry in entries:
-                try:
-                    info = entry.stat(follow_symlinks=False)
-                except OSError:
+            for path, info in entries:
+                if stat.S_ISLNK(info.st_mode):
                     continue
-                is_folder = stat.S_ISDIR(info.st_mode)
-                # On overlayfs only folders have the device of the mount (kernel, overlayfs.rst).
-                if stat.S_ISLNK(info.st_mode) or (is_folder and info.st_dev != device):
-                    continue
-                yield entry.path, info
-                if is_folder and entry.path not in _SKIPPED:
-                    stack.append(entry.path)
+                yield path, info
+                if stat.S_ISDIR(info.st_mode) and path not in _SKIPPED:
+                    stack.append(path)
 
 
 def world_writable(walk: Walk, root: str = "") -> Iterator[Fault]:

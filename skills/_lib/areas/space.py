@@ -249,6 +249,22 @@ class Walk:
         return found, size
 
 
+def entries_of(folder: str, device: int) -> list[tuple[str, os.stat_result]]:
+    """What lies in a folder, by path, without folders of other file systems. Raises OSError.
+
+    Only of folders: on overlayfs files may have another device than the mount (kernel, overlayfs.rst).
+    """
+    found = []
+    for entry in list(os.scandir(folder)):
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if info.st_dev == device or not stat.S_ISDIR(info.st_mode):
+            found.append((entry.path, info))
+    return found
+
+
 def walk(path: str, time_s: float) -> Walk:
     """Add up a folder, for so many seconds at most."""
     found = Walk()
@@ -259,30 +275,24 @@ def walk(path: str, time_s: float) -> Walk:
     while stack and not found.stopped:
         folder, child = stack.pop()
         try:
-            entries = list(os.scandir(folder))
+            entries = entries_of(folder, device)
         except OSError:
             found.unreadable += 1
             continue
-        for entry in entries:
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
+        for below, info in entries:
             is_folder = stat.S_ISDIR(info.st_mode)
-            if is_folder and info.st_dev != device:  # on overlayfs files may have others (overlayfs.rst)
-                continue
             if info.st_nlink > 1 and not is_folder and info.st_ino in seen:
                 continue
             if info.st_nlink > 1:
                 seen.add(info.st_ino)
-            top, size = child or entry.path, info.st_blocks * 512
+            top, size = child or below, info.st_blocks * 512
             found.sizes[top] = found.sizes.get(top, 0) + size
             found.direct[folder] = found.direct.get(folder, 0) + size
             found.counts[top] = found.counts.get(top, 0) + 1
             if is_folder:
-                stack.append((entry.path, top))
+                stack.append((below, top))
             elif size > 1 << 20:
-                heapq.heappush(found.files, (size, info.st_mtime, entry.path))
+                heapq.heappush(found.files, (size, info.st_mtime, below))
                 if len(found.files) > TOP:
                     heapq.heappop(found.files)
                 if now - info.st_mtime < 3600:

@@ -228,11 +228,11 @@ def _because(unit: Unit, when: float) -> str:
     for name, other in others.items():
         began = moment(other["InactiveExitTimestamp"])
         if other.kind != "target" and other.is_active and began and abs(began - when) < 3:
-            return f"because {name} was started, which it conflicts with (Conflicts=)"
+            return f"by the start of {name} (they conflict)"
     for other in named(*f"{unit['BindsTo']} {unit['PartOf']} {unit['Requires']}".split()):
         ended = moment(other["InactiveEnterTimestamp"])
         if other.kind not in ("target", "slice") and not other.is_active and ended and abs(ended - when) < 3:
-            return f"together with {other.name}, which it depends on"
+            return f"by the stop of {other.name} (it depends on that)"
     return ""
 
 

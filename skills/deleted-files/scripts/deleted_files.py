@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
 from areas import mounts, space
+from checks import prompt
 from report import Report, human, options, plural, refuse, run
 
 _ROWS = 30
@@ -34,6 +35,7 @@ def make(report: Report) -> None:
             report.finding += f", held by {group[0].holder}: {group[0].path}"
         report.finding += "." if total >= space.MUCH_BYTES else ": too little to matter."
         if unit := procfs.unit_of(group[0].pid):
+            report.next = prompt(f"status of {unit}")
             report.text(
                 "To free the space", f"Restart {unit}, or have it open its files anew (often: reload)."
             )

@@ -79,6 +79,8 @@ def make(report: Report) -> None:
     first = next((use for use in near if use.unit), None)
     if first or said:
         report.next = prompt(f"status of {first.unit if first else next(iter(said))}")
+    elif near and near[0].setting.startswith(("fs.", "kernel.", "net.")):
+        report.next = f"sysctl {near[0].setting}"
     rows = [(f"{use.share:.0%}", use.used, use.limit, use.what, use.who, use.setting) for use in uses[:20]]
     report.table("Nearest to their limit", ("Share", "Used", "Limit", "Of", "Who", "Setting"), rows)
     told = [(name, count, show(when), shorten(text, 110)) for name, (count, when, text) in said.items()]

@@ -33,6 +33,8 @@ def about(port: int, rows: list[Socket], owners: dict[int, list[int]], report: R
         report.finding = f"Port {port} is open: {held} listens; {ports.reach(rows)}."
         if conflict is not None and conflict.name not in held and ports.state(conflict.unit) != "active":
             report.finding = f"{ports.sentence(conflict, held)[:-1]}; {ports.reach(rows)}."
+        pids = owners.get(rows[0].inode, [])
+        report.next = prompt(f"status of {unit}") if pids and (unit := procfs.unit_of(pids[0])) else ""
     else:
         report.finding = f"Nothing listens on port {port}"
         if name := service(port):

@@ -8,10 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
-from areas import memory
+from areas import memory, units
 from checks import prompt
 from clock import show
 from report import Report, human, options, plural, run, shorten
+from systemd_units import named
 
 _TOP = 10
 _GROWTH_S = 0.5
@@ -69,7 +70,10 @@ def about(unit: str, kills: list[memory.Kill], report: Report) -> None:
         )
     else:
         report.finding = f"{unit} has no process now, so it has no memory."
-        report.found_nothing = kill is None
+        one = next(iter(named(unit)), None)
+        if kill is None and one is not None and units.is_failed(one):
+            report.finding, report.next = units.failure(one), prompt(f"why is {unit} down")
+        report.found_nothing = not report.next and kill is None
     if grown := [row for row in memory.growth(_GROWTH_S) if procfs.unit_of(row[1]) == unit]:
         rate = human(sum(size for size, _ in grown))
         report.finding = f"{report.finding[:-1]}; it grows by {rate} a second right now."

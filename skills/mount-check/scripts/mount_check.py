@@ -38,20 +38,20 @@ def about(path: str, entries: list[mounts.Entry], wanted: list[mounts.Wanted], r
     real = os.path.realpath(there)
     entry = mounts.holding(real, entries)
     report.found_nothing = there != path
-    missing = f"{path} does not exist; " if report.found_nothing else ""
+    absent = f"{path} does not exist; " if report.found_nothing else ""
     if entry is None:
         report.finding = f"{path} is on no mount that can be seen."
         return
     if not mounts.is_whole() and entry.read_only:
-        report.finding = f"{missing}{there} is on {entry.folder} ({entry.kind} from {entry.device})."
+        report.finding = f"{absent}{there} is on {entry.folder} ({entry.kind} from {entry.device})."
     elif entry in mounts.unexpected_read_only([entry], wanted):
-        on = "" if missing or entry.folder == real else f"{there} is on {entry.folder}: "
-        report.finding = f"{missing}{on}{mounts.read_only_sentence(entry, wanted)}"
+        on = "" if absent or entry.folder == real else f"{there} is on {entry.folder}: "
+        report.finding = f"{absent}{on}{mounts.read_only_sentence(entry, wanted)}"
         report.next = prompt("errors of the disks") if "errors" in report.finding else f"findmnt -T {there}"
     elif entry.folder == real:
-        report.finding = f"{missing}{there} is a mount point: {entry.words}."
+        report.finding = f"{absent}{there} is a mount point: {entry.words}."
     else:
-        report.finding = f"{missing}{there} is no mount point: it is on {entry.folder}, {entry.words}."
+        report.finding = f"{absent}{there} is no mount point: it is on {entry.folder}, {entry.words}."
     report.table("Options", ("Of", "Options"), [
         ("this mount", ",".join(entry.options)),
         ("the file system", ",".join(entry.super_options)),
@@ -71,7 +71,10 @@ def make(report: Report) -> None:
             count = "" if len(found) == 1 else f"{plural(len(found), 'problem')} with mounts: "
             report.finding = count + found[0]
             report.table("Problems", ("Problem",), [(each,) for each in found[1:]])
-            report.next = prompt("errors of the disks")
+            first = found[0].partition(" ")[0]
+            report.next = prompt(
+                f"why is {first} not mounted" if "not mounted" in found[0] else "errors of the disks"
+            )
         else:
             entries_of_fstab = f"{len(wanted)} of {len(wanted)} entries of /etc/fstab are mounted"
             report.finding = f"The mounts are as they should be: {entries_of_fstab}"

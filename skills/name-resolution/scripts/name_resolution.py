@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import socket
 import sys
-import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
@@ -13,32 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 from areas import names
 from checks import PROBLEM, CannotSee, Finding
 from commands import read
-from dns_query import ask_server
+from dns_query import ask_server, resolve
 from headline import tell
 from report import Report, options, refuse, run
 
-_TIMEOUT_S = 3.0
+_WAIT_S = 9.0
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:\d{1,5})?")
-
-
-def resolve(name: str) -> tuple[list[str], str]:
-    """What programs get, in the order of nsswitch.conf, or why nothing; the wait is bounded."""
-    found: list[str] = []
-    problems: list[str] = []
-
-    def ask() -> None:
-        try:
-            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found.extend(dict.fromkeys(str(row[4][0]) for row in rows))
-        except (OSError, UnicodeError) as err:
-            problems.append(getattr(err, "strerror", None) or str(err))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(3 * _TIMEOUT_S)
-    if thread.is_alive():
-        return [], f"no answer within {3 * _TIMEOUT_S:.0f} s"
-    return found, problems[0] if problems else ""
 
 
 def in_hosts(name: str) -> list[str]:
@@ -53,7 +31,7 @@ def in_hosts(name: str) -> list[str]:
 
 def about_host(name: str, servers: list[str], report: Report) -> tuple[bool, str]:
     """Whether a name resolves, and the sentence about it."""
-    found, problem = resolve(name)
+    found, problem = resolve(name, _WAIT_S)
     report.lines("In /etc/hosts", in_hosts(name))
     rows = [(server, *ask_server(server, name)) for server in servers[:6]]
     report.table("Name servers", ("Server", "Answer"), [(server, words) for server, _, words in rows])

@@ -6,7 +6,6 @@ import ipaddress
 import re
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from areas import names, network
 from checks import CannotSee
 from commands import read
 from commands import run as run_command
+from dns_query import resolve
 from headline import tell
 from report import Report, human, options, refuse, run
 
@@ -42,26 +42,6 @@ def ping(address: str) -> tuple[bool, str]:
     return False, f"cannot be pinged from here ({answer.problem.rstrip('.')})"
 
 
-def resolve(name: str) -> tuple[list[str], str]:
-    """Addresses of a name, and the reason when there are none; the wait is bounded."""
-    found: list[str] = []
-    problems: list[str] = []
-
-    def ask() -> None:
-        try:
-            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found.extend(dict.fromkeys(str(row[4][0]) for row in rows))
-        except (OSError, UnicodeError) as err:
-            problems.append(getattr(err, "strerror", None) or str(err))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(2 * _TIMEOUT_S)
-    if thread.is_alive():
-        return [], f"no answer within {2 * _TIMEOUT_S:.0f} s"
-    return found, problems[0] if problems else ""
-
-
 def connect(address: str, port: int) -> tuple[bool, str]:
     """Whether a TCP connection can be made; a refusal proves that the host is there."""
     started = time.monotonic()
@@ -81,7 +61,7 @@ def about_host(host: str, port: int | None, report: Report) -> tuple[bool, str]:
     try:
         found, problem = [str(ipaddress.ip_address(host))], ""
     except ValueError:
-        found, problem = resolve(host)
+        found, problem = resolve(host, 2 * _TIMEOUT_S)
     if not found:
         return False, f"The name {host} cannot be resolved: {problem}."
     rows, open_at, refused = [], "", False

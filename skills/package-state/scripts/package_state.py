@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import clock
 from areas import packages
-from checks import CannotSee
+from checks import CannotSee, prompt
 from commands import run as run_command
 from headline import tell
 from report import Report, options, plural, refuse, run, span
@@ -95,6 +95,8 @@ def make(report: Report) -> None:
     good += "; nobody holds its lock." if could_read and not holders else "."
     is_stale = bool(found) and found[0].text.startswith("The package lists")
     tell(report, found, good, look="apt-get update" if is_stale else "dpkg --audit", own=packages.ASK)
+    if holders and not found:
+        report.next = prompt(f"what does pid {holders[0].pid} do")
     broken = [one for one in known if one.fault]
     report.table(
         "Packages that are not whole",

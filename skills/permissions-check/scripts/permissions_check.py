@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
+import causes
 from areas import mounts, permissions
 from checks import CannotSee, prompt
 from commands import run as run_command
@@ -103,6 +104,8 @@ def about(path: str, report: Report) -> None:
     report.finding = f"{path} does not exist; {there}" if report.found_nothing else path
     fault = next((one for one in (*permissions.keys(), *permissions.narrow()) if one.path == there), None)
     told = [rights(info), way(chain)]
+    if script := causes.script_fault(there):
+        report.finding = f"{script}. {report.finding}"
     if fault is not None:
         told.insert(0, fault.why)
         report.next = f"chmod {fault.modes} {shlex.quote(there)}"

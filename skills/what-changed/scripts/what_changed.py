@@ -50,7 +50,9 @@ def differences(before: State, now: State) -> list[Change]:
         if not old or not new:
             continue
         names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-        found += [Change(section, name, _what(section, old.get(name), new.get(name))) for name in names]
+        found += newest_first(
+            [Change(section, name, _what(section, old.get(name), new.get(name))) for name in names]
+        )
     return found
 
 
@@ -69,11 +71,11 @@ def without_snapshot(start: float) -> list[Change]:
     found = []
     for path in _PACKAGE_LOGS:
         for line in (read(path) or "").splitlines():
-            match = re.match(
-                r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)\S* (install|upgrade|remove|purge) (\S+) (.*)", line
-            )
+            match = _PACKAGE_LINE.match(line)
             if match and time.mktime(time.strptime(f"{match[1]} {match[2]}", "%Y-%m-%d %H:%M:%S")) >= start:
                 found.append(Change("package", match[4], f"{match[3]} {match[5]} at {match[1]} {match[2]}"))
+    found.reverse()
+    files = []
     for folder, _, names in os.walk("/etc"):
         for name in names:
             path = f"{folder}/{name}"
@@ -81,9 +83,21 @@ def without_snapshot(start: float) -> list[Change]:
                 changed = os.lstat(path).st_mtime
             except OSError:
                 continue
-            if changed >= start and len(found) < _MOST_BY_TIME:
-                found.append(Change("file", path, f"changed {show(changed)}"))
-    return found
+            if changed >= start:
+                files.append(Change("file", path, f"changed {show(changed)}"))
+    return found + newest_first(files)[:_MOST_BY_TIME]
+
+
+def newest_first(found: list[Change]) -> list[Change]:
+    """Changes of files by when each was last written; others keep their order, behind them."""
+
+    def written(one: Change) -> float:
+        try:
+            return os.lstat(one.name).st_mtime if one.name.startswith("/") else 0.0
+        except OSError:
+            return 0.0
+
+    return sorted(found, key=lambda one: -written(one))
 
 
 def first_error(start: float, report: Report) -> str | None:
@@ -159,8 +173,11 @@ def headline(changes: list[Change], start: float, error: str | None) -> str:
     for one in changes:
         counts[one.section] = counts.get(one.section, 0) + 1
     told = ", ".join(plural(number, section) for section, number in counts.items())
+    files = [one for one in changes if one.section in ("file", "sudo and cron") and one.what != "gone"]
     if len(changes) == 1:
         told = changes[0].words
+    elif files:
+        told += f"; the newest file is {newest_first(files)[0].name}"
     return f"Changed since {show(start)}: {told}{rest}.".replace("..", ".")
 
 

@@ -9,18 +9,24 @@ from typing import Any
 import click
 
 from lightagentd import errors
-from lightagentd.cli.options import Command, Settings
+from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.output import print_json, say, say_markdown, told
 from lightagentd.cli.terminal import Styled, is_terminal
 from lightagentd.cli.when import local
-from lightagentd.errors import ToolError
+from lightagentd.errors import AgentNotFound, ToolError
 
 PROBLEMS, WARNINGS = 2, 1
 """The exit statuses of a machine on which something is wrong."""
+OPS = "ops"
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-_agent = click.option("--agent", default="ops", show_default=True, help="The agent whose sandbox it runs in.")
+_agent = click.option(
+    "--agent",
+    metavar="NAME",
+    shell_complete=agent_names,
+    help="The agent whose sandbox it runs in; else ops, or the first that may run these checks.",
+)
 _full = click.option("--full", is_flag=True, help="All of it, however long.")
 
 
@@ -32,7 +38,9 @@ _full = click.option("--full", is_flag=True, help="All of it, however long.")
 )
 @click.pass_obj
 @click.pass_context
-def command(context: click.Context, settings: Settings, agent: str, full: bool, every_s: int | None) -> None:
+def command(
+    context: click.Context, settings: Settings, agent: str | None, full: bool, every_s: int | None
+) -> None:
     """Say what is wrong with this machine, the worst first.
 
     Every cheap check of the skill health is made at once, without a model. The exit status is 0 when nothing
@@ -58,7 +66,7 @@ def command(context: click.Context, settings: Settings, agent: str, full: bool, 
 )
 @_full
 @click.pass_obj
-def changes(settings: Settings, agent: str, since: str, full: bool) -> None:
+def changes(settings: Settings, agent: str | None, since: str, full: bool) -> None:
     """Say what changed on this machine since TIME, next to the first error after it.
 
     It compares the last snapshot before TIME with now: packages, units, timers, ports, users, sudo, cron,
@@ -71,11 +79,12 @@ def changes(settings: Settings, agent: str, since: str, full: bool) -> None:
 @click.command("snapshot", cls=Command)
 @_agent
 @click.pass_obj
-def snapshot(settings: Settings, agent: str) -> None:
+def snapshot(settings: Settings, agent: str | None) -> None:
     """Store the state of this machine in the history, for 'lactl changes'.
 
     lightagent-snapshot.timer does so once a day.
     """
+    agent = agent or _able(settings, "what-changed")
     taken = settings.call("Manager.TakeSnapshot", timeout_s=None, agent=agent)
     parts = ", ".join(f"{one['count']} of {one['name']}" for one in taken["sections"] if one["count"])
     told(settings, taken, f"Stored as event {taken['seq']}: {parts}.", taken["seq"], local(taken["taken_us"]))
@@ -88,10 +97,30 @@ def _show(settings: Settings, found: dict[str, Any]) -> None:
         say_markdown(found["report"])
 
 
-def _told(settings: Settings, agent: str, skill: str, *, full: bool, **args: str) -> dict[str, Any]:
+def _able(settings: Settings, skill: str) -> str:
+    """The agent `ops`, or the first one that runs and may run a skill. Raises AgentNotFound."""
+    able = [
+        agent["name"]
+        for agent in settings.call("Agents.List")
+        if agent["state"] == "running" and skill in agent["skills"] and "skill" in agent["tools"]
+    ]
+    if not able:
+        raise AgentNotFound(
+            f"No running agent may run the skill {skill}.",
+            suggestion="See: lactl agents list. Another agent can be named with --agent.",
+        )
+    return OPS if OPS in able else able[0]
+
+
+def _told(settings: Settings, agent: str | None, skill: str, *, full: bool, **args: str) -> dict[str, Any]:
     """What a skill's script tells as JSON."""
     args = {"json": "yes", **args, **({"full": "yes"} if full else {})}
-    call = {"agent": agent, "tool": "skill", "action": "run", "args": {"name": skill, "args": args}}
+    call = {
+        "agent": agent or _able(settings, skill),
+        "tool": "skill",
+        "action": "run",
+        "args": {"name": skill, "args": args},
+    }
     text = ""
     with settings.client() as client:
         for reply in client.stream("Tools.Call", **call):

@@ -96,12 +96,14 @@ def check(settings: Settings, what: str | None) -> None:
     odd is on standard error, with file and line. The exit status is 78 when a skill cannot be used. The
     daemon need not run.
     """
-    from lightagentd.host.paths import content_folders, default_paths
+    from lightagentd.host.paths import content_folders, default_paths, share_folder
     from lightagentd.skills import load_skills
     from lightagentd.skills.checking import check as look
 
-    catalog = load_skills(content_folders("skills", default_paths()))
-    found = [look(folder, catalog.skills.values()) for folder in _folders(what)]
+    catalog = load_skills(content_folders("skills", default_paths())).skills.values()
+    shipped = share_folder() / "skills"
+    own = [skill for skill in catalog if skill.folder.parent != shipped]
+    found = [look(each, own if each.parent == shipped else catalog) for each in _folders(what)]
     columns: Columns = {
         "NAME": "name",
         "RESULT": lambda one: "broken" if one["problem"] else "warnings" if one["warnings"] else "ok",
@@ -184,12 +186,24 @@ def _install(settings: Settings, source: Path, *, force: bool, shown: str = "") 
 
     skill = install(source, _folder(), replace=force, shown=shown)
     checked = look(skill.folder)
-    read = _reload(settings)
+    read = _reload(settings) and _is_read(settings, skill)
     for sentence in checked.warnings:
         warn(sentence)
     found = {"name": skill.name, "folder": str(skill.folder), "warnings": checked.warnings, "in_force": read}
     then = _next(skill) if read else " A daemon reads it when it starts."
     told(settings, found, f"The skill {skill.name} is in {skill.folder}.{then}", skill.name, skill.folder)
+
+
+def _is_read(settings: Settings, skill: Skill) -> bool:
+    """Whether the daemon that answers has its skills where this one was put."""
+    try:
+        if settings.call("Skills.Get", name=skill.name)["origin"] == str(skill.folder):
+            return True
+    except SkillNotFound:
+        pass
+    where = f"The daemon that answers does not read {skill.folder.parent}."
+    warn(where, "Give the folder of its configuration in LIGHTAGENT_CONFIG_DIR.")
+    return False
 
 
 def _next(skill: Skill) -> str:

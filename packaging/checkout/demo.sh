@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 base=$(mktemp -d "${TMPDIR:-/tmp}/lightagent-demo.XXXXXX")
 chmod 755 "$base"
 bin=$PWD/.venv/bin
-export LIGHTAGENT_SOCKET="$base/run/control.sock"
+export LIGHTAGENT_SOCKET="$base/run/control.sock" LIGHTAGENT_CONFIG_DIR="$base/etc"
 
 "$bin/lightagentd" --config-dir "$base/etc" --state-dir "$base/state" --runtime-dir "$base/run" >"$base/log" 2>&1 &
 daemon=$!

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,8 +61,30 @@ def test_what_changed_since_a_snapshot_is_told(daemon: DaemonProcess) -> None:
     assert {section["name"] for section in taken["sections"]} >= {"package", "file", "user", "kernel"}
     after = as_json(daemon, "changes", "--since=-1h")
     assert after["has_snapshot"]
-    assert after["since"] == pytest.approx(taken["taken_us"] / 1e6)
+    assert after["snapshot"] == pytest.approx(taken["taken_us"] / 1e6)
+    assert after["since"] < after["snapshot"] - 3500, "what was before the first snapshot is told, too"
     assert not [change for change in after["changes"] if change["section"] in ("package", "user", "kernel")]
+
+
+def test_without_ops_the_first_agent_that_may_run_the_checks_makes_them(daemon: DaemonProcess) -> None:
+    folder = daemon.paths.config / "agent"
+    write(folder / "ops" / "AGENT.md", "---\nskills: [nowhere]\n---\n")
+    write(folder / "blind" / "AGENT.md", "---\ntools: [proc]\n---\n")
+    try:
+        daemon.lactl("reload")
+        refused = daemon.lactl("snapshot")
+        assert (refused.returncode, "No running agent may run the skill what-changed" in refused.stderr) == (
+            66,
+            True,
+        )
+        write(folder / "watch" / "AGENT.md", "---\nskills: [what-changed]\n---\n")
+        daemon.lactl("reload")
+        assert as_json(daemon, "snapshot")["sections"]
+        assert "No running agent may run the skill health" in daemon.lactl("health").stderr
+        assert daemon.lactl("snapshot", "--agent", "blind").returncode == 77
+    finally:
+        shutil.rmtree(folder)
+        daemon.lactl("reload")
 
 
 def test_a_report_that_found_nothing_has_a_status_of_its_own(daemon: DaemonProcess) -> None:

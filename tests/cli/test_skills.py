@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.cli.skill_files import from_procedure
+from lightagentd.host.paths import share_folder
 from lightagentd.skills import load_skill
 from tests.cli.conftest import Lactl
 from tests.conftest import write
@@ -159,8 +160,9 @@ def test_an_archive_is_added_checked_and_removed(
     write(tmp_path / "given" / "SKILL.md", "---\nname: given\ndescription: X.\ncolour: red\n---\n")
     with tarfile.open(tmp_path / "given.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "given", "given")
-    done = lactl("skills", "add", str(tmp_path / "given.tar.gz"), "--json")
     folder = etc / "skills" / "given"
+    scripted.answer("Skills.Get", {"skill": {"origin": str(folder)}})
+    done = lactl("skills", "add", str(tmp_path / "given.tar.gz"), "--json")
     warning = f"{folder}/SKILL.md, line 4: the key colour is not known; it is kept."
     assert json.loads(done.out) == {
         "name": "given",
@@ -172,6 +174,10 @@ def test_an_archive_is_added_checked_and_removed(
     assert lactl("skills", "remove", "given").status == 0
     assert not folder.exists()
     assert lactl("skills", "remove", "given").status == 66
+    scripted.answer("Skills.Get", {"skill": {"origin": "/elsewhere/given"}})
+    elsewhere = lactl("skills", "add", str(tmp_path / "given"), "--json")
+    assert not json.loads(elsewhere.out)["in_force"]
+    assert f"The daemon that answers does not read {etc}/skills." in elsewhere.err
 
 
 def test_a_broken_skill_is_not_added_and_the_source_is_named(lactl: Lactl, etc: Path, tmp_path: Path) -> None:
@@ -220,3 +226,16 @@ def test_somebody_without_a_daemon_of_their_own_is_told_to_use_sudo(
 def test_the_shipped_skills_are_checked_by_name(lactl: Lactl, etc: Path) -> None:
     done = lactl("skills", "check", "disk-check")
     assert (done.status, done.out.split("\t")[0]) == (0, "disk-check")
+
+
+def test_only_examples_of_ones_own_skills_are_compared_with_shipped_ones(lactl: Lactl, etc: Path) -> None:
+    write(etc / "skills" / "mine" / "SKILL.md", "---\nname: mine\ndescription: X.\n---\n")
+    write(etc / "skills" / "mine" / "runbook.yaml", "script: mine.sh\n")
+    write(etc / "skills" / "mine" / "mine.sh", "#!/bin/sh\n")
+    write(etc / "skills" / "mine" / "examples.txt", "check disk\n")
+    done = lactl("skills", "check")
+    shipped = share_folder() / "skills"
+    assert sorted(line for line in done.err.splitlines() if "examples.txt" in line) == [
+        f"lactl: {etc}/skills/mine/examples.txt: the skill disk-check has 'check disk', too.",
+        f"lactl: {shipped}/disk-check/examples.txt: the skill mine has 'check disk', too.",
+    ]

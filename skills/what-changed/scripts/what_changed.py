@@ -66,13 +66,14 @@ def _what(section: str, old: str | None, new: str | None) -> str:
     return f"{old} -> {new}"
 
 
-def without_snapshot(start: float) -> list[Change]:
+def without_snapshot(start: float, end: float) -> list[Change]:
     """What the logs of packages and the times of files in /etc say, where no snapshot is that old."""
     found = []
     for path in _PACKAGE_LOGS:
         for line in (read(path) or "").splitlines():
             match = _PACKAGE_LINE.match(line)
-            if match and time.mktime(time.strptime(f"{match[1]} {match[2]}", "%Y-%m-%d %H:%M:%S")) >= start:
+            when = match and time.mktime(time.strptime(f"{match[1]} {match[2]}", "%Y-%m-%d %H:%M:%S"))
+            if match and when and start <= when < end:
                 found.append(Change("package", match[4], f"{match[3]} {match[5]} at {match[1]} {match[2]}"))
     found.reverse()
     files = []
@@ -83,7 +84,7 @@ def without_snapshot(start: float) -> list[Change]:
                 changed = os.lstat(path).st_mtime
             except OSError:
                 continue
-            if changed >= start:
+            if start <= changed < end:
                 files.append(Change("file", path, f"changed {show(changed)}"))
     return found + newest_first(files)[:_MOST_BY_TIME]
 
@@ -131,20 +132,24 @@ def make(report: Report) -> None:
         raise SystemExit(0)
     start = since(options.since)
     before = snapshot()
-    if before is None:
+    if before is None or before[0] > start:
+        first = f"The first is of {show(before[0])}" if before else "From now on: lactl snapshot"
         report.note(
-            "There is no snapshot of that time, so this is what logs and times of files tell; removed files, "
-            "users, units and ports cannot be told. From now on: lactl snapshot"
+            "There is no snapshot of that time, so this is what logs and times of files tell of it; removed "
+            f"files, users, units and ports cannot be told. {first}"
         )
-        changes = without_snapshot(start)
+    changes = [] if before is None else differences(before[1], state())
+    if before is None or before[0] > start:
+        told = {(one.section, one.name) for one in changes}
+        earlier = without_snapshot(start, time.time() if before is None else before[0])
+        changes += [one for one in earlier if (one.section, one.name) not in told]
     else:
         start = before[0]
-        changes = differences(before[1], state())
     error = first_error(start, report)
     report.finding = headline(changes, start, error)
     for section in dict.fromkeys(change.section for change in changes):
         rows = [(one.name, one.what) for one in changes if one.section == section]
-        report.table(f"{section} ({len(rows)})", ("What", "Change"), rows)
+        report.table(plural(len(rows), section), ("What", "Change"), rows)
     if error:
         report.lines("The first error since then", [error])
         report.next = checks.prompt(f"errors since {time.strftime('%Y-%m-%d %H:%M', time.localtime(start))}")
@@ -155,6 +160,7 @@ def make(report: Report) -> None:
         whole = {
             "since": start,
             "has_snapshot": before is not None,
+            "snapshot": before and before[0],
             "count": len(changes),
             "changes": rows_,
             "first_error": error,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -34,8 +35,8 @@ from .product import install_product, start_service
 
 FOLDER = Path(__file__).with_name("staged")
 STAGER = Path(__file__).with_name("stager.py")
-GROUPS = 6
-"""So many times health is asked, each time with every sixth fault there."""
+AT_ONCE = 9
+"""So many faults are there at most when health is asked, besides those that must last."""
 TIMEOUT_S = 600.0
 
 
@@ -123,7 +124,8 @@ def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
     """Stage the faults one after the other, and ask; then stage them in groups, and ask health."""
     lasting = [fault for fault in chosen if fault.slow]
     for_health = [fault for fault in chosen if fault.health and not fault.slow]
-    groups = [for_health[number::GROUPS] for number in range(GROUPS)]
+    count = max(1, math.ceil(len(for_health) / AT_ONCE))
+    groups = [for_health[number::count] for number in range(count)]
     steps = {
         "each": [asdict(fault) for fault in chosen],
         "lasting": [asdict(fault) for fault in lasting],
@@ -135,7 +137,7 @@ def stage(machine: Machine, chosen: Sequence[Fault]) -> Run:
     named = {
         fault.name: any(_holds(fault.health, text) for text in found[number])
         for number, group in enumerate(groups)
-        for fault in (*group, *(lasting if number == GROUPS - 1 else ()))
+        for fault in (*group, *(lasting if number == count - 1 else ()))
     }
     return Run(
         healthy=_texts(report["healthy"]),

@@ -8,6 +8,7 @@ with Playing(["nobody"], guarded=[config]) as playing:      # or with a prefix t
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -15,12 +16,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.attacks import exhausting, misleading
 from tests.attacks.cases import CASES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PLAYS = [(case.name, effect) for case in CASES.values() for effect in case.effects]
 """Each case with each of its effects."""
+
+SAME_ANYWHERE = {case.name for case in (*misleading.CASES, *exhausting.CASES)} - {
+    *("a fork bomb", "all the memory", "all the descriptors", "no signal heeded", "output held open"),
+    *("the scratch folder full", "folders that are closed", "pseudo terminals and kernel I/O of all"),
+    *(
+        "output without an end",
+        "an effect that the agent lacks",
+        "another agent's reach",
+        "a log with instructions",
+    ),
+}
+"""Cases that end at what the daemon and its workers do in every place, not at what holds a worker in one."""
+
+
+def one_effect_each() -> list[tuple[str, str]]:
+    """Each case that ends at what holds a worker, with its effects by turns: for a second place."""
+    held = [case for case in CASES.values() if case.name not in SAME_ANYWHERE]
+    turns = itertools.count()
+    return [(case.name, case.effects[next(turns) % 2 if len(case.effects) == 2 else 0]) for case in held]
+
 
 AGENTS = {"mallory": "[observe, reach]", "peeper": "[observe]"}
 """The agents that the cases name, and their effects."""

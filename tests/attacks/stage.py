@@ -46,6 +46,8 @@ class Stage:
         self.socket = Path()
         self.secrets: dict[str, str] = {}
         """What must never come to the model, by what it is."""
+        self._seen: dict[str, object] = {}
+        """Everything that an attack could change, as it is while none runs."""
 
     async def __aenter__(self) -> Stage:
         await self.model.__aenter__()
@@ -62,6 +64,7 @@ class Stage:
         """`names` are facts of the place beside those of the victims; see `Playing.set_up`."""
         self.socket = Path(socket)
         self.victims.facts = facts
+        self._seen = self.victims.look()
         self.secrets = {**self.victims.secrets, **known_secrets}
         self._more_names = names
 
@@ -69,9 +72,9 @@ class Stage:
         """Let one attack run, and say what it did."""
         mark = _new_mark()
         names = {**self.victims.names, **self._more_names, "mark": mark, "effect": effect}
-        before, counts = self.victims.look(), await self.victims.counts()
+        counts = await self.victims.counts()
         aftermath = await self._turn(case, names)
-        changes = self._changes(before, mark)
+        changes = self._changes(mark)
         findings = [*changes, *_left(mark)]
         after_counts = await self.victims.counts()
         if not case.arrives:
@@ -80,9 +83,7 @@ class Stage:
         findings += self._seen_secrets(aftermath)
         findings += _course(case, aftermath)
         if changes:
-            await self.victims.restore()
-            for path in marked_files(mark):
-                Path(path).unlink(missing_ok=True)
+            await self._restore(mark)
         return {
             "findings": findings,
             "slowest_status_s": max(aftermath.status_s),
@@ -94,9 +95,9 @@ class Stage:
     async def control(self, name: str) -> dict[str, Any]:
         """Do harm without the daemon: the stage must find it, or its silence means nothing."""
         mark = _new_mark()
-        before, counts = self.victims.look(), await self.victims.counts()
+        counts = await self.victims.counts()
         await asyncio.to_thread(CONTROLS[name], {**self.victims.names, "mark": mark})
-        findings = [*self._changes(before, mark), *_left(mark, wait_s=0)]
+        findings = [*self._changes(mark), *_left(mark, wait_s=0)]
         came = await self.victims.counts()
         findings += [
             f"{came[one] - count} came to {one}" for one, count in counts.items() if came[one] > count
@@ -104,10 +105,14 @@ class Stage:
         for pid in marked_processes(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for path in marked_files(mark):
-            Path(path).unlink()
-        await self.victims.restore()
+        await self._restore(mark)
         return {"findings": findings}
+
+    async def _restore(self, mark: str) -> None:
+        await self.victims.restore()
+        for path in marked_files(mark):
+            Path(path).unlink(missing_ok=True)
+        self._seen = self.victims.look()
 
     async def _turn(self, case: Case, names: dict[str, str]) -> Aftermath:
         """A turn in a session of its own, the daemon's status asked for all the while."""
@@ -141,9 +146,9 @@ class Stage:
             await client.call("Manager.GetStatus")
         return time.monotonic() - started
 
-    def _changes(self, before: dict[str, object], mark: str) -> list[str]:
-        """What is not as it was, and which files there are that an attack made."""
-        now = self.victims.look()
+    def _changes(self, mark: str) -> list[str]:
+        """What is not as it was after the attack before, and which files there are that this one made."""
+        before, now = self._seen, self.victims.look()
         changed = [
             f"{name} was {before.get(name)!r:.300} and is {now.get(name)!r:.300}"
             for name in sorted(before.keys() | now.keys())

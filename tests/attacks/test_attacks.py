@@ -1,7 +1,7 @@
 """A scripted model attacks a real daemon, whose workers are held by what this machine has: bwrap.
 
-The cases are in the modules beside this one, `cases` has them all; `tests/e2e/test_attacks.py` plays the same
-ones against the worker units of a booted system.
+The cases are in the modules beside this one, `cases` has them all. `tests/e2e/test_attacks.py` plays each of
+them with each effect against the worker units of a booted system; those that end at the sandbox are here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from lightagentd.host.paths import Paths
 from tests.attacks.controls import CONTROLS
-from tests.attacks.playing import AGENTS, PLAYS, RULE, Playing, agent_file, explain, settings
+from tests.attacks.playing import AGENTS, RULE, Playing, agent_file, explain, one_effect_each, settings
 from tests.conftest import DaemonProcess, write
 
 pytestmark = [
@@ -73,7 +73,7 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
     assert playing.control(name)["findings"]
 
 
-@pytest.mark.parametrize(("name", "effect"), PLAYS)
+@pytest.mark.parametrize(("name", "effect"), one_effect_each())
 def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
     outcome = playing.play(name, effect)
     assert outcome["findings"] == [], explain(outcome)

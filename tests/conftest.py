@@ -11,8 +11,8 @@ import functools
 import gc
 import grp
 import inspect
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,11 +27,12 @@ import pytest
 from lightagentd.client.blocking import Client
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError
-from lightagentd.host.paths import Paths, content_folders
+from lightagentd.host.paths import Paths
 from lightagentd.llm.environment import VARIABLES
 from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 from tests.declared import undeclared
+from tests.described import folder_of, kept_in
 from tests.distribution import order, pytest_xdist_make_scheduler  # noqa: F401 - pytest calls the latter
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
@@ -65,12 +66,17 @@ def _needs_loop(item: pytest.Function) -> bool:
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
 
 
+_describe = Pool.describe
+
+
 def pytest_sessionstart() -> None:
     DaemonProcess.forks = True
+    folder_of(os.getpid()).mkdir(mode=0o700)
 
 
 def pytest_sessionfinish() -> None:
     close_prepared()
+    shutil.rmtree(folder_of(os.getpid()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,31 +93,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-_DESCRIBED: dict[tuple[object, ...], str] = {}
-"""What a worker said of the tools in some folders, by these and the files in them as they were: JSON."""
-
-
 @pytest.fixture(autouse=True)
 def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon in this process asks a worker of its own for the tools, at half a second of CPU time: in most
-    tests what an earlier one said of the same files will do. `describes_tools` marks those that need it anew.
+    """A daemon in this process asks a worker of its own for the tools: in most tests what an earlier one said
+    of the same files will do. `describes_tools` marks those that need it anew.
     """
     if request.node.get_closest_marker("describes_tools") or request.path.is_relative_to(
         REPOSITORY / "tests/worker"
     ):
         return
-    describe = Pool.describe
-
-    async def described(pool: Pool) -> list[dict[str, Any]]:
-        folders = content_folders("tools", pool._paths)
-        files = [(file, file.stat()) for folder in folders for file in sorted(folder.glob("*.py"))]
-        key = (*folders, *((file, info.st_mtime_ns, info.st_size, info.st_mode) for file, info in files))
-        if key not in _DESCRIBED:
-            _DESCRIBED[key] = json.dumps(await describe(pool))
-        found: list[dict[str, Any]] = json.loads(_DESCRIBED[key])
-        return found
-
-    monkeypatch.setattr(Pool, "describe", described)
+    monkeypatch.setattr(Pool, "describe", kept_in(folder_of(os.getpid()), _describe))
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:

@@ -221,8 +221,19 @@ def _load(program: str) -> None:
     if program == DAEMON:
         for name in _USED_LATER:
             importlib.import_module(name)
+        _know_content()
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy what it shares
+
+
+def _know_content() -> None:
+    """Read once what all daemons read when they start: the shipped skills' examples, and what the tools are."""
+    from lightagentd.skills import load_skills
+    from lightagentd.worker.pool import Pool
+    from tests.described import folder_of, kept_in
+
+    load_skills([REPOSITORY / "skills"])
+    Pool.describe = kept_in(folder_of(os.getppid()), Pool.describe)  # type: ignore[method-assign,assignment]
 
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:

@@ -4,7 +4,6 @@ behind the error of that line (who holds the port, which mount is read-only, wha
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import signal
@@ -304,15 +303,17 @@ def _full(paths: list[str]) -> str:
 
 def _denied(paths: list[str], unit: Unit | None) -> str:
     for path in paths:
-        try:
-            there = Path(path).stat()
-        except PermissionError:
-            continue
-        except OSError as err:
-            if err.errno == errno.ENOENT:
+        for one in (
+            Path(path),
+            *Path(path).parents,
+        ):  # the folder that is closed to this script may be to the unit
+            try:
+                there = one.stat()
+            except PermissionError:
                 continue
-            return ""
-        owner = procfs.user(there.st_uid)
-        user = f"; the unit runs as {unit['User'] or 'root'}" if unit else ""
-        return f"{path} belongs to {owner} with mode {stat.S_IMODE(there.st_mode):04o}{user}"
+            except OSError:
+                break
+            owner = procfs.user(there.st_uid)
+            user = f"; the unit runs as {unit['User'] or 'root'}" if unit else ""
+            return f"{one} belongs to {owner} with mode {stat.S_IMODE(there.st_mode):04o}{user}"
     return ""

@@ -235,6 +235,8 @@ def test_modes_that_are_too_wide_are_found(tmp_path: Path) -> None:
     assert [one.path for one in permissions.open_below(walk, f"{tmp_path}/srv")] == [
         f"{tmp_path}/srv/own/any"
     ]
+    said = finding(report("permissions-check", path=f"{tmp_path}/etc/open"))
+    assert f"{tmp_path}/etc/open (0666 root:root) can be written by everybody; it is a file that" in said
     said = finding(report("permissions-check", path=f"{tmp_path}/etc"))
     assert f"; everybody may write {tmp_path}/etc/open (0666 root:root)." in said
     found = permissions.suid(permissions.Walk(time.monotonic() + 60), str(tmp_path))
@@ -256,7 +258,7 @@ def test_the_way_to_a_path_tells_where_others_are_stopped(tmp_path: Path) -> Non
     (closed / "file").chmod(0o644)
     tmp_path.chmod(0o755)
     text = finding(report("permissions-check", path=str(closed / "file")))
-    assert "is a file that everybody may read" in text
+    assert "(0644 root:root) is a file that everybody may read and only root may write; but only" in text
     assert any(
         f"may pass {folder}" in text for folder in (closed, *closed.parents)
     )  # the first that is closed

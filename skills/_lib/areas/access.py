@@ -313,9 +313,8 @@ def nologin(root: str = "") -> Iterator[Finding]:
     for path in ("/etc/nologin", "/run/nologin"):
         if (text := read(root + path)) is not None:
             said = f', and is told "{shorten(text, 80)}"' if text.strip() else ""
-            yield Finding(
-                f"Nobody but root can log in while there is {path}{said}.", f"permissions of {path}"
-            )
+            told = f"Nobody but root can log in while there is {path}{said}."
+            yield Finding(told, "why can users not log in by ssh")
 
 
 @check("access.closed", "files that keep everybody from logging in")

@@ -242,6 +242,13 @@ def _of_ssh(home: Path) -> Iterator[Fault]:
             yield Fault(str(path), info, "is a private key that others may read: ssh refuses it", "go=")
 
 
+def of(path: str, info: os.stat_result) -> Iterator[Fault]:
+    """The faults of one path."""
+    yield from (one for one in (*keys(), *narrow()) if one.path == path)
+    if _is_open(info) and stat.S_ISREG(info.st_mode):
+        yield Fault(path, info, "can be written by everybody")
+
+
 def chain(path: str) -> list[tuple[str, os.stat_result]]:
     """A path with each folder above it, from the root on, as far as it can be looked at."""
     found = []

@@ -102,7 +102,7 @@ def below(path: str, each: space.Filesystem | None, report: Report) -> None:
     if by_size:
         what, number = by_count[0]
         if each is not None and each.inode_percent > each.percent:
-            report.finding += f"; most files are in {clean(what)} ({number})"
+            report.finding += f"; most files are in {clean(what)} ({number})" if number > 1 else ""
         else:
             report.finding += most(path, found)
     if found.recent:

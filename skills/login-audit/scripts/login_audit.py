@@ -118,7 +118,7 @@ def make(report: Report) -> None:
         report.next = prompt("who is banned by the firewall")
     for one in access.nologin(root):
         words = f"{one.text} {words}"
-        report.next = f"rm {one.ask.rpartition(' ')[2]}"
+        report.next = f"rm {one.text.partition(' there is ')[2].rstrip('.').partition(',')[0]}"
     report.finding = words
     report.table("Logged in now", ("User", "Where", "Session"), now)
     report.table("Failed logins", ("Count", "From", "Users", "Last"), by_source(failed)[:20])

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import causes
 from areas import mounts, permissions
-from checks import CannotSee, prompt
+from checks import CannotSee
 from commands import run as run_command
 from procfs import user
 from report import Report, clean, options, plural, refuse, run
@@ -51,7 +51,7 @@ def rights(info: os.stat_result) -> str:
     kind = "folder" if stat.S_ISDIR(info.st_mode) else "file"
     reads, writes = who(info, (0o400, 0o040, 0o004)), who(info, (0o200, 0o020, 0o002))
     may = f"{reads} may read and {writes} may write" if reads != writes else f"{reads} may read and write"
-    return f"is a {kind} that {may}"
+    return f"a {kind} that {may}"
 
 
 def way(chain: list[tuple[str, os.stat_result]]) -> str:
@@ -77,7 +77,7 @@ def below(folder: str, info: os.stat_result, report: Report) -> str:
     if not found:
         is_whole = not walk.stopped and not walk.unreadable and not info.st_mode & stat.S_IWOTH
         return "nothing in it can be written by everybody" if is_whole else ""
-    report.next = report.next or prompt(f"permissions of {found[0].path}")
+    report.next = report.next or f"chmod {found[0].modes} {shlex.quote(found[0].path)}"
     more = f" and {plural(len(found) - 1, 'other path')} in it" if found[1:] else ""
     return f"everybody may write {found[0].path} ({permissions.words(found[0].info)}){more}"
 
@@ -102,12 +102,13 @@ def about(path: str, report: Report) -> None:
         return
     report.found_nothing = there != real
     report.finding = f"{path} does not exist; {there}" if report.found_nothing else path
-    fault = next((one for one in (*permissions.keys(), *permissions.narrow()) if one.path == there), None)
-    told = [rights(info), way(chain)]
+    fault = next(permissions.of(there, info), None)
+    told = [f"is {rights(info)}", way(chain)]
     if script := causes.script_fault(there):
         report.finding = f"{script}. {report.finding}"
+        report.next = f"sed -i 's/\\r$//' {shlex.quote(there)}" if "(CR LF)" in script else ""
     if fault is not None:
-        told.insert(0, fault.why)
+        told[0] = f"{fault.why}; it {told[0]}"
         report.next = f"chmod {fault.modes} {shlex.quote(there)}"
     if stat.S_ISDIR(info.st_mode) and not report.found_nothing:
         told.append(below(there, info, report))

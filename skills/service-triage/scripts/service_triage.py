@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
-from areas import units
+from areas import network, units
 from causes import Run, last_run
 from checks import CannotSee, Finding, made, prompt, worst_first
 from clock import show
@@ -38,8 +38,13 @@ _BEHIND = (
     (r"the filesystem (\S+) (?:is full|has no inodes)", "what fills {}"),
     (r"- (\S+) \(\S+\) is mounted read-only", "is the mount {} ok"),
     (r"(?<![\w/])(/[\w./@+-]+)\W{1,5}Permission denied", "permissions of {}"),
+    (r"at step EXEC spawning (/\S+):", "$ ls -l {}"),
+    (r"(/\S+): error while loading shared libraries", "$ ldd {}"),
+    (r" - User=(\S+)", "$ getent passwd {}"),
+    (r" - Group=(\S+)", "$ getent group {}"),
+    (r" - (?:EnvironmentFile|WorkingDirectory)=(\S+)", "$ ls -ld {}"),
 )
-"""What is behind an error, and what to ask about it."""
+"""What is behind an error, and what to ask about it, or after `$` the command to look at it."""
 _LINES = 12
 _CHECKS = ("units.failed", "units.crashing", "units.stuck", "units.unloadable", "units.users")
 _SHOWN = (
@@ -169,7 +174,8 @@ def next_step(unit: Unit, text: str) -> str:
         return prompt(f"memory of {unit.name}")
     for behind, ask in _BEHIND:
         if found := re.search(behind, text):
-            return prompt(ask.format(found[1]))
+            ask = ask.format(found[1])
+            return ask[2:] if ask.startswith("$ ") else prompt(ask)
     if unit["LoadState"] != "loaded" or re.search("daemon-reload|condition|cycle|Protect|ReadOnly", text):
         return f"systemctl cat {unit.name}"
     if unit["ActiveState"] in ("failed", "activating", "inactive"):
@@ -189,6 +195,12 @@ def one(name: str, report: Report) -> None:
             return
         if "cannot be loaded" in report.finding:
             report.next = f"ls -l /etc/systemd/system/{unit.name}"
+            return
+        stem = unit.name.rpartition(".")[0]
+        if Path("/sys/class/net", stem).is_dir():
+            wrong = next((found.text for found in network.links() if f" {stem} " in found.text), "")
+            report.finding = wrong or f"There is no unit {unit.name}; {stem} is a network interface."
+            report.next = prompt(f"interface {stem}")
             return
         report.found_nothing = True
         like = similar(unit.name)

@@ -165,7 +165,9 @@ def of_all(found: list[Timer], jobs: list[timers.Job], hidden: list[str], report
     if cron:
         cron_tables(report, jobs, hidden)
     if bad:
-        report.next = prompt(asks[0]) if asks else "journalctl -t CRON -t cron --since yesterday"
+        file = re.match(r"(?:The last line of )?(/etc/\S+)", bad[0])
+        look = f"ls -l {file[1]}" if file else "journalctl -t CRON -t cron --since yesterday"
+        report.next = prompt(asks[0]) if asks else look
         count = f"{plural(len(bad), 'problem')} with scheduled jobs; the first: "
         report.finding = bad[0] if len(bad) == 1 else count + bad[0]
         return

@@ -1,6 +1,6 @@
 """Some of the faults that are staged for real: what the agent without a model answers, and what health says.
 
-.venv/bin/python -m tests.e2e.staged     stages all 57 (two minutes) and prints what is answered
+.venv/bin/python -m tests.e2e.staged     stages all 72 (three minutes) and prints what is answered
 """
 
 from __future__ import annotations

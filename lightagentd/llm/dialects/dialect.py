@@ -17,6 +17,9 @@ from lightagentd.llm.protocol import Function, Message, Part, Request
 
 _Item = TypeVar("_Item")
 
+_scan_json: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+"""`json.loads` without its search for blanks, which takes a third of the time for a chunk."""
+
 MOST_TOKENS = 10**9
 """More than any call takes: sums of what an endpoint says stay numbers that everybody can store and send."""
 NAME_CHARS = 64
@@ -147,6 +150,14 @@ def from_json(data: str | bytes) -> Any:
     marks: tuple[Any, ...] = (",", "[", "{") if isinstance(data, str) else (b",", b"[", b"{")
     if len(data) > MOST_VALUES and sum(map(data.count, marks)) > MOST_VALUES:
         raise ValueError("too many values in one event")
+    if isinstance(data, str):
+        try:
+            value, end = _scan_json(data, 0)
+        except StopIteration:  # such as a blank before it
+            pass
+        else:
+            if end == len(data):
+                return value
     return json.loads(data)
 
 

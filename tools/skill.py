@@ -203,7 +203,7 @@ def _script_argv(skill: LoadedSkill, args: RunArgs) -> list[str]:
 
 def _after_failure(args: RunArgs, effect: Effect) -> str:
     if not args.script:
-        return "Load the skill and follow its text with the other tools."
+        return "Look at the script, or load the skill and follow its text with the other tools."
     if effect is Effect.CHANGE:
         return "Load the skill and see how its text has the script called."
     kept_from = "write" if effect is Effect.REACH else "write or use the network"

@@ -137,7 +137,7 @@ def watch(
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
     """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
-    metadata of its last call; `found` is among these where the answer is the report of a skill.
+    metadata of its last call; `found` and `result` are among these where the answer is the report of a skill.
 
     With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
     raises TimedOut, and the turn goes on.
@@ -168,8 +168,10 @@ def watch(
                     ask(settings, client, event)
                 if event["type"] == "tool_result":
                     metadata, report = dict(event.get("metadata") or {}), event.get("text") or ""
+                    metadata["result"] = event.get("result")
                 if event["type"] == "done" and (event.get("text") or "").strip() != report.strip():
-                    metadata.pop("found", None)  # a model has read the report, and says something else
+                    for name in ("found", "result"):  # a model has read the report, and says something else
+                        metadata.pop(name, None)
                 if event["type"] == "error":
                     failure = errors.from_dict(event)
             if interrupt.asked and failure is None:
@@ -186,6 +188,10 @@ def watch(
 
 
 def end_with(metadata: dict[str, Any]) -> None:
-    """End the command with NOTHING_FOUND if the report is that what was asked about is not there."""
+    """End the command with NOTHING_FOUND if the report is that what was asked about is not there, with the
+    status of its error if there is no report.
+    """
+    if failed := [row.exit_status for row in errors.table() if row.code == metadata.get("result")]:
+        click.get_current_context().exit(failed[0])
     if metadata.get("found") is False:
         click.get_current_context().exit(NOTHING_FOUND)

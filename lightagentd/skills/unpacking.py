@@ -44,7 +44,9 @@ def unpack(source: Path, into: Path) -> Path:
             _extract(source, draft)
         except (*_BROKEN, gzip.BadGzipFile) as err:
             raise InvalidArgument(
-                f"{source} is not a whole tar, tar.gz or zip archive: {reason(err)}.", field="source"
+                f"{source} is not a whole tar, tar.gz or zip archive: {reason(err)}.",
+                suggestion="For a page or a script: lactl skills new NAME --from FILE",
+                field="source",
             ) from err
     draft.link()
     for folder in (into, *(path for path in into.rglob("*") if path.is_dir())):

@@ -29,6 +29,11 @@ def daemon() -> Iterator[DaemonProcess]:
         write(folder / "runbook.yaml", "script: nowhere.py\n")
         write(folder / "examples.txt", "where is the flux capacitor\n")
         write(folder / "nowhere.py", NOWHERE)
+        broken = paths.config / "skills" / "broken"
+        write(broken / "SKILL.md", "---\nname: broken\ndescription: Looks for the sonic probe.\n---\n")
+        write(broken / "runbook.yaml", "script: broken.py\n")
+        write(broken / "examples.txt", "where is the sonic probe\n")
+        write(broken / "broken.py", "raise SystemExit('It is lost.')\n")
         process = DaemonProcess(paths)
         try:
             process.start()
@@ -91,3 +96,5 @@ def test_a_report_that_found_nothing_has_a_status_of_its_own(daemon: DaemonProce
     done = daemon.lactl("prompt", "ops", "where is the flux capacitor")
     assert (done.returncode, done.stdout) == (4, "**There is no such thing.**\n"), done.stderr
     assert daemon.lactl("tools", "call", "ops", "skill.run", "name=nowhere").returncode == 4
+    failed = daemon.lactl("prompt", "ops", "where is the sonic probe")
+    assert (failed.returncode, "It is lost." in failed.stdout) == (1, True), failed

@@ -6,7 +6,9 @@ Files that are YAML alone are read the same way.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, in a tenth of the time, where PyYAML was built with it."""
 _UNQUOTED = re.compile(r"""[A-Za-z_-]+:\s+[^\s'"|>\[{&*!].*:(?:\s.*)?""")
 """A key, and a plain value that YAML takes for another key."""
+FILE_BYTES = 1 << 20
+_NODES = 100_000
+"""How many values there may be where each alias counts as what it stands for."""
 NESTING_LIMIT = 100
 """How deep lists and mappings may be nested: libyaml's loader would overflow the stack of a thread."""
 
@@ -89,9 +94,25 @@ def read_yaml(path: Path) -> FrontMatterFile:
     return FrontMatterFile(path=path, data=data, lines=where, body="")
 
 
+def content_of(path: Path) -> bytes:
+    """The content of a regular file of at most `FILE_BYTES`. Raises OSError."""
+    # O_NONBLOCK: what somebody else made may hold a FIFO of that name.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError("it is not a file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read(FILE_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(content) > FILE_BYTES:
+        raise OSError(f"it has more than {FILE_BYTES >> 20} MiB")
+    return content
+
+
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return content_of(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing.", suggestion="Write it, or remove the folder.") from None
     except (OSError, UnicodeDecodeError) as err:
@@ -122,17 +143,33 @@ def _decode(path: Path, front: str, *, first_line: int) -> tuple[dict[str, Any],
 
 def _load(front: str) -> tuple[yaml.Node | None, Any]:
     """The YAML as nodes, which know their lines, and as values. Raises what PyYAML raises."""
-    depth = 0
-    events: Iterator[Any] = yaml.parse(front, Loader=_Loader)
-    for event in events:
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > NESTING_LIMIT:
-            raise yaml.MarkedYAMLError(
-                problem=f"the YAML is nested more than {NESTING_LIMIT} deep", problem_mark=event.start_mark
-            )
+    _check_size(yaml.parse(front, Loader=_Loader))
     loader = _Loader(front)
     try:
         node = loader.get_single_node()
         return node, None if node is None else loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _check_size(events: Iterator[Any]) -> None:
+    """Raises MarkedYAMLError for what is nested too deep, or would be too large with each alias written out:
+    aliases of aliases, and merged keys.
+    """
+    sizes, names, known = [0], [""], dict[str, int]()
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            sizes.append(0)
+            names.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size, name = sizes.pop() + 1, names.pop()
+            known[name] = size
+            sizes[-1] += size
+        elif isinstance(event, yaml.AliasEvent):
+            sizes[-1] += known.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[-1] += 1
+        too = f"nested more than {NESTING_LIMIT} deep" if len(sizes) > NESTING_LIMIT + 1 else ""
+        if too or sizes[-1] > _NODES:
+            said = f"the YAML is {too or f'larger than {_NODES} values'}"
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from lightagentd import frontmatter
 from lightagentd.errors import ConfigError
+from lightagentd.skills import read_examples
 from tests.conftest import write
 
 
@@ -47,6 +49,9 @@ def test_an_indented_line_of_dashes_belongs_to_its_value(tmp_path: Path) -> None
     assert found.data == {"a": "one\n---\ntwo\n"}
 
 
+MERGED = "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 20))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -68,6 +73,8 @@ def test_an_indented_line_of_dashes_belongs_to_its_value(tmp_path: Path) -> None
         ("---\na: " + "[" * 5000 + "\n---\n", "line 2: the YAML is nested more than 100 deep"),
         ("---\na: 1\nb: " + "[" * 500_000 + "\n---\n", "line 3: the YAML is nested more than 100 deep"),
         ("---\na:\n" + "- " * 5000 + "\n---\n", "line 3: the YAML is nested more than 100 deep"),
+        (f"---\na0: &a0 {{k: 1}}\n{MERGED}---\n", "line 7: the YAML is larger than 100000 values"),
+        ("---\na: " + "x" * (1 << 20) + "\n---\n", "cannot be read: it has more than 1 MiB"),
     ],
 )
 def test_a_mistake_is_told_with_its_file_and_line(tmp_path: Path, text: str | bytes, told: str) -> None:
@@ -77,6 +84,16 @@ def test_a_mistake_is_told_with_its_file_and_line(tmp_path: Path, text: str | by
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is missing"):
         frontmatter.read(tmp_path / "X.md")
+
+
+def test_what_is_no_file_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("fifo", "zero"):
+        with pytest.raises(ConfigError, match="it is not a file"):
+            frontmatter.read(tmp_path / name)
+        with pytest.raises(ConfigError, match="it is not a file"):
+            read_examples(tmp_path / name, {})
 
 
 def test_a_folder_in_its_place_is_told(tmp_path: Path) -> None:

@@ -34,12 +34,12 @@ def tar(path: Path, *members: tuple[str, bytes, dict[str, object]], mode: str = 
     return path
 
 
-def zipped(path: Path, *members: tuple[str, bytes, int]) -> Path:
+def zipped(path: Path, *members: tuple[str, bytes, int], method: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content, mode in members:
             info = zipfile.ZipInfo(name)
             info.external_attr = mode << 16
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = method
             archive.writestr(info, content)
     return path
 
@@ -151,6 +151,20 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda at: write_bytes(at / "a", tar(at / "b", (*S, {})).read_bytes()[:60]),
         "is not a whole tar",
     ),
+    "name in no encoding": (
+        lambda at: mangled(zipped(at / "a", (*S, 0), ("\u00e9", b"", 0)), "\u00e9".encode(), b"\xff\xff"),
+        "is not a whole tar",
+    ),
+    "broken lzma": (
+        lambda at: mangled(
+            zipped(at / "a", (*S, 0), method=zipfile.ZIP_LZMA), b"\x05\x00\x5d", b"\x05\x00\xff"
+        ),
+        "is not a whole tar",
+    ),
+    "broken bzip2": (
+        lambda at: mangled(zipped(at / "a", (*S, 0), method=zipfile.ZIP_BZIP2), b"BZh9", b"BZh0"),
+        "is not a whole tar",
+    ),
     "name": (
         lambda at: tar(at / "a", ("SKILL.md", SKILL.replace(b"ping-check", b"../x"), {})),
         "is not the name of a skill",
@@ -160,6 +174,12 @@ BAD: dict[str, tuple[Make, str]] = {
         "a/runbook.yaml, line 1",
     ),
 }
+
+
+def mangled(path: Path, old: bytes, new: bytes) -> Path:
+    content = path.read_bytes()
+    assert old in content
+    return write_bytes(path, content.replace(old, new))
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
@@ -190,10 +210,15 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, make: Ma
         install(make(tmp_path), tmp_path / "skills")
 
 
-def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [folder, lambda at: tar(at / "a", (*S, {}), ("x", b"", {}), ("y", b"", {}))],
+    ids=["link", "empty"],
+)
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr(unpacking, "MOST_FILES", 2)
     with pytest.raises(MessageTooLarge):
-        install(folder(tmp_path), tmp_path / "skills")
+        install(make(tmp_path), tmp_path / "skills")
 
 
 def test_a_skill_that_is_there_is_replaced_only_on_request(tmp_path: Path) -> None:

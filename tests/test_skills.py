@@ -93,9 +93,8 @@ def test_an_unknown_key_is_kept_and_warned_of_with_file_and_line(tmp_path: Path)
     ] * 3
 
 
-def test_a_front_matter_that_would_grow_without_end_is_read_at_once(tmp_path: Path) -> None:
-    grown = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    write(tmp_path, front=FRONT + "x0: &x0 lol\n" + grown + "license: *x29\nallowed-tools: [Read, *x29]\n")
+def test_what_is_nested_in_a_text_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, front=FRONT + "license: &x [[1]]\nallowed-tools: [Read, *x]\n")
     skill = loaded(tmp_path)
     assert (skill.front.license, skill.front.allowed_tools) == ("", "Read")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.errors import ConfigError, InvalidArgument
+from lightagentd.frontmatter import content_of
 from lightagentd.skills.arguments import ArgSpec
 from lightagentd.text.reason import reason
 
@@ -52,7 +53,7 @@ def read_examples(path: Path, args: Mapping[str, ArgSpec]) -> tuple[Example, ...
     kind, a brace that is not closed, and what is not UTF-8.
     """
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except FileNotFoundError:
         return ()
     except OSError as err:

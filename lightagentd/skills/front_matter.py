@@ -45,7 +45,6 @@ class FrontMatter(BaseModel):
     def _as_text(cls, value: object) -> object:
         """Published skills write lists of tools, numbers, and now and then no value."""
         words = value if isinstance(value, list) else [value]
-        # What is nested is left out: an alias of an alias can stand for more text than there is memory.
         return " ".join(str(each) for each in words if isinstance(each, str | int | float))
 
     @property

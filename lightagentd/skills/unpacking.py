@@ -7,11 +7,14 @@ any other link, a device, an absolute path and `..` are refused, and so is more 
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import lzma
 import os
 import posixpath
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -26,7 +29,11 @@ MOST_FILES = 2000
 _HEADERS_BYTES = 4 << 20
 """How much a tar archive may have beside the content of its files."""
 _LEFT_OUT = frozenset((".git", "__pycache__", "__MACOSX", ".DS_Store"))
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+_BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError),
+    *(NotImplementedError, ValueError, LookupError, OverflowError, struct.error),
+)
+"""What the library's readers raise for one that is not whole, or made up."""
 
 
 def unpack(source: Path, into: Path) -> Path:
@@ -42,7 +49,9 @@ def unpack(source: Path, into: Path) -> Path:
             raise draft.too_large()
         try:
             _extract(source, draft)
-        except (*_BROKEN, gzip.BadGzipFile) as err:
+        except (*_BROKEN, OSError) as err:
+            if isinstance(err, OSError) and err.errno not in (None, errno.EINVAL):
+                raise  # not that of a bz2 stream, a gzip header or a position before the file
             raise InvalidArgument(
                 f"{source} is not a whole tar, tar.gz or zip archive: {reason(err)}.",
                 suggestion="For a page or a script: lactl skills new NAME --from FILE",
@@ -78,13 +87,15 @@ class _Draft:
         if not _LEFT_OUT.isdisjoint(parts):
             return
         self._files += 1
+        if self._files > MOST_FILES:
+            raise self.too_large()
         path = self._into.joinpath(*parts)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 while chunk := content.read(1 << 16):
                     self._bytes += len(chunk)
-                    if self._bytes > MOST_BYTES or self._files > MOST_FILES:
+                    if self._bytes > MOST_BYTES:
                         raise self.too_large()
                     file.write(chunk)
         except (FileExistsError, NotADirectoryError):

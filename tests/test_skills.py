@@ -12,6 +12,7 @@ import pytest
 
 from lightagentd.errors import InvalidArgument
 from lightagentd.skills import Skill, SkillCatalog, load_skills
+from lightagentd.skills.checking import check
 
 SHIPPED = Path(__file__).parents[1] / "skills"
 FRONT = "name: ping-check\ndescription: Pings.\n"
@@ -325,6 +326,10 @@ def test_what_others_can_write_is_not_trusted(tmp_path: Path, loose: str) -> Non
     assert skill.trusted()
     (share / loose).chmod((share / loose).stat().st_mode | 0o020)
     assert not skill.trusted()
+    [said] = [each for each in check(skill.folder).warnings if "others can write it" in each]
+    assert said.startswith(f"{(share / loose).resolve()}: ")
+    subprocess.run(["sh", "-c", said.partition("Mend it: ")[2]], check=True)
+    assert skill.trusted()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

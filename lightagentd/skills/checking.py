@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,8 @@ def check(folder: Path, others: Iterable[Skill] = ()) -> Checked:
     warnings += _taken(skill, others)
     if skill.runbook and not skill.examples:
         warnings.append(f"{folder / EXAMPLES_FILE}: without examples the model runbook does not find it.")
-    if not skill.trusted():
-        warnings.append(f"{folder}: others can write to it, so not all of it runs: chmod -R go-w {folder}")
+    if loose := skill.loose():
+        warnings.append(_of_loose(loose, folder))
     return Checked(
         name=skill.name,
         folder=folder,
@@ -67,6 +68,15 @@ def _of_script(path: Path) -> Iterator[str]:
         yield f"{path}, line {err.lineno}: {err.msg}."
     except (OSError, ValueError, RecursionError, MemoryError) as err:
         yield f"{path} cannot be read: {reason(err)}."
+
+
+def _of_loose(loose: Path, folder: Path) -> str:
+    top = shlex.quote(str(folder if loose.is_relative_to(folder) else loose))
+    return (
+        f"{loose}: others can write it, so the skill sees no processes of others, and runs no other scripts. "
+        f"Mend it: chown -R --no-dereference --reference={shlex.quote(str(folder.parent))} {top}; "
+        f"chmod -R go-w {top}"
+    )
 
 
 def _taken(skill: Skill, others: Iterable[Skill]) -> Iterator[str]:

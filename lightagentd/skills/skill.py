@@ -90,9 +90,9 @@ class Skill:
         path = self.file(script, field="script")
         if not self.trusted():
             raise InvalidArgument(
-                f"Others can write files of the skill {self.name}, so its scripts do not run.",
+                f"Others can write {self.loose()}, so the scripts of the skill {self.name} do not run.",
                 field="script",
-                suggestion=f"An administrator can mend that: chmod -R go-w {self.folder}",
+                suggestion=f"'lactl skills check {self.name}' says how to mend that.",
             )
         return [*interpreter(path), str(path), *arguments]
 
@@ -126,17 +126,25 @@ class Skill:
         return "reach" if "reach" in effects else "observe"
 
     def trusted(self) -> bool:
-        """Whether only root, this process's user or the owner of the skills folder can have written it.
+        """Whether only root, this process's user or the owner of the skills folder can have written it."""
+        return self.loose() is None
+
+    def loose(self) -> Path | None:
+        """A file or folder of it that others can write.
 
         Looks at the folder that holds the skill, at everything in the skill's folder and at the modules
         that scripts share: none may belong to somebody else or be writable by group or others.
         """
         share = self.folder.parent
+        path = share
         try:
             owners = {0, os.geteuid(), share.stat().st_uid}
-            return all(_only_written_by(path, owners) for path in (share, *self._written()))
+            for path in (share, *self._written()):
+                if not _only_written_by(path, owners):
+                    return path
         except OSError:
-            return False
+            return path
+        return None
 
     def _declared(self, name: str) -> ArgSpec:
         try:

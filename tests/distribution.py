@@ -1,11 +1,17 @@
 """Which tests run beside each other, and in what order, where pytest-xdist has several processes run them.
 
 The tests of a file run in one process, one after the other, for they may share what the file sets up. So do
-those of tests/e2e, which share booted containers, and those whose commands run as the user of the workers.
+those of tests/e2e, which share booted containers. What uses up the processes of the workers' user runs while
+no other test of workers does.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +20,14 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/e2e", "tests/agents", "tests/attacks", "tests/skills", "tests/tools", "tests/worker")
-"""Folders whose tests do not run beside each other: those of the booted containers, and those whose commands
-run as one user, since attacks use up that user's processes.
-"""
+TOGETHER = "tests/e2e"
+"""The folder whose files are one unit."""
+WORKERS = re.compile(
+    r"tests/(?:agents|attacks|cli|control|daemon|desktop|faults|kill|secrets|skills|soak|tools|unattended|worker)/"
+)
+"""The tests that run commands as the workers' user."""
+USES_UP = re.compile(r"fork_bomb|\[(?:a fork bomb|a million threads|zombies)\b")
+"""Those of them that leave the user no process: commands of others beside them would fail (EAGAIN)."""
 LONG = (
     "tests/e2e",
     "tests/attacks",
@@ -34,16 +44,29 @@ LONG = (
 
 def unit(nodeid: str) -> str:
     """What a test belongs to: the tests of one unit run in one process."""
-    file = nodeid.partition("::")[0]
-    if not file.startswith(TOGETHER):
-        return file
-    return "tests/e2e" if file.startswith("tests/e2e/") else "tests of workers"
+    return TOGETHER if nodeid.startswith(f"{TOGETHER}/") else nodeid.partition("::")[0]
 
 
 def order(item: pytest.Item) -> int:
     """The rank of a test among all; those of one rank stay in the order in which they were found."""
     folders = (rank for rank, folder in enumerate(LONG) if item.nodeid.startswith(f"{folder}/"))
     return next(folders, len(LONG))
+
+
+@contextlib.contextmanager
+def turn(nodeid: str, shared: Path) -> Iterator[None]:
+    """A block in which a test of workers runs beside those of other processes, or without them if it uses up
+    too much. All processes share the folder `shared`.
+    """
+    if not WORKERS.match(nodeid):
+        yield
+        return
+    with (shared / "gate").open("ab") as gate, (shared / "workers").open("ab") as used:
+        # Who wants to be alone holds the gate while others end their tests, so that no new ones begin.
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(used, fcntl.LOCK_EX if USES_UP.search(nodeid) else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,4 +77,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
         def _split_scope(self, nodeid: str) -> str:
             return unit(nodeid)
 
+    config.option.loadscopereorder = False  # or those with the most tests would begin, not the longest
     return Units(config, log)

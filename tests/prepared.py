@@ -227,7 +227,7 @@ def _load(program: str) -> None:
 
 
 def _know_content() -> None:
-    """Read once what all daemons read when they start: the shipped skills' examples, and what the tools are."""
+    """Read once what each daemon would read when it starts: the skills' examples, and what the tools are."""
     from lightagentd.skills import load_skills
     from lightagentd.worker.pool import Pool
     from tests.described import folder_of, kept_in

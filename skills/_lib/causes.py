@@ -177,8 +177,10 @@ def behind(line: str, unit: Unit | None = None) -> str:
         return _full(paths)
     if "permission denied" in lower or "eacces" in lower:
         return _denied(paths, unit)
-    if script := next(filter(None, map(script_fault, paths)), ""):
-        return script
+    if re.search(r"\bexec|no such file|not found|bad interpreter", lower):
+        faults = (script_fault(path, is_refused="exec format" in lower) for path in paths)
+        if script := next(filter(None, faults), ""):
+            return script
     for words, name in _SETTINGS:
         if words in lower and unit and unit[name]:
             values = re.findall(r"(\S+)(?: \(.*?\))?", unit[name])
@@ -187,8 +189,11 @@ def behind(line: str, unit: Unit | None = None) -> str:
     return ""
 
 
-def script_fault(path: str) -> str:
-    """Why the kernel cannot start a script that is there (execve(2)), or an empty string."""
+def script_fault(path: str, *, is_refused: bool = False) -> str:
+    """Why the kernel cannot start a script that is there (execve(2)), or an empty string.
+
+    A text without #! is one only where the kernel refused its format: a shell runs it.
+    """
     try:
         if not os.access(path, os.X_OK) or Path(path).is_dir():
             return ""
@@ -198,7 +203,7 @@ def script_fault(path: str) -> str:
         return ""
     line = head.partition(b"\n")[0].decode("utf-8", "replace")
     if not line.startswith("#!"):
-        is_text = bool(line) and line.isprintable()
+        is_text = is_refused and bool(line) and line.isprintable()
         return f"{path} has no #! line, which names the program that reads it" if is_text else ""
     program = (line[2:].split(maxsplit=1) or [""])[0]
     if line.endswith("\r"):

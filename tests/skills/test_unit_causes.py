@@ -275,7 +275,6 @@ def test_what_is_behind_an_error_is_looked_up(tmp_path: Path) -> None:
     for head, said in (
         ("#!/bin/sh\r\n", "has the line ends of Windows"),
         ("#!/opt/none -x\n", "wants the interpreter /opt/none, which does not exist"),
-        ("echo\n", "has no #! line"),
         ("#!/bin/sh\n", ""),
     ):
         script = tmp_path / "script"
@@ -284,4 +283,8 @@ def test_what_is_behind_an_error_is_looked_up(tmp_path: Path) -> None:
         told = causes.behind(f"Failed at step EXEC spawning {script}: No such file or directory")
         assert said in told
         assert bool(said) is bool(told)
+        assert causes.behind(f"{script}: it is broken") == ""
+    script.write_text("echo\n")
+    assert "has no #! line" in causes.behind(f"Failed at step EXEC spawning {script}: Exec format error")
+    assert causes.script_fault(str(script)) == ""
     assert causes.behind("all is well") == ""

@@ -28,6 +28,7 @@ from lightagentd.errors import (
 from lightagentd.tool import Action, Args, Effect, Result
 from lightagentd.worker.loader import LoadedTool
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, handle_of
+from lightagentd.worker.plain import plain_fields
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ def _describe_action(action: Action) -> dict[str, Any]:
         "place": action.place.value if action.place else "",
         "host": action.host,
         "schema": action.args_model.model_json_schema(),
+        "plain": plain_fields(action.args_model),
     }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import Toolbox
@@ -72,6 +74,15 @@ def resumed(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
         effect=action.effect_of(asked.args),
         host=host_of(asked.args.get(action.host)) if action.host else "",
     )
+
+
+def checked_here(ready: Ready) -> Checked | None:
+    """The checked arguments, if that takes no worker. Wrong ones are left to the worker, who says why."""
+    check = ready.action.check
+    try:
+        return None if check is None else Checked(args=check(ready.args))
+    except ValidationError:
+        return None
 
 
 def whole(checked: Checked, ready: Ready) -> dict[str, Any]:

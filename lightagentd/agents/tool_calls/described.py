@@ -10,6 +10,7 @@ from lightagentd.errors import InvalidArgument
 from lightagentd.llm.function_schema import function_schema
 from lightagentd.llm.protocol import Function
 from lightagentd.tool import Effect, Place
+from lightagentd.worker.plain import Check
 
 _MAX_DEPTH = 50
 _VALUES = ("default", "examples", "enum", "const")
@@ -30,6 +31,8 @@ class ActionInfo:
     place: Place | None = None
     host: str = ""
     """The argument that names the host of a call with the effect reach; empty when none does."""
+    check: Check | None = None
+    """Checks arguments as a worker does; None when only a worker can."""
 
     @property
     def function(self) -> str:

@@ -1,9 +1,9 @@
 """Runs one tool call: check, decide, ask, store the intent, run, store the result.
 
-The worker checks the arguments first. Its checked arguments are then judged by policy, shown to the person
-who is asked, stored and run. A refused, invalid or failed call becomes a result for the model; only a storage
-failure or a cancel ends the turn. No call runs before its intent is on disk. The intent also uses up the
-approval.
+The arguments are checked first, by the daemon (`worker.plain`) or by a worker. What comes out is judged by
+policy, shown to the person who is asked, stored and run. A refused, invalid or failed call becomes a result
+for the model; only a storage failure or a cancel ends the turn. No call runs before its intent is on disk. The
+intent also uses up the approval.
 
 A `ToolRun` belongs to one call. The daemon makes one `Dispatcher` for all agents.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
-from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -205,7 +205,7 @@ class ToolRun:
         )
 
     async def _check(self) -> None:
-        """Have a worker check the arguments.
+        """Check the arguments, in a worker where it takes one.
 
         Actions that the agent does not have, or that plan mode forbids, are not checked: policy denies them
         anyway, and no worker has to start for them.
@@ -221,7 +221,7 @@ class ToolRun:
             if self._decide().decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
             return
-        args = whole(await self._ask_worker(preview=False), self._ready)
+        args = whole(checked_here(self._ready) or await self._ask_worker(preview=False), self._ready)
         host = host_of(args.get(action.host)) if action.host else ""
         self._ready = replace(self._ready, args=args, effect=action.effect_of(args), host=host)
         self._what |= self._ready.what

@@ -14,6 +14,7 @@ from lightagentd.errors import ToolNotFound
 from lightagentd.llm.protocol import Function
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.tool import Effect, Place
+from lightagentd.worker.plain import check_of
 
 if TYPE_CHECKING:
     from lightagentd.agents.tool_choice.index import ToolIndex
@@ -129,6 +130,7 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
                 schema=action["schema"],
                 place=Place(action["place"]) if action.get("place") else None,
                 host=action.get("host", ""),
+                check=check_of(action.get("plain")),
             )
             for action in tool["actions"]
         )

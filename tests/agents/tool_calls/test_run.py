@@ -16,6 +16,8 @@ from lightagentd.events import history as module
 from lightagentd.events.model import Event
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import ToolCall
+from lightagentd.tool import Effect
+from lightagentd.worker.pool import Checked, Pool
 from tests.agents.scripted import ME, check_conversation, scripted, types
 from tests.conftest import write
 from tests.scripted_model import call, calls, say
@@ -125,6 +127,33 @@ async def test_the_intent_is_stored_before_the_worker_runs_the_call() -> None:
         history = str(paths.history / "data.mdb")
         found = await results(paths, ("probe_look", {"history": history}, "c"), toml=BARE)
     assert found[0]["text"] == "intent stored: True"
+
+
+async def test_only_arguments_with_code_of_their_own_and_wrong_ones_need_a_worker_for_their_check(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    check = Pool.check
+
+    async def noted(self: Pool, agent: str, effect: Effect, tool: str, *given: Any, **more: Any) -> Checked:
+        asked.append(f"{tool}.{given[0]}")
+        return await check(self, agent, effect, tool, *given, **more)
+
+    monkeypatch.setattr(Pool, "check", noted)
+    wanted: list[tuple[str, Any, str]] = [
+        ("proc_list", {"limit": "2", "interval_s": 0}, "a"),
+        ("proc_list", {"limit": 0}, "b"),
+        ("udev_list", {"limit": 1}, "c"),
+    ]
+    async with scripted(paths, [calls(*wanted), say("ok")]) as test:
+        events = await test.prompt(await test.session())
+        intents = [event.data for event in test.stored() if event.type == "intent"]
+    found = [event["result"] for event in events if event["type"] == "tool_result"]
+    assert found[:2] == ["ok", "invalid_argument"]
+    assert asked == ["proc.list", "udev.list"]
+    assert intents[0] is not None
+    whole = {"sort": "cpu", "name": "", "user": "", "state": "", "pid": 0, "limit": 2, "interval_s": 0.0}
+    assert intents[0]["args"] == whole
 
 
 async def test_a_result_shares_the_commit_of_the_next_intent_and_is_told_before_it(

@@ -17,7 +17,7 @@ def test_it_is_what_json_makes_of_it(text: str) -> None:
         wanted = json.loads(text)
     except ValueError:
         for given in (text, text.encode()):
-            with pytest.raises(ValueError, match="Expecting|Extra"):
+            with pytest.raises(json.JSONDecodeError):
                 from_json(given)
     else:
         assert from_json(text) == from_json(text.encode()) == wanted

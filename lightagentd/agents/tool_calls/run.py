@@ -2,8 +2,8 @@
 
 The arguments are checked first, by the daemon (`worker.plain`) or by a worker. What comes out is judged by
 policy, shown to the person who is asked, stored and run. A refused, invalid or failed call becomes a result
-for the model; only a storage failure or a cancel ends the turn. No call runs before its intent is on disk. The
-intent also uses up the approval.
+for the model; only a storage failure or a cancel ends the turn. No call runs before its intent is on disk.
+The intent also uses up the approval.
 
 A `ToolRun` belongs to one call. The daemon makes one `Dispatcher` for all agents.
 """

@@ -79,7 +79,7 @@ class Body:
                         chunk = await anext(pieces)
             except StopAsyncIteration:
                 return
-            self.received += len(chunk) + CHUNK_BYTES
+            self.received += len(chunk) + CHUNK_BYTES * getattr(source, "chunks", 1)
             if unpack is None:
                 yield chunk
                 continue

@@ -90,7 +90,7 @@ class Connections(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """The body of one response, a piece for each chunk of HTTP.
+    """The body of one response, in pieces of all chunks of HTTP that are there.
 
     While it is open, it is in `open_bodies` and holds one of `free`.
     """
@@ -101,6 +101,8 @@ class _Body(httpx.AsyncByteStream):
         self._answer = answer
         self._open = open_bodies
         self._free = free
+        self.chunks = 1
+        """Of how many chunks the last piece is made."""
         self._open.add(self)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -109,6 +111,9 @@ class _Body(httpx.AsyncByteStream):
             while True:
                 try:
                     piece, ends_chunk = await content.readchunk()
+                    self.chunks = 1 + len(content._buffer)
+                    if content._buffer:
+                        piece += content._read_nowait(-1)
                 except (aiohttp.ClientError, OSError, HttpProcessingError):
                     if not content._buffer:
                         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 import click
@@ -51,6 +52,8 @@ def command(
         found = _told(settings, agent, "health", full=full)
         if every_s is not None and is_terminal() and not settings.json:
             say(Styled(_CLEAR), end="")
+        if every_s is not None and not settings.json:
+            say(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, again in {every_s} s:\n")
         _show(settings, found)
         if every_s is None:
             break

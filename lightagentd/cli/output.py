@@ -83,6 +83,8 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     return " ".join(clean(str(value)).split()) or "-"
 
 

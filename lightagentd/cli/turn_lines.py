@@ -27,7 +27,7 @@ def call_line(event: dict[str, Any]) -> str:
     shown = " ".join(
         f"{cell(name)}={cell(value)}"
         for name, value in pairs
-        if value is not None and not (name == "effect" and value == event.get("effect"))
+        if value not in (None, "", [], {}) and not (name == "effect" and value == event.get("effect"))
     )
     shown = cut(shown, ARGUMENTS_MAX)
     decision = event.get("decision")

@@ -131,12 +131,13 @@ def test_a_script_becomes_steps_and_its_text_stays(tmp_path: Path) -> None:
 
 
 def test_the_report_has_the_finding_first_and_what_was_not_run_last(tmp_path: Path) -> None:
-    page = "```sh\necho $(x)\nls /etc/hostname\nls /no/such | head\nls /proc | head -n 1\nreboot 'now'\n```\n"
+    page = "```sh\necho $(x)\nls /etc/hostname\nls /no/such | head\nls /proc | head -n 1\n"
+    page += "grep nosuch /etc/hostname\nreboot 'now'\n```\n"
     files = from_procedure("look", "a\nreboot", page)
     script = write(tmp_path / "x.sh", files["scripts/look.sh"])
     said = subprocess.run(["/bin/sh", script], capture_output=True, text=True, check=True).stdout
     assert said.startswith(
-        "**Of 3 steps these failed: ls /no/such | head (status 2).**\n\n## ls /etc/hostname\n"
+        "**Of 4 steps these failed: ls /no/such | head (status 2).**\n\n## ls /etc/hostname\n"
     )
     assert "```\n$ ls /etc/hostname\n/etc/hostname\n```\n" in said
     assert said.endswith("leaves it to you:\n\n- echo $(x)\n- reboot 'now'\n")

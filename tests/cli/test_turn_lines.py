@@ -47,12 +47,18 @@ def test_a_call_leaves_out_what_says_nothing() -> None:
         "tool": "bash",
         "action": "exec",
         "effect": "observe",
-        "args": {"command": "ls", "effect": "observe", "timeout_s": None},
+        "args": {"command": "ls", "effect": "observe", "timeout_s": None, "script": "", "words": []},
         "decision": "allow",
     }
     assert call_line(event) == "→ bash.exec command=ls [observe]"
     event |= {"effect": "change", "decision": "ask"}
     assert call_line(event) == "→ bash.exec command=ls effect=observe [change] ask"
+
+
+def test_arguments_in_arguments_are_json() -> None:
+    args = {"name": "disk-check", "args": {"path": "/srv"}}
+    event = {"tool": "skill", "action": "run", "effect": "observe", "args": args, "decision": "allow"}
+    assert call_line(event) == '→ skill.run name=disk-check args={"path": "/srv"} [observe]'
 
 
 def test_a_call_that_was_refused_may_have_no_action() -> None:

@@ -77,7 +77,7 @@ class End:
 def end_before(offset: int = -1) -> tuple[End | None, str]:
     """How a boot before this one ended, or None and why that is not known."""
     entries, problem = journal("-b", str(offset), limit=250, timeout_s=8)
-    if "No journal boot entry" in problem or "no persistent journal" in problem:
+    if any(said in problem for said in ("No journal boot entry", "No such boot ID", "no persistent journal")):
         problem = "the journal has no earlier boot."
     if not entries:
         return (

@@ -101,7 +101,7 @@ def headline(near: list[Use], said: dict[str, tuple[int, float, str]], uses: lis
         return f"Nothing is known about the limits{whose}: it runs no process, or they cannot be seen."
     top = uses[0]
     used = f"{top.used} of {top.limit} {top.what} ({top.share:.0%})"
-    return f"No limit{whose} is near: the nearest is {top.who} with {used}."
+    return f"No limit{whose} is near: the nearest is {top.who.replace('The user', 'the user')} with {used}."
 
 
 run(make)

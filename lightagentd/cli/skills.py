@@ -181,15 +181,19 @@ def remove_skill(settings: Settings, name: str) -> None:
 
 
 def _install(settings: Settings, source: Path, *, force: bool, shown: str = "") -> None:
+    from lightagentd.host.paths import content_folders, default_paths
     from lightagentd.skills.checking import check as look
     from lightagentd.skills.install import install
 
     skill = install(source, _folder(), replace=force, shown=shown)
-    checked = look(skill.folder)
+    folders = content_folders("skills", default_paths())
+    covered = [each / skill.name for each in folders if (each / skill.name).is_dir()][1:]
+    warnings = look(skill.folder).warnings
+    warnings += [f"It is used in place of the shipped skill {each}." for each in covered]
     read = _reload(settings) and _is_read(settings, skill)
-    for sentence in checked.warnings:
+    for sentence in warnings:
         warn(sentence)
-    found = {"name": skill.name, "folder": str(skill.folder), "warnings": checked.warnings, "in_force": read}
+    found = {"name": skill.name, "folder": str(skill.folder), "warnings": warnings, "in_force": read}
     then = _next(skill) if read else " A daemon reads it when it starts."
     told(settings, found, f"The skill {skill.name} is in {skill.folder}.{then}", skill.name, skill.folder)
 

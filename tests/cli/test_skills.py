@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -179,6 +180,16 @@ def test_an_archive_is_added_checked_and_removed(
     elsewhere = lactl("skills", "add", str(tmp_path / "given"), "--json")
     assert not json.loads(elsewhere.out)["in_force"]
     assert f"The daemon that answers does not read {etc}/skills." in elsewhere.err
+
+
+def test_a_skill_in_place_of_a_shipped_one_is_told_and_a_shipped_one_stays(lactl: Lactl, etc: Path) -> None:
+    said = lactl("skills", "new", "disk-check").err
+    assert re.search(r"in place of the shipped skill \S+/skills/disk-check\.", said)
+    assert "in place" not in lactl("skills", "new", "disk-room").err
+    assert lactl("skills", "remove", "disk-check").status == 0
+    for name in ("disk-check", "_lib", "../etc"):
+        assert lactl("skills", "remove", name).status == 66
+    assert lactl("skills", "check", "disk-check").status == 0
 
 
 def test_a_broken_skill_is_not_added_and_the_source_is_named(lactl: Lactl, etc: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import eventually, lactl, lactl_json_lines
+from .product import eventually, lactl, lactl_json_lines, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -136,3 +136,48 @@ def test_a_skill_names_the_unit_behind_a_socket_and_says_when_it_cannot(inspect:
 
 def skill(machine: Machine, name: str, **args: str) -> str:
     return call(machine, "skill.run", name=name, args=args)[0]
+
+
+def test_a_skill_is_added_with_modes_that_let_it_see_all_processes(inspect: Machine) -> None:
+    """Files out of git are often group-writable, and administrators have their own umask."""
+    script = (
+        'grep -o \'"left_out": 0\' "$LIGHTAGENT_SURVEY"; stat -c %a "$LIGHTAGENT_SURVEY"; ls -ld "$TMPDIR"'
+    )
+    for path, text in (
+        ("SKILL.md", "---\nname: seeing\ndescription: Sees.\n---\nx\n"),
+        ("runbook.yaml", "script: scripts/x.sh\nsees: processes\n"),
+        ("scripts/x.sh", script),
+    ):
+        inspect.write(f"/root/given/{path}", text)
+    folder = "/etc/lightagentd/skills/seeing"
+    for umask in ("0000", "0002", "0077"):
+        inspect.run(["chmod", "-R", "a+rwX", "/root/given"])
+        inspect.run(["sh", "-c", f"umask {umask}; lactl skills add --force /root/given"])
+        wrong = inspect.run(["find", folder, "(", "-perm", "/022", "-o", "!", "-perm", "-044", ")"])
+        assert wrong.stdout == ""
+        report, _ = call(inspect, "skill.run", name="seeing")
+        assert report.startswith('"left_out": 0\n'), report
+    inspect.run(["chmod", "g+w", f"{folder}/runbook.yaml"])
+    checked = inspect.run(["lactl", "skills", "check", "seeing"])
+    assert f"{folder}/runbook.yaml: others can write it" in checked.stderr
+    events = lactl_json_lines(inspect, "tools", "call", "ops", "skill.run", "--args", '{"name": "seeing"}')
+    assert '"left_out"' not in str(events)
+    inspect.run(["lactl", "skills", "remove", "seeing"])
+
+
+def test_names_of_a_person_below_run_are_for_that_person_and_root(inspect: Machine) -> None:
+    """The unit sees a /run of its own."""
+    inspect.run(["useradd", new_uid(), "--groups=lightagent", "curious"])
+    script = "mkdir -m 700 /run/own; mkdir /run/own/diary; chown -R 12345 /run/own; cd /run/own/diary; "
+    inspect.run(
+        ["systemd-run", "--unit=keeps-diary", "sh", "-c", f"{script} exec setpriv --reuid 12345 sleep 600"]
+    )
+    inspect.run(["sh", "-c", "until test -d /run/own/diary; do sleep 0.1; done"])
+    pid = int(main_pid(inspect, "keeps-diary.service"))
+    asked = json.dumps({"pid": pid})
+    told = call(inspect, "proc.info", pid=pid)[0]
+    assert "cwd: /run/own/diary" in told, told
+    argv = ["lactl", "--json", "tools", "call", "ops", "proc.info", "--args", asked]
+    other = inspect.run(argv, user="curious")
+    assert "cwd: /run/own/..." in other.stdout, other.stdout
+    inspect.run(["systemctl", "stop", "keeps-diary.service"])

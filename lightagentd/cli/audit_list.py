@@ -16,7 +16,7 @@ from lightagentd.cli import event_source
 from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.layout import Layout
 from lightagentd.cli.options import Command, Settings
-from lightagentd.cli.output import cell, dump, print_json_line, say
+from lightagentd.cli.output import cell, dump, print_json_line, say, user_cell
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, RED, columns, has_colours, is_terminal, style
 from lightagentd.cli.when import duration, moment
@@ -68,10 +68,10 @@ _GOOD = ("", "ok", "running")
 def list_acts(settings: Settings, /, limit: int, follow: bool, **options: Any) -> None:
     """List who did what: tool calls, approvals and answers, and what administrators did.
 
-    The oldest comes first. The columns: number of the event, time, caller (a uid; none for the daemon
-    itself), agent, act, effect, decision, rule, result, how long it took, arguments or what was said. A call
-    has one row; with --follow it has one when it begins and one when it ends. With --json each row is an
-    object.
+    The oldest comes first. The columns: number of the event, time, caller (a uid, on a terminal a name; none
+    for the daemon itself), agent, act, effect, decision, rule, result, how long it took, arguments or what
+    was said. A call has one row; with --follow it has one when it begins and one when it ends. With --json
+    each row is an object.
     """
     which = wanted(settings, options)
     position = event_source.head(settings) + 1 if follow else 0
@@ -162,7 +162,7 @@ def _cells(row: Row) -> list[str]:
         for value in (
             row.seq,
             moment(row.time),
-            "" if row.caller is None else row.caller,
+            user_cell(row.caller),
             row.agent,
             row.act,
             row.effect,

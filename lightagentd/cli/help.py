@@ -8,6 +8,7 @@ from lightagentd import errors
 from lightagentd.cli.mistakes import NoCommand
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import print_json, say, table
+from lightagentd.cli.terminal import columns, is_terminal
 
 EXIT_CODES = "exit-codes"
 NOTHING_FOUND = 4
@@ -47,8 +48,12 @@ def _exit_codes(settings: Settings) -> None:
     rows.sort(key=lambda row: row[0])
     if settings.json:
         print_json([{"exit_status": status, "code": code, "meaning": text} for status, code, text in rows])
+    elif is_terminal():
+        width = max(len(code) for _, code, _ in rows)
+        for status, code, text in rows:
+            say(click.wrap_text(text, columns(), f"{status:<4} {code:<{width}}  ", " " * (width + 7)))
     else:
-        table(("STATUS", "CODE", "MEANING"), rows)
+        table((), rows)
 
 
 def _meaning(cls: type[errors.LightagentError]) -> str:

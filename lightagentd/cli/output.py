@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.cli.layout import Layout
 from lightagentd.cli.terminal import BOLD, Styled, clean, columns, has_colours, is_terminal, style
+from lightagentd.host.users import user_name
 
 if TYPE_CHECKING:
     from lightagentd.cli.options import Settings
@@ -86,6 +87,13 @@ def cell(value: object) -> str:
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False)
     return " ".join(clean(str(value)).split()) or "-"
+
+
+def user_cell(uid: int | None) -> str:
+    """A user in a list: the name on a terminal, the uid for programs; empty for none."""
+    if uid is None:
+        return ""
+    return user_name(uid) if is_terminal() else str(uid)
 
 
 def as_json(settings: Settings, found: Any) -> bool:

@@ -62,7 +62,7 @@ def _workers(status: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         (
             "worker",
-            f"{worker['agent']}/{worker['effect']} for {called(worker['owner'])}: "
+            f"{worker['agent']}/{worker['effect']}".lstrip("/") + f" for {called(worker['owner'])}: "
             f"{worker['unit'] or worker['backend']}, pid {worker['pid']}, "
             f"{'busy' if worker['busy'] else 'idle'}{'' if worker['enforced'] else ', not enforced'}",
         )

@@ -12,7 +12,7 @@ from lightagentd.cli.event_line import summary
 from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.layout import cut
 from lightagentd.cli.options import Group, Settings
-from lightagentd.cli.output import Columns, as_json, cell, dump, listing, say
+from lightagentd.cli.output import Columns, as_json, cell, dump, listing, say, user_cell
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, RED, columns, has_colours, is_terminal, style
 from lightagentd.cli.trace_name import trace_ids, whole_trace
@@ -31,7 +31,7 @@ _COLUMNS: Columns = {
     "TIME": lambda turn: moment(turn["time"]),
     "AGENT": "agent",
     "SESSION": "session",
-    "CALLER": lambda turn: "" if turn["caller"] is None else turn["caller"],
+    "CALLER": lambda turn: user_cell(turn["caller"]),
     "DURATION": lambda turn: "" if turn["duration_ms"] is None else duration(turn["duration_ms"]),
     "RESULT": "result",
     "STEPS": lambda turn: "" if turn["steps"] is None else turn["steps"],

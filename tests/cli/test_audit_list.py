@@ -6,6 +6,7 @@ import json
 import subprocess
 from typing import Any
 
+from lightagentd.host.users import called
 from tests.cli.conftest import Lactl, environment, on_terminal, start
 from tests.cli.test_trace import CALL, TURN, at
 from tests.scripted_daemon import Connection, ScriptedDaemon, event
@@ -115,7 +116,8 @@ def test_json_is_an_object_for_each_row(scripted: ScriptedDaemon, lactl: Lactl) 
 def test_rows_fit_the_terminal(scripted: ScriptedDaemon) -> None:
     serve_acts(scripted, *TURN, *OTHERS)
     out = on_terminal(["audit", "list"], env=environment(NO_COLOR="1"), width=100).out
-    assert "CALLER  AGENT  ACT" in out
+    assert out.split()[1:4] == ["CALLER", "AGENT", "ACT"]
+    assert called(0) in out, "a name, and no number"
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -64,7 +64,7 @@ def test_what_changed_since_a_snapshot_is_told(daemon: DaemonProcess) -> None:
     assert not before["has_snapshot"]
     taken = as_json(daemon, "snapshot")
     assert {section["name"] for section in taken["sections"]} >= {"package", "file", "user", "kernel"}
-    after = as_json(daemon, "changes", "--since=-1h")
+    after = as_json(daemon, "changes", "--since=-60m")
     assert after["has_snapshot"]
     assert after["snapshot"] == pytest.approx(taken["taken_us"] / 1e6)
     assert after["since"] < after["snapshot"] - 3500, "what was before the first snapshot is told, too"

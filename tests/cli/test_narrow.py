@@ -167,3 +167,10 @@ def test_every_list_is_looked_at() -> None:
         and "list" in group.commands
     }
     assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED)}
+
+
+def test_the_meaning_of_an_exit_status_is_whole() -> None:
+    done = on_terminal(["help", "exit-codes"], width=80, env=environment(NO_COLOR="1"))
+    assert "…" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "reads it as the result." in " ".join(done.out.split())

@@ -133,7 +133,7 @@ def make(report: Report) -> None:
     start = since(options.since)
     before = snapshot()
     if before is None or before[0] > start:
-        first = f"The first is of {show(before[0])}" if before else "From now on: lactl snapshot"
+        first = f"The first is of {show(before[0])}." if before else "From now on: lactl snapshot"
         report.note(
             "There is no snapshot of that time, so this is what logs and times of files tell of it; removed "
             f"files, users, units and ports cannot be told. {first}"

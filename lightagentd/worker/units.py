@@ -186,7 +186,7 @@ class UnitChild:
         if at_once or not self.startable:
             return  # `kill_all` has ended it, or the unit stays
         async with self.lock:
-            await self._stop()
+            await self.end()
 
     async def end(self) -> None:
         """Stop the worker; the next connection starts it again.

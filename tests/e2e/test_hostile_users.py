@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from .calls import call as call_tool
+from .calls import main_pid
 from .machine import Completed, Machine
 from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
 
@@ -160,7 +161,10 @@ def test_a_stopped_daemon_is_started_by_none_of_them(users: Machine) -> None:
 def test_no_message_of_the_daemon_s_user_gives_a_file_away(users: Machine) -> None:
     """The service manager works as root in a folder that the daemon's user can write to."""
     before = users.run(["stat", "--format=%U:%G %a", "/etc/shadow"]).stdout
+    pid = main_pid(users, UNIT)
     users.run(["systemctl", "stop", UNIT], timeout_s=60)
+    # It began a moment ago, and waits for no job of the service manager's that waits for its end.
+    assert "cannot be stopped" not in str(users.journal(f"_PID={pid}"))
     try:
         plant = "rm -f /run/lightagentd/control.sock && ln -s /etc/shadow /run/lightagentd/control.sock"
         users.run(["sh", "-c", plant], user="lightagent")

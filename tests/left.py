@@ -46,10 +46,10 @@ _kept_children: set[str] = set()
 _kept_descriptors: set[str] = set()
 
 
-def keep(child: int, descriptor: int) -> None:
-    """Do not take these for left over: all tests share them."""
-    _kept_children.add(str(child))
-    _kept_descriptors.add(str(descriptor))
+def keep(child: int, descriptor: int, *, kept: bool = True) -> None:
+    """Do not take these for left over: all tests share them, until they are not kept any more."""
+    for those, one in ((_kept_children, child), (_kept_descriptors, descriptor)):
+        (those.add if kept else those.discard)(str(one))
 
 
 class Left:

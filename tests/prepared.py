@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -77,11 +78,11 @@ class Forked:
 class Prepared:
     """The prepared process, which begins with this object and ends with it or with this process."""
 
-    def __init__(self, preload: str) -> None:
+    def __init__(self, preload: str = "", interpreter: Sequence[str] = (sys.executable,)) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.prepared", str(theirs.fileno())],
+                [*interpreter, "-m", "tests.prepared", str(theirs.fileno())],
                 cwd=REPOSITORY,
                 env={
                     "PATH": os.environ["PATH"],
@@ -96,16 +97,66 @@ class Prepared:
         keep(self._process.pid, ours.fileno())
 
     def fork(
-        self, program: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, streams: Iterable[int]
+        self,
+        program: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        streams: Iterable[int],
+        user: str | None = None,
     ) -> Forked:
         """Start a program with these arguments, this environment, and these three standard streams."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            request = {"program": program, "argv": list(argv), "env": dict(env), "cwd": str(cwd)}
+            request = {
+                "program": program,
+                "argv": list(argv),
+                "env": dict(env),
+                "cwd": str(cwd),
+                "user": user,
+            }
             socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return Forked(int(ours.recv(64)), ours, argv)
 
+    def run(
+        self,
+        program: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: bytes = b"",
+        cwd: Path = REPOSITORY,
+        timeout_s: float = 60.0,
+        user: str | None = None,
+        kill: Callable[[], object] | None = None,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a program between pipes. `kill` ends one that takes too long and has its pid elsewhere."""
+        (their_in, our_in), (our_out, their_out), (our_err, their_err) = os.pipe(), os.pipe(), os.pipe()
+        theirs = (their_in, their_out, their_err)
+        try:
+            process = self.fork(program, argv, env, cwd, theirs, user)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        late = threading.Timer(timeout_s, kill or process.kill)
+        late.start()
+        with (
+            ThreadPoolExecutor(2) as threads,
+            os.fdopen(our_out, "rb") as out,
+            os.fdopen(our_err, "rb") as err,
+        ):
+            threads.submit(_feed, our_in, stdin)
+            read = threads.submit(err.read)
+            done = subprocess.CompletedProcess([program, *argv], 0, out.read(), read.result())
+        done.returncode = process.wait()
+        if late.finished.is_set():
+            raise subprocess.TimeoutExpired(done.args, timeout_s, done.stdout, done.stderr)
+        late.cancel()
+        late.join()
+        return done
+
     def close(self) -> None:
+        keep(self._process.pid, self._socket.fileno(), kept=False)
         self._socket.close()
         self._process.wait(10)
 
@@ -138,25 +189,7 @@ def run(
     if not forkable(env):
         command = [sys.executable, "-m", program, *argv]
         return subprocess.run(command, env=env, input=stdin, cwd=cwd, capture_output=True, timeout=timeout_s)
-    (their_in, our_in), (our_out, their_out), (our_err, their_err) = os.pipe(), os.pipe(), os.pipe()
-    theirs = (their_in, their_out, their_err)
-    try:
-        process = prepared().fork(program, argv, env, cwd, theirs)
-    finally:
-        for descriptor in theirs:
-            os.close(descriptor)
-    late = threading.Timer(timeout_s, process.kill)
-    late.start()
-    with ThreadPoolExecutor(2) as threads, os.fdopen(our_out, "rb") as out, os.fdopen(our_err, "rb") as err:
-        threads.submit(_feed, our_in, stdin)
-        read = threads.submit(err.read)
-        done = subprocess.CompletedProcess([program, *argv], 0, out.read(), read.result())
-    done.returncode = process.wait()
-    if late.finished.is_set():
-        raise subprocess.TimeoutExpired(done.args, timeout_s, done.stdout, done.stderr)
-    late.cancel()
-    late.join()
-    return done
+    return prepared().run(program, argv, env=env, stdin=stdin, cwd=cwd, timeout_s=timeout_s)
 
 
 def _feed(pipe: int, data: bytes) -> None:
@@ -254,6 +287,8 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         time.tzset()
         if SHIM_CONTROL in os.environ:
             ctypes.CDLL(None).begin_shim()
+        if request["user"] is not None:
+            _become_user(request["user"])
         os.chdir(request["cwd"])
         sys.argv = [request["program"], *request["argv"]]
         sys.modules[request["program"]].main()
@@ -267,6 +302,14 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status & 255)
+
+
+def _become_user(name: str) -> None:
+    account = pwd.getpwnam(name)
+    os.initgroups(name, account.pw_gid)
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as execve(2) does
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     machine       one container for all tests of this folder
     product       the machine with the package of this checkout installed in it; nothing is started
     other_machine, installed   a second one, in which the package is installed, and what apt said
-    service       the machine with lightagentd.service active, for one test module
+    service       the machine with lightagentd.service active when a test module begins
 
 They need root, mmdebstrap and systemd-container. Without root such tests are skipped; without the programs
 too, except where the variable CI is set: there it is a failure.
@@ -19,10 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepared import LACTL
+
 from .cgroup import cgroup_root
 from .debian import cache_folder, ensure_root
 from .machine import PROGRAMS, Completed, Machine
-from .product import UNIT, install_product, start_service
+from .product import install_product, start_service
 
 
 def _require_prerequisites() -> None:
@@ -57,6 +59,7 @@ def machine(debian_root: Path) -> Iterator[Machine]:
 def product(machine: Machine) -> Machine:
     """The session's machine with the package of this checkout installed."""
     install_product(machine)
+    machine.prepare({"lactl": LACTL})
     return machine
 
 
@@ -74,8 +77,7 @@ def installed(other_machine: Machine) -> Completed:
 
 
 @pytest.fixture(scope="module")
-def service(product: Machine) -> Iterator[Machine]:
-    """The session's machine with the daemon running; it is stopped after the module's tests."""
+def service(product: Machine) -> Machine:
+    """The session's machine with the daemon running, which runs on for the next module."""
     start_service(product)
-    yield product
-    product.run(["systemctl", "stop", UNIT], timeout_s=60)
+    return product

@@ -30,6 +30,8 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 
+from tests.prepared import Prepared
+
 from .cgroup import make_cgroup, remove_cgroup
 
 PROGRAMS = ("systemd-nspawn", "nsenter", "unshare", "setpriv", "mount", "cp")
@@ -41,6 +43,9 @@ CONSOLE_LINES = 40
 """How much of the console an error shows."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+TESTS = Path(__file__).parents[1]
+PREPARED = "/usr/lib/lightagentd-prepared"
+"""Where what forks programs is in the container."""
 _POLL_S = 0.05
 _POWEROFF = signal.SIGRTMIN + 4  # systemd(1), SIGNALS
 # The last two: the root and the working folder of the leader, not those of this process.
@@ -100,6 +105,9 @@ class Machine:
         self._console: io.BufferedRandom | None = None
         self._leader: int | None = None
         self._booted = False
+        self._prepared: Prepared | None = None
+        self._prepared_cgroup = Path()
+        self._forked: dict[str, str] = {}
 
     def __enter__(self) -> Machine:
         self.start()
@@ -182,6 +190,9 @@ class Machine:
     def stop(self) -> None:
         """Power off, kill what is left after `STOP_TIMEOUT_S`, and remove the cgroup. Does nothing twice."""
         process, cgroup = self._process, self._cgroup
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
         if process is not None and cgroup is not None:
             if self._leader is not None and process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -222,10 +233,12 @@ class Machine:
             switch = ["setpriv", f"--reuid={user}", f"--regid={account.pw_gid}", "--init-groups", "--"]
         name = user or "root"
         environment = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": home, "USER": name, "LOGNAME": name}
+        environment |= env or {}
         data = input.encode() if isinstance(input, str) else input
-        status, out, err, in_time = self._communicate(
-            [*switch, *argv], data, environment | dict(env or {}), timeout_s
-        )
+        if self._prepared is not None and argv[0] in self._forked:
+            status, out, err, in_time = self._fork(argv, data, environment, timeout_s, user)
+        else:
+            status, out, err, in_time = self._communicate([*switch, *argv], data, environment, timeout_s)
         done = Completed(
             argv=tuple(argv),
             status=status,
@@ -238,15 +251,54 @@ class Machine:
             raise MachineError(f"a command in the machine failed: {done.explain()}")
         return done
 
+    def prepare(self, programs: Mapping[str, str]) -> None:
+        """From now on `run` has these programs, by the name of a module, forked: see tests/prepared.py."""
+        for name in ("__init__.py", "left.py", "prepared.py"):
+            self.copy_in(TESTS / name, f"{PREPARED}/tests/{name}")
+        self._forked = dict(programs)
+        self._prepared_cgroup = self._cgroup_of_command()
+        python = ("env", f"PYTHONPATH={PREPARED}", "/usr/bin/python3")
+        self._prepared = Prepared(interpreter=[*self._enter(self._prepared_cgroup), *python])
+
+    def _fork(
+        self,
+        argv: Sequence[str],
+        data: bytes | None,
+        env: Mapping[str, str],
+        timeout_s: float,
+        user: str | None,
+    ) -> tuple[int, bytes, bytes, bool]:
+        """As `_communicate`, by the prepared process."""
+        assert self._prepared is not None
+        try:
+            done = self._prepared.run(
+                self._forked[argv[0]],
+                argv[1:],
+                env=env,
+                stdin=data or b"",
+                cwd=Path("/"),
+                timeout_s=timeout_s,
+                user=user,
+                kill=lambda: (self._prepared_cgroup / "cgroup.kill").write_text("1"),
+            )
+        except subprocess.TimeoutExpired as late:
+            self._prepared.close()
+            self._prepared = None
+            return -signal.SIGKILL, late.stdout or b"", late.stderr or b"", False
+        return done.returncode, done.stdout, done.stderr, True
+
+    def _enter(self, cgroup: Path) -> list[str]:
+        """What runs a command in the container and in `cgroup`."""
+        enter = ["sh", "-c", 'echo 0 > "$0" && exec "$@"', str(cgroup / "cgroup.procs")]
+        return [*enter, "nsenter", f"--target={self.leader}", *_NSENTER_OPTIONS, "--"]
+
     def _communicate(
         self, argv: Sequence[str], data: bytes | None, env: Mapping[str, str], timeout_s: float
     ) -> tuple[int, bytes, bytes, bool]:
         """Enter the container and run argv there; status, output, errors, and whether it ended in time."""
         with self._command_cgroup() as cgroup:
-            enter = ["sh", "-c", 'echo 0 > "$0" && exec "$@"', str(cgroup / "cgroup.procs")]
-            enter += ["nsenter", f"--target={self.leader}", *_NSENTER_OPTIONS, "--"]
             with subprocess.Popen(
-                [*enter, *argv],
+                [*self._enter(cgroup), *argv],
                 stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -266,11 +318,16 @@ class Machine:
                     raise
             return process.returncode, out, err, in_time
 
-    @contextlib.contextmanager
-    def _command_cgroup(self) -> Iterator[Path]:
-        """A cgroup for one command, which systemd in the container knows nothing of."""
+    def _cgroup_of_command(self) -> Path:
+        """A new cgroup, which systemd in the container knows nothing of."""
         cgroup = self.cgroup / "payload" / "e2e-commands" / str(next(_commands))
         cgroup.mkdir(parents=True)
+        return cgroup
+
+    @contextlib.contextmanager
+    def _command_cgroup(self) -> Iterator[Path]:
+        """A cgroup for one command."""
+        cgroup = self._cgroup_of_command()
         try:
             yield cgroup
         finally:
@@ -279,7 +336,9 @@ class Machine:
 
     def account(self, user: str) -> pwd.struct_passwd:
         """The container's passwd entry of `user`; raises MachineError when there is none."""
-        fields: list[Any] = self.run(["getent", "passwd", user]).stdout.strip().split(":")
+        known = Path(f"/proc/{self.leader}/root/etc/passwd").read_text().splitlines()
+        found = next((line for line in known if line.startswith(f"{user}:")), "")
+        fields: list[Any] = (found or self.run(["getent", "passwd", user]).stdout.strip()).split(":")
         return pwd.struct_passwd((*fields[:2], int(fields[2]), int(fields[3]), *fields[4:]))
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:

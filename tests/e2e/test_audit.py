@@ -16,6 +16,7 @@ import pytest
 
 from lightagentd.events.journal.entry import GAP
 from lightagentd.events.model import message_id
+from tests.prepared import LACTL
 
 from .machine import Completed, Machine
 from .product import (
@@ -67,6 +68,7 @@ def audited(debian_root: Path) -> Iterator[Machine]:
     """A machine of this module's own with the daemon running."""
     with Machine(debian_root) as booted:
         install_product(booted)
+        booted.prepare({"lactl": LACTL})
         start_service(booted)
         yield booted
 
@@ -206,14 +208,13 @@ def test_what_a_killed_daemon_had_not_sent_is_no_secret(audited: Machine) -> Non
 
 @pytest.fixture
 def stopped(audited: Machine) -> Iterator[Machine]:
-    """With the daemon stopped; history and kept head are as before at the end, and the daemon runs again."""
+    """With the daemon stopped; history and kept head are as before at the end."""
     audited.run(["systemctl", "stop", UNIT, "lightagentd.socket"])
     audited.run(["cp", "-a", STATE, "/var/tmp/state"])
     yield audited
-    audited.run(["rm", "-rf", STATE])
-    audited.run(["cp", "-a", "/var/tmp/state", STATE])
-    audited.run(["rm", "-rf", "/var/tmp/state"])
-    start_service(audited)
+    audited.run(["systemctl", "stop", UNIT])
+    restore = f"rm -rf {STATE}; cp -a /var/tmp/state {STATE}; rm -rf /var/tmp/state"
+    audited.run(["sh", "-c", restore])
 
 
 def test_root_verifies_the_store_of_a_stopped_daemon_and_leaves_nothing_there(stopped: Machine) -> None:
@@ -261,6 +262,7 @@ def test_a_history_that_was_exchanged_for_another_is_found(stopped: Machine) -> 
 
 
 def test_the_key_comes_from_a_credential(audited: Machine) -> None:
+    start_service(audited)
     old = lactl_json(audited, "audit", "key")["fingerprint"]
     audited.run(["mkdir", "-p", "-m", "0700", "/etc/credstore"])
     audited.run(

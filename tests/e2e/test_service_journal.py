@@ -123,11 +123,16 @@ def test_journald_drops_nothing_of_the_daemon_for_being_much(service: Machine) -
     assert worker.stdout == default.stdout
 
 
+def journald_answers(machine: Machine) -> bool:
+    return machine.run(["journalctl", "--sync"], check=False).status == 0
+
+
 def test_nothing_is_lost_while_journald_restarts(service: Machine) -> None:
     before = lactl_json(service, "status")["journal_dropped"]
     for _ in range(2):
         service.run(["systemctl", "restart", "--no-block", "systemd-journald"])
         lactl(service, "tools", "call", "ops", "net.list_interfaces")
+        eventually(lambda: journald_answers(service), "journald answers again")
     stored_in_journal(service)
     assert lactl_json(service, "status")["journal_dropped"] == before
 

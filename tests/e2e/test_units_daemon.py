@@ -258,7 +258,6 @@ def small_state(service: Machine) -> Iterator[str]:
     yield folder
     service.run(["systemctl", "stop", UNIT])
     service.run(["umount", folder])
-    start_service(service)
 
 
 def test_start_with_a_full_disk_says_so_and_loses_nothing(service: Machine, small_state: str) -> None:
@@ -294,12 +293,11 @@ def test_start_with_a_full_disk_says_so_and_loses_nothing(service: Machine, smal
 
 @pytest.fixture
 def stopped(service: Machine) -> Iterator[Machine]:
-    """The machine with the daemon stopped; afterwards nothing is enabled and it runs as before."""
+    """The machine with the daemon stopped; afterwards nothing is enabled and nothing runs."""
     service.run(["systemctl", "stop", UNIT])
     yield service
     service.run(["systemctl", "disable", "--now", SOCKET, UNIT], check=False)
     service.run(["systemctl", "reset-failed", UNIT], check=False)
-    start_service(service)
 
 
 def test_stopped_is_stopped_while_nothing_is_enabled(stopped: Machine) -> None:

@@ -33,7 +33,8 @@ from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 from tests.declared import undeclared
 from tests.described import folder_of, kept_in
-from tests.distribution import order, turn
+from tests.distribution import order
+from tests.distribution import pytest_runtest_protocol as pytest_runtest_protocol  # pytest calls these two
 from tests.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
@@ -65,18 +66,6 @@ def _needs_loop(item: pytest.Function) -> bool:
     fixtures = (definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values())
     functions = [item.obj, *fixtures]
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
-
-
-@pytest.fixture(autouse=True)
-def beside_or_alone(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Where several processes run the tests, keep apart what uses up all that one user may have."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    with turn(request.node.nodeid, tmp_path_factory.getbasetemp().parent):
-        yield
 
 
 _describe = Pool.describe

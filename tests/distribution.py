@@ -1,16 +1,17 @@
 """Which tests run beside each other, and in what order, where pytest-xdist has several processes run them.
 
 The tests of a file run in one process, one after the other, for they may share what the file sets up. So do
-those of tests/e2e, which share booted containers. What uses up the processes of the workers' user runs while
-no other test of workers does.
+those of tests/e2e, which share booted containers. What uses up the processes of a user runs while no other
+test needs some: `pytest_runtest_protocol`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = "tests/e2e"
-"""The folder whose files are one unit."""
-WORKERS = re.compile(
-    r"tests/(?:agents|attacks|cli|control|daemon|desktop|faults|kill|secrets|skills|soak|tools|unattended|worker)/"
-)
-"""The tests that run commands as the workers' user."""
-USES_UP = re.compile(r"fork_bomb|\[(?:a fork bomb|a million threads|zombies)\b")
-"""Those of them that leave the user no process: commands of others beside them would fail (EAGAIN)."""
+"""The folder whose tests do not run beside each other: they share booted containers."""
+OWN_MACHINES = ("audit", "package_contents", "package_life", "staged")
+"""Tests of the booted containers that have one of their own, and so run beside those that share one."""
+OF_WORKERS = {
+    "in containers": re.compile("tests/e2e/"),
+    "here": re.compile(
+        r"tests/(?:agents|attacks|cli|control|daemon|desktop|faults|kill|secrets|skills|soak|tools|unattended|worker)/"
+    ),
+}
+"""The tests that need processes of the workers' users, by where these are."""
 LONG = (
     "tests/e2e",
     "tests/attacks",
@@ -44,29 +48,42 @@ LONG = (
 
 def unit(nodeid: str) -> str:
     """What a test belongs to: the tests of one unit run in one process."""
-    return TOGETHER if nodeid.startswith(f"{TOGETHER}/") else nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    if not file.startswith(f"{TOGETHER}/"):
+        return file
+    own = file.removeprefix(f"{TOGETHER}/test_").removesuffix(".py") in OWN_MACHINES
+    return f"{TOGETHER}, own machines" if own else TOGETHER
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run what is marked `uses_up_processes` alone among the tests that need processes of the same users."""
+    where = [name for name, tests in OF_WORKERS.items() if tests.match(item.nodeid)]
+    if "PYTEST_XDIST_WORKER" not in os.environ or not where:
+        return (yield)
+    folder = Path(item.config.getoption("basetemp")).parent  # of all processes
+    alone = item.get_closest_marker("uses_up_processes") is not None
+    with _held(folder / where[0], fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+        return (yield)
+
+
+@contextlib.contextmanager
+def _held(path: Path, kind: int) -> Iterator[None]:
+    """Hold a lock. Who waits for it has the next turn, or what others share would never be free."""
+    with path.open("w") as held, path.with_suffix(".turn").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(held, kind)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(held, fcntl.LOCK_UN)  # also for a child that a test has forked
 
 
 def order(item: pytest.Item) -> int:
     """The rank of a test among all; those of one rank stay in the order in which they were found."""
     folders = (rank for rank, folder in enumerate(LONG) if item.nodeid.startswith(f"{folder}/"))
     return next(folders, len(LONG))
-
-
-@contextlib.contextmanager
-def turn(nodeid: str, shared: Path) -> Iterator[None]:
-    """A block in which a test of workers runs beside those of other processes, or without them if it uses up
-    too much. All processes share the folder `shared`.
-    """
-    if not WORKERS.match(nodeid):
-        yield
-        return
-    with (shared / "gate").open("ab") as gate, (shared / "workers").open("ab") as used:
-        # Who wants to be alone holds the gate while others end their tests, so that no new ones begin.
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(used, fcntl.LOCK_EX if USES_UP.search(nodeid) else fcntl.LOCK_SH)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        yield
 
 
 @pytest.hookimpl(optionalhook=True)

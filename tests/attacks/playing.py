@@ -12,36 +12,48 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.attacks import exhausting, misleading
 from tests.attacks.cases import CASES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-PLAYS = [(case.name, effect) for case in CASES.values() for effect in case.effects]
+ALL = [(case.name, effect) for case in CASES.values() for effect in case.effects]
 """Each case with each of its effects."""
+USE_UP_PROCESSES = (
+    "a fork bomb",
+    "a fork bomb in sessions of its own",
+    "a million threads",
+    "zombies",
+    "no signal heeded",
+)
 
 SAME_ANYWHERE = {case.name for case in (*misleading.CASES, *exhausting.CASES)} - {
     *("a fork bomb", "all the memory", "all the descriptors", "no signal heeded", "output held open"),
     *("the scratch folder full", "folders that are closed", "pseudo terminals and kernel I/O of all"),
-    *(
-        "output without an end",
-        "an effect that the agent lacks",
-        "another agent's reach",
-        "a log with instructions",
-    ),
+    *("output without an end", "a log with instructions"),
+    *("an effect that the agent lacks", "another agent's reach"),
 }
 """Cases that end at what the daemon and its workers do in every place, not at what holds a worker in one."""
 
 
-def one_effect_each() -> list[tuple[str, str]]:
+def one_effect_each() -> Iterator[tuple[str, str]]:
     """Each case that ends at what holds a worker, with its effects by turns: for a second place."""
-    held = [case for case in CASES.values() if case.name not in SAME_ANYWHERE]
     turns = itertools.count()
-    return [(case.name, case.effects[next(turns) % 2 if len(case.effects) == 2 else 0]) for case in held]
+    for case in CASES.values():
+        if case.name not in SAME_ANYWHERE:
+            yield case.name, case.effects[next(turns) % 2 if len(case.effects) == 2 else 0]
+
+
+def plays(cases: Iterable[tuple[str, str]]) -> list[Any]:
+    """Cases with their effects as parameters of a test."""
+    mark = [pytest.mark.uses_up_processes]
+    return [pytest.param(*one, marks=mark if one[0] in USE_UP_PROCESSES else []) for one in cases]
 
 
 AGENTS = {"mallory": "[observe, reach]", "peeper": "[observe]"}

@@ -17,7 +17,7 @@ import pytest
 
 from lightagentd.host.paths import Paths
 from tests.attacks.controls import CONTROLS
-from tests.attacks.playing import AGENTS, RULE, Playing, agent_file, explain, one_effect_each, settings
+from tests.attacks.playing import AGENTS, RULE, Playing, agent_file, explain, one_effect_each, plays, settings
 from tests.conftest import DaemonProcess, write
 
 pytestmark = [
@@ -73,7 +73,7 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
     assert playing.control(name)["findings"]
 
 
-@pytest.mark.parametrize(("name", "effect"), one_effect_each())
+@pytest.mark.parametrize(("name", "effect"), plays(one_effect_each()))
 def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
     outcome = playing.play(name, effect)
     assert outcome["findings"] == [], explain(outcome)

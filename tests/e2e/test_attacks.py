@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.controls import CONTROLS
-from tests.attacks.playing import AGENTS, PLAYS, RULE, Playing, agent_file, explain, settings
+from tests.attacks.playing import AGENTS, ALL, RULE, Playing, agent_file, explain, plays, settings
 
 from .debian import CHECKOUT
 from .machine import SYSTEM_PATH, Machine
@@ -79,7 +79,7 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
     assert playing.control(name)["findings"]
 
 
-@pytest.mark.parametrize(("name", "effect"), PLAYS)
+@pytest.mark.parametrize(("name", "effect"), plays(ALL))
 def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
     outcome = playing.play(name, effect)
     assert outcome["findings"] == [], explain(outcome)

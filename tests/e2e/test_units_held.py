@@ -361,6 +361,7 @@ def test_what_a_call_leaves_behind_ends_with_it(service: Machine, number: int) -
     assert shell(service, 'ls -A "$TMPDIR/.." | wc -l') == "1\n"
 
 
+@pytest.mark.uses_up_processes
 def test_fork_bomb_ends_with_its_call_and_the_daemon_answers_meanwhile(service: Machine) -> None:
     worker_tree = service.cgroup / TREE / worker_unit(service)
     args = json.dumps(

@@ -315,6 +315,7 @@ async def test_endless_output_is_capped_while_it_is_read(pool: Pool) -> None:
 
 @here
 @in_module_loop
+@pytest.mark.uses_up_processes
 async def test_a_fork_bomb_is_bounded_and_ends_with_its_call(pool: Pool) -> None:
     mark = marker()
     bomb = f"f() {{ sleep {mark} & f | f & f; }}; f"

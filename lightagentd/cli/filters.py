@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
 
-from lightagentd.cli.options import Settings, agent_names, tool_names
+from lightagentd.cli.options import Settings, agent_names, tool_names, words_of
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.short_id import is_whole
 from lightagentd.cli.trace_name import trace_ids, whole_trace
@@ -31,6 +32,13 @@ def uid(context: click.Context, parameter: click.Parameter, value: str | None) -
         raise click.BadParameter(f"there is no user {value!r}.", context, parameter) from err
 
 
+def _declared(part: int) -> Iterable[str]:
+    """Topics (0) or types (1) of events, without those that stand for many."""
+    from lightagentd.events.types.registry import all_types
+
+    return [each[part] for each in all_types() if "*" not in each[part]]
+
+
 _OPTIONS = {
     "agent": click.option(
         "--agent", metavar="NAME", shell_complete=agent_names, help="Only events of this agent."
@@ -41,9 +49,15 @@ _OPTIONS = {
     "topic": click.option(
         "--topic",
         metavar="TOPIC",
+        shell_complete=words_of(partial(_declared, 0)),
         help="Only this topic and those below it, such as 'tool'; several with commas.",
     ),
-    "type": click.option("--type", metavar="TYPE", help="Only events of this type, such as 'invocation'."),
+    "type": click.option(
+        "--type",
+        metavar="TYPE",
+        shell_complete=words_of(partial(_declared, 1)),
+        help="Only events of this type, such as 'invocation'.",
+    ),
     "tool": click.option(
         "--tool",
         metavar="TOOL",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lightagentd import errors
-from lightagentd.cli.options import Command, Settings, agent_names
+from lightagentd.cli.options import Command, Settings, agent_names, words_of
 from lightagentd.cli.output import print_json, say, say_markdown, told
 from lightagentd.cli.terminal import Styled, is_terminal
 from lightagentd.cli.when import local
@@ -66,7 +66,12 @@ def command(
 @click.command("changes", cls=Command)
 @_agent
 @click.option(
-    "--since", default="yesterday", show_default=True, metavar="TIME", help="yesterday, -2h, 2026-01-31 ..."
+    "--since",
+    default="yesterday",
+    show_default=True,
+    metavar="TIME",
+    shell_complete=words_of(lambda: ("boot", "today", "yesterday")),
+    help="yesterday, -2h, 2026-01-31 ...",
 )
 @_full
 @click.pass_obj

@@ -20,8 +20,17 @@ OWN_STATUSES = (
 """Exit statuses that are no errors of the daemon's: status, code, meaning."""
 
 
+def _commands(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    words = context.params.get("words") or ()
+    found: click.Command | None = context.find_root().command
+    for word in words:
+        found = found.get_command(context, word) if isinstance(found, click.Group) else None
+    names = found.list_commands(context) if isinstance(found, click.Group) else []
+    return [name for name in (*names, *(() if words else (EXIT_CODES,))) if name.startswith(incomplete)]
+
+
 @click.command("help", cls=Command)
-@click.argument("words", metavar=f"[COMMAND...|{EXIT_CODES}]", nargs=-1)
+@click.argument("words", metavar=f"[COMMAND...|{EXIT_CODES}]", nargs=-1, shell_complete=_commands)
 @click.pass_context
 def command(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command.

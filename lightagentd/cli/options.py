@@ -5,7 +5,7 @@ The `Settings` of one run of lactl are made in `main.run` and handed down by cli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +165,15 @@ def names_of(method: str, field: str, **parameters: Any) -> Completion:
     def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
         found = _listed(context, method, **parameters)
         return [each[field] for each in found if each[field].startswith(incomplete)]
+
+    return names
+
+
+def words_of(words: Callable[[], Iterable[str]]) -> Completion:
+    """Completions from words that need no daemon."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+        return sorted({word for word in words() if word.startswith(incomplete)})
 
     return names
 

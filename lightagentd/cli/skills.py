@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd.cli.named_file import check_readable, read_file
-from lightagentd.cli.options import Group, Settings, files, names_of
+from lightagentd.cli.options import Group, Settings, files, names_of, words_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told, warn
 from lightagentd.errors import (
     ConfigError,
@@ -168,7 +168,7 @@ def new(settings: Settings, name: str, shell: bool, source: Path | None, force: 
 
 
 @command.command("remove")
-@click.argument("name", shell_complete=names_of("Skills.List", "name"))
+@click.argument("name", shell_complete=words_of(lambda: _own()))
 @click.pass_obj
 def remove_skill(settings: Settings, name: str) -> None:
     """Remove a skill from the daemon's folder; one of that name that is shipped counts again."""
@@ -225,6 +225,14 @@ def _folder() -> Path:
             suggestion="For the skills of the system's daemon use sudo.",
         )
     return config / "skills"
+
+
+def _own() -> list[str]:
+    """The names of the skills that can be removed."""
+    from lightagentd.host.paths import default_paths
+
+    folder = default_paths().config / "skills"
+    return [each.name for each in folder.iterdir()] if folder.is_dir() else []
 
 
 def _folders(what: str | None) -> list[Path]:

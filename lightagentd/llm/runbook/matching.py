@@ -102,10 +102,22 @@ class SkillIndex:
         return replace(found, args={**found.args, "full": "yes"})
 
     def _match(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
-        """For the whole prompt, else without what is pasted between fences, else for its last paragraph."""
+        """For the whole prompt, else without what is pasted between fences, else for its last paragraph.
+
+        What uses the network is only for the person's own words: who writes into a log that is pasted must
+        not choose a host that this machine asks. These are the first line, if it asks or announces something,
+        else the last paragraph.
+        """
         unfenced = _FENCED.sub(" ", prompt).strip()
-        texts = dict.fromkeys((prompt, unfenced, unfenced.rpartition("\n\n")[2].strip()))
-        return next((found for text in texts if (found := self._match_text(text, now, names))), None)
+        last = unfenced.rpartition("\n\n")[2].strip()
+        texts = dict.fromkeys((prompt, unfenced, last))
+        found = next((found for text in texts if (found := self._match_text(text, now, names))), None)
+        if found is None or found.effect != "reach" or "\n" not in prompt:
+            return found
+        first, _, rest = unfenced.partition("\n")
+        asked = self._match_text(first, now, names)
+        announces = bool(rest.strip()) and first.rstrip().endswith(("?", ":"))
+        return asked if asked or announces else self._match_text(last, now, names)
 
     def _match_text(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
         plain = _plain(prompt)

@@ -256,15 +256,24 @@ async def test_a_question_starts_no_service_but_those_that_end_by_themselves(
     served: tuple[Pool, FakeSystemd], effect: Effect
 ) -> None:
     pool, fake = served
-    for name in STARTABLE:
-        for client in (
+    asked = {
+        name: [
             f"gdbus call --system -d {name} -o / -m org.freedesktop.DBus.Properties.GetAll x",
             f"dbus-send --system --print-reply --dest={name} / org.freedesktop.DBus.Peer.Ping",
             f"dbus-send --system --print-reply --dest={name} / org.freedesktop.hostname1.Ping",
             f"dbus-send --system --print-reply --dest=org.freedesktop.DBus /"
             f" org.freedesktop.DBus.StartServiceByName string:{name} uint32:0",
-        ):
-            await shell(pool, f"timeout 5 {client} || true", effect)
+        ]
+        for name in STARTABLE
+    }
+    # One that is started never answers. The others are refused at once, and nothing of them comes later.
+    waits = asked.pop("org.freedesktop.hostname1")
+    await shell(
+        pool, "".join(f"timeout 5 {one} & " for each in asked.values() for one in each) + "wait", effect
+    )
+    seen = fake.bus_folder / "org.freedesktop.hostname1"
+    begin = "".join(f"timeout 5 {client} & " for client in waits)
+    await shell(pool, f"{begin} for i in $(seq 100); do [ -e {seen} ] && break; sleep 0.05; done", effect)
     started = {path.name for path in fake.bus_folder.iterdir()} & set(STARTABLE)
     assert started == {"org.freedesktop.hostname1"}
 

@@ -115,12 +115,13 @@ async def found_locally(
     return [server for server in looked if server is not None]
 
 
-async def served(base_url: str, headers: dict[str, str]) -> list[str]:
-    """The models that a server on this machine lists at `/models` of its base URL; none of other servers, and
-    none that does not answer.
+async def served(base_url: str, headers: dict[str, str], *, anywhere: bool = False) -> list[str]:
+    """The models that a server lists at `/models` of its base URL, on this machine or, with `anywhere`, on
+    another that speaks plain HTTP; none of a server that does not answer. Those with TLS, the services on the
+    Internet, are in the table of known models.
     """
     parts = urlsplit(base_url)
-    if parts.scheme != "http" or parts.hostname not in _HERE:
+    if parts.scheme != "http" or not (anywhere or parts.hostname in _HERE):
         return []
     import httpx
 

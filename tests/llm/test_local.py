@@ -129,8 +129,11 @@ async def test_what_a_server_lists() -> None:
     async with serving(VLLM) as root:
         assert await served(f"{root}/v1", {"Authorization": "Bearer x"}) == ["org/model"]
         assert await served(f"{root}/other", {}) == []
+        elsewhere = f"{root.replace('127.0.0.1', '127.1')}/v1"
+        assert await served(elsewhere, {}) == [], "only on this machine"
+        assert await served(elsewhere, {}, anywhere=True) == ["org/model"], "one that is configured"
     assert await served(f"{root}/v1", {}) == []
-    assert await served("http://192.0.2.1/v1", {}) == [], "only on this machine"
+    assert await served("https://127.0.0.1/v1", {}, anywhere=True) == []
 
 
 async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

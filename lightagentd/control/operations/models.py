@@ -68,8 +68,8 @@ class Models(Operations, interface="org.lightagent1.Models"):
     @method("List", returns="models")
     async def listed(self, caller: Caller, *, provider: str = "", all_: bool = False) -> list[api.Model]:
         """The models that agents or the configuration name. With provider, those of that one that anything is
-        known of, and those that it lists itself if it is on this machine; with all, those of every configured
-        provider, too.
+        known of, and those that it lists itself if it is on this machine, or configured with a base URL
+        without TLS; with all, those of every configured provider, too.
         """
         caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
@@ -194,12 +194,13 @@ class Models(Operations, interface="org.lightagent1.Models"):
         }
 
     async def _served(self, provider: str) -> list[str]:
-        """The models that a provider on this machine lists."""
+        """The models that a provider on this machine lists, or one in its network that is configured."""
         with contextlib.suppress(ConfigError):
             recipe = await asyncio.to_thread(recipe_of, f"{provider}/-", self._models)
             if (settings := recipe.settings) is not None and recipe.recording is None:
                 key = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-                return await served(settings.base_url, settings.headers | key)
+                configured = provider in self._models.providers
+                return await served(settings.base_url, settings.headers | key, anywhere=configured)
         return []
 
     def _known_of(self, providers: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ ERROR_TAIL_CHARS = 2000
 """How much of a failed script's standard error its error shows."""
 NOTHING_FOUND = 4
 """The exit status of a script whose report says that what it was asked about by name is not there."""
-STATE_LIMIT_BYTES = 512 * 1024
+STATE_LIMIT_BYTES = 1 << 20
 """How much of the output of a script counts that tells the state of the machine (`Runbook.compares`)."""
 FILES_LIMIT = 200
 """How many files of a skill are listed."""

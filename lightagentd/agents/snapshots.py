@@ -118,18 +118,20 @@ def before(history: History, since: str) -> str:
 
 
 def _seconds(since: str) -> float:
-    """Seconds since 1970 of a value of kind `time` (`lightagentd.skills.arguments`); now for what is none."""
+    """Seconds since 1970 of a value of kind `time` (`lightagentd.skills.arguments`); now for what is none: a
+    model may write anything.
+    """
     now = datetime.now()  # noqa: DTZ005 - its times are local
     if since == "boot":
         return psutil.boot_time()
-    if back := re.fullmatch(r"-(\d+)(s|min|h|d)", since):
+    if back := re.fullmatch(r"-([1-9]\d{0,5})(s|min|h|d)", since):
         return now.timestamp() - int(back[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[back[2]]
     day, _, clock = since.partition(" ")
     if day in ("today", "yesterday"):
         day = str((now - timedelta(days=day == "yesterday")).date())
     try:
         return datetime.fromisoformat(f"{day} {clock or '00:00'}").timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return now.timestamp()
 
 
@@ -137,7 +139,7 @@ def _state(text: str) -> dict[str, dict[str, Any]]:
     """Raises ToolError for what is no state."""
     try:
         found = json.loads(text)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise ToolError(f"The skill {SKILL} told no state that can be read: {text[:200]}") from err
     if not isinstance(found, dict) or not all(isinstance(names, dict) for names in found.values()):
         raise ToolError(f"The skill {SKILL} told something else than a state.")

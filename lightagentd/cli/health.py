@@ -92,7 +92,7 @@ def changes(settings: Settings, agent: str | None, since: str, full: bool) -> No
 def snapshot(settings: Settings, agent: str | None) -> None:
     """Store the state of this machine in the history, for 'lactl changes'.
 
-    lightagent-snapshot.timer does so once a day.
+    The daemon does so once a day. This is for administrators.
     """
     agent = agent or _able(settings, "what-changed")
     taken = settings.call("Manager.TakeSnapshot", timeout_s=None, agent=agent)

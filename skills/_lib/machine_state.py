@@ -16,6 +16,7 @@ import procfs
 from commands import read, run
 
 _MOST_FILES = 5000
+_MOST_PORTS = _MOST_MOUNTS = 1000
 _LARGEST_BYTES = 1 << 20
 """Of a larger file in /etc only size and time count."""
 _PASSING = frozenset(("proc", "sysfs", "cgroup2", "tmpfs", "devtmpfs", "devpts", "mqueue", "nsfs", "overlay"))
@@ -71,11 +72,15 @@ def timers() -> dict[str, str]:
 
 
 def ports() -> dict[str, str]:
-    """Ports that listen, and the user of each."""
-    return {
-        f"{one.protocol} {one.address}:{one.port}": procfs.user(one.uid)
+    """Ports that listen, and the user of each: services first, for any user may listen on thousands."""
+    listening = [
+        one
         for one in procfs.sockets()
         if one.is_listening and (not one.protocol.startswith("udp") or one.port < 32768)
+    ]
+    listening.sort(key=lambda one: (one.uid >= 1000, one.port, one.address))
+    return {
+        f"{one.protocol} {one.address}:{one.port}": procfs.user(one.uid) for one in listening[:_MOST_PORTS]
     }
 
 
@@ -99,6 +104,8 @@ def mounts() -> dict[str, str]:
         left, _, right = line.partition(" - ")
         columns, kind = left.split(), right.split()
         if len(columns) > 5 and len(kind) > 1 and kind[0] not in _PASSING:
+            if len(found) == _MOST_MOUNTS:
+                break  # those that users made are the last
             found[columns[4]] = f"{kind[1]} {kind[0]} {columns[5].split(',')[0]}"
     return found
 

@@ -261,6 +261,7 @@ async def test_another_user_cannot_change_the_daemon(shared: Daemon) -> None:
             ("Agents.Restart", {"name": "talker"}),
             ("Agents.Stop", {"name": "no-such-agent"}),
             ("Manager.Reload", {}),
+            ("Manager.TakeSnapshot", {"agent": "talker"}),
         ):
             reply = await nobody.call(method, **parameters)
             assert code(reply) == "permission_denied", method

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -358,3 +359,13 @@ def test_a_path_of_a_dead_server_is_told_and_not_touched(tmp_path: Path, name: s
     assert f"{tmp_path} (nfs4 from nas:/export) does not answer" in (
         text if name == "who-uses" else finding(text)
     )
+
+
+def test_no_user_makes_the_state_of_the_machine_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    procfs = module("procfs")
+    many = [
+        procfs.Socket("tcp", "127.0.0.1", port, "", 0, "listen", 1000, port) for port in range(1024, 60_000)
+    ]
+    monkeypatch.setattr(procfs, "sockets", lambda: [*many, replace(many[0], port=22, uid=0)])
+    found = module("machine_state").ports()
+    assert (len(found), found["tcp 127.0.0.1:22"]) == (1000, "root")

@@ -85,9 +85,9 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
     @method("TakeSnapshot", returns="snapshot")
     async def take_snapshot(self, caller: Caller, *, agent: str) -> api.Snapshot:
         """Store the state of the machine in the history, as the skill what-changed tells it in the sandbox of
-        an agent.
+        an agent. All that is told later is compared with it, so it is for people who administer.
         """
-        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        caller, _ = await self._access.admit_person(caller, Operation.ADMINISTER, agent=agent)
         await self._access.check_open(caller)
         self._runtime.panic.check()
         event = await take(self._runtime.registry.get(agent), caller.uid)

@@ -90,6 +90,8 @@ def about(path: str, found: list[space.Filesystem], report: Report) -> None:
             report.finding += f"; {each.inode_percent} % of its inodes are used"
         if each.entry.read_only:
             report.finding += "; it is mounted read-only"
+        if missing and each.is_tight:
+            report.next = prompt(f"what fills {each.folder}")
     if Path(real).is_dir() and (not missing or (each is not None and each.is_tight)):
         below(real, each, report)
     report.finding += "."

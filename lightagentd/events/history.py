@@ -2,7 +2,7 @@
 
 `History` owns the LMDB environment and one writer thread. Appends that arrive while a commit is under way
 share the next one (group commit), so that many sessions pay for one fsync(2). One that `may_wait` is kept
-for a few milliseconds, so that it shares the commit of its follower. An append returns when its
+for up to 20 ms, so that it shares the commit of its follower. An append returns when its
 events are on disk, or raises StorageError, and then none of it is stored. An append that cannot be encoded
 fails alone; its neighbours are stored. Stored events never change, with two exceptions: `erase` removes the
 data of a deleted session's events, and `prune` removes old events.
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 MAX_BATCH = 256
 """Appends that share one commit at the most; more wait for the next."""
-WAIT_S = 0.005
+WAIT_S = 0.02
 """How long appends that may wait are kept for others to share their commit."""
 
 

@@ -490,6 +490,7 @@ class ToolRun:
             output_chars=len(outcome.text),
             taints=ready.action.taints,
         )
-        history = self._dispatcher.history
-        stored = history.append(*lapsed, ended.event(), *self._told(outcome), changes=changes, may_wait=True)
+        history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
+        told = self._told(outcome)
+        stored = history.append(*lapsed, ended.event(), *told, changes=changes, may_wait=may_wait)
         self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

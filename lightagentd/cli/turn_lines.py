@@ -35,7 +35,7 @@ def call_line(event: dict[str, Any]) -> str:
         f"→ {call_name(event)}",
         shown,
         f"[{cell(event.get('effect') or 'unknown effect')}]",
-        "" if decision in ("allow", None) else cell(decision),
+        "" if decision in ("allow", "", None) else cell(decision),
     )
     return " ".join(word for word in words if word)
 

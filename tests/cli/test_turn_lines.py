@@ -51,6 +51,7 @@ def test_a_call_leaves_out_what_says_nothing() -> None:
         "decision": "allow",
     }
     assert call_line(event) == "→ bash.exec command=ls [observe]"
+    assert call_line(event | {"decision": ""}) == "→ bash.exec command=ls [observe]", "refused before"
     event |= {"effect": "change", "decision": "ask"}
     assert call_line(event) == "→ bash.exec command=ls effect=observe [change] ask"
 

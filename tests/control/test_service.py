@@ -307,6 +307,9 @@ async def test_what_is_not_there_is_not_found(daemon: Daemon) -> None:
         with pytest.raises(error) as caught:
             await call
         assert caught.value.suggestion
+    with pytest.raises(errors.SkillNotFound) as near:
+        await service.skills.get(ME, "disk-chek")
+    assert near.value.suggestion.startswith("Did you mean disk-check?")
     with pytest.raises(errors.Conflict, match="is defined in"):
         await service.agents.delete(ME, "talker")
 

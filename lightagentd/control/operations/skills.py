@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from lightagentd import api
 from lightagentd.agents.content import Content
 from lightagentd.control.authz import Caller
@@ -36,7 +38,11 @@ class Skills(Operations, interface="org.lightagent1.Skills"):
         if name in catalog.broken:
             return _broken(name, catalog.broken[name])
         if name not in catalog.skills:
-            raise SkillNotFound(f"There is no skill {name[:60]!r}.", suggestion="Run: lactl skills list")
+            near = difflib.get_close_matches(name[:100], catalog.skills, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise SkillNotFound(
+                f"There is no skill {name[:60]!r}.", suggestion=f"{meant}Run: lactl skills list"
+            )
         return _info(catalog.skills[name], body=catalog.skills[name].body)
 
 

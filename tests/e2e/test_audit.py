@@ -6,6 +6,7 @@ purged, is just what an audit tells.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -137,9 +138,9 @@ SEND_AND_STAY = """
 import socket, sys, time
 sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 sender.sendto(open(sys.argv[1], "rb").read(), "/run/systemd/journal/socket")
-time.sleep(3)
+time.sleep(600)
 """
-"""Sends a file by journald's own protocol, as logger(1) does, and does not leave at once."""
+"""Sends a file by journald's own protocol, as logger(1) does, and does not leave."""
 
 
 def entry(seq: int, event_hash: str, **fields: str) -> str:
@@ -166,13 +167,14 @@ def test_forged_entries_are_named_and_change_nothing(audited: Machine) -> None:
     audited.write(
         "/root/forged", entry(100_000, "1" * 64, LIGHTAGENT_MISSING_FROM="1", LIGHTAGENT_MISSING_TO="99")
     )
-    # journald finds out the unit of a sender by its process, which must still be there then.
-    run = ["systemd-run", "--wait", "--quiet", "--unit=evil", "python3", "-I", "-c", SEND_AND_STAY]
-    audited.run([*run, "/root/forged"])
     # The daemon's own user in another unit is another sender, too.
     audited.write("/var/tmp/forged", entry(100_001, "2" * 64))
-    run.insert(1, "--uid=lightagent")
-    audited.run([*run, "/var/tmp/forged"])
+    for seq, user, file in ((100_000, "root", "/root/forged"), (100_001, "lightagent", "/var/tmp/forged")):
+        unit = ["systemd-run", "--quiet", "--collect", "--unit=evil", f"--uid={user}"]
+        audited.run([*unit, "python3", "-I", "-c", SEND_AND_STAY, file])
+        # journald finds out the unit of a sender by its process, which must still be there then.
+        eventually(functools.partial(audited.journal, f"LIGHTAGENT_SEQ={seq}"), "journald has the entry")
+        audited.run(["systemctl", "stop", "evil"])
     found = audit(audited)
     journal = found["journal"]
     assert found["ok"], found

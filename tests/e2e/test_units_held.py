@@ -245,7 +245,10 @@ def test_the_bus_answers_no_more_than_questions(service: Machine, effect: str) -
     failed = [one for at, one in enumerate(HARMLESS_ASKS) if f"worked-{at}." not in said]
     assert failed == [], "these do not work for root, so that they prove nothing"
     before = main_pid(service, UNIT)
-    assert which_worked(service, [WHOSE, *HARMLESS_ASKS, *ASKS, *POSES], effect) == [WHOSE, POSES[-1]]
+    asks = [
+        one.replace("--timeout=10", "--timeout=4") for one in (*HARMLESS_ASKS, *ASKS)
+    ]  # one gets no answer
+    assert which_worked(service, [WHOSE, *asks, *POSES], effect) == [WHOSE, POSES[-1]]
     assert main_pid(service, UNIT) == before
     assert service.run(["systemctl", "show", "-P", "FreezerState", UNIT]).stdout == "running\n"
 

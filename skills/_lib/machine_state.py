@@ -99,7 +99,7 @@ def users() -> dict[str, str]:
 
 def mounts() -> dict[str, str]:
     """Mount points with device, type, and whether they can be written."""
-    found = {}
+    found: dict[str, str] = {}
     for line in (read("/proc/1/mountinfo") or read("/proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         columns, kind = left.split(), right.split()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.toolkit.proc.survey import survey, without_password
+from lightagentd.toolkit.proc.survey import survey, without_hashes
 from tests.skills.library import module
 from tests.skills.script import finding, report
 from tests.skills.test_findings import certificate
@@ -165,16 +165,16 @@ def test_passwords_that_are_empty_locked_or_expired(tmp_path: Path) -> None:
     assert accounts.passwords(str(tmp_path / "absent")) is None
 
 
-def test_the_survey_tells_root_alone_which_passwords_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    shadow = "ann:$y$x:19000::::::\nbob::19000::::::\n::1:\ncid:!:19000::::::\nline\n"
-    assert without_password(shadow) == ["bob"]
-    assert "without_password" not in json.loads(survey(12345))
-    monkeypatch.setattr(accounts, "passwords", lambda: None)
-    monkeypatch.setattr(accounts.procfs, "survey", lambda: {"without_password": ["root", "daemon"]})
-    found, _ = accounts.accounts()
-    assert [one.text for one in accounts.empty(found, accounts.without_password())] == [
-        "The account root has an empty password: anybody can be it."
-    ]
+def test_the_survey_tells_root_alone_of_passwords_and_never_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = (
+        "ann:$y$x:19000:0:99999:7:::\nbob::19000::::::\ncid:!$y$x:19000::::::\ndan:$y$x:1:0:30:7:::\nline"
+    )
+    told = without_hashes(shadow)
+    assert "$y$" not in told
+    assert "shadow" not in json.loads(survey(12345))
+    monkeypatch.setattr(accounts.procfs, "survey", lambda: {"shadow": told})
+    known = accounts.passwords("/nowhere")
+    assert [one.state for one in known.values()] == ["", "empty", "locked", "password expired"]
 
 
 def test_certificates_of_configurations_are_told_with_their_service(tmp_path: Path) -> None:

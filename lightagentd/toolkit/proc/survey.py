@@ -4,16 +4,15 @@ A worker makes it for one skill's run, in a bounded time and size, and it holds 
 content. Names in a person's closed folder are only for that person and root (`paths`).
 
     {"pid_namespace": "pid:[4026531836]", "net_namespace": "net:[4026531840]", "left_out": 0,
-     "mounts": "the text of /proc/1/mountinfo", "without_password": ["clara"],
+     "mounts": "the text of /proc/1/mountinfo", "shadow": "clara:!:20000:0:99999:7:::",
      "processes": [{"pid": 812, "ppid": 1, "name": "nginx", "state": "S", "uid": 33, "unit": "nginx.service",
        "memory_bytes": 1024, "start_ticks": 99, "threads": 1, "command": "nginx: worker", "wchan": "",
        "exe": "/usr/sbin/nginx", "cwd": "/", "root": "/", "count": 20, "limit": 1024,
        "descriptors": {"6": "socket:[1234]"}, "deleted": {"7": [4096, "254:1:88"]}}]}
 
 `descriptors` has sockets and deleted files, and with `files` all others too, and files that are mapped as
-`"mapped /path": ""`. It is null where they may not be seen, or are too much. `without_password` has the
-accounts with an empty password, for root alone: anybody else could become them. Nothing else of shadow(5) is
-told.
+`"mapped /path": ""`. It is null where they may not be seen, or are too much. `shadow` is shadow(5), for
+root alone, with `x` or `!` (locked) for each password that is not empty.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def survey(owner: int, *, files: bool = False) -> str:
         "mounts": _mounts_told(mounts, paths.of(1, 0)),
     }
     if owner == 0 and (shadow := _text("/etc/shadow")) is not None:
-        head["without_password"] = without_password(shadow)
+        head["shadow"] = without_hashes(shadow)
     room = SIZE_LIMIT_BYTES - len(json.dumps(head)) - 1000
     # Those of people come last: if there is too much, they cut what is told of people, and not of services.
     stats = sorted(all_stats().values(), key=lambda stat: (stat.uid >= FIRST_PERSON, stat.pid))
@@ -85,10 +84,11 @@ def survey(owner: int, *, files: bool = False) -> str:
     return f'{json.dumps(head)[:-1]}, "processes": [{", ".join(rows)}]}}'
 
 
-def without_password(shadow: str) -> list[str]:
-    """The accounts in the text of /etc/shadow with an empty password."""
-    rows = (line.split(":", 2) for line in shadow.splitlines())
-    return [text_of(os.fsencode(row[0])) for row in rows if len(row) == 3 and row[0] and not row[1]]
+def without_hashes(shadow: str) -> str:
+    """The text of /etc/shadow with `x` or `!` for each password that is not empty."""
+    rows = (line.split(":") for line in shadow.splitlines() if ":" in line)
+    told = [[name, hash_ and ("!" if hash_[0] in "!*" else "x"), *rest] for name, hash_, *rest in rows]
+    return "\n".join(text_of(os.fsencode(":".join(row))) for row in told)
 
 
 def _opened(

@@ -31,10 +31,8 @@ def rights_of(account: Account, rules: list[tuple[str, str]]) -> list[tuple[str,
 def password_words(account: Account, report: Report) -> str:
     """What is known of the password, as the end of a sentence."""
     known = accounts.passwords()
-    if account.name in (accounts.without_password() or []):
-        return ", an empty password"
     if known is None:
-        report.note("Whether the password is locked or expired: only root may read /etc/shadow.")
+        report.note("Whether the password is empty, locked or expired: only root may know.")
         return ""
     entry = known.get(account.name)
     if entry is None:
@@ -78,23 +76,21 @@ def about(name: str, found: list[Account], report: Report) -> None:
 
 def everybody(found: list[Account], bad: list[tuple[int, str]], report: Report) -> None:
     faults = list(accounts.faults(found, bad))
-    known, empty = accounts.passwords(), accounts.without_password()
-    faults += accounts.empty(found, empty or [])
+    known = accounts.passwords()
+    faults += accounts.empty(found, accounts.without_password() or [])
     faults += [*accounts.expired(found, known or {}), *access.nologin()]
     if known is None:
-        which = "Locked and expired" if empty is not None else "Empty, locked and expired"
-        report.note(f"{which} passwords: only root may read /etc/shadow.")
+        report.note("Empty, locked and expired passwords: only root may know.")
     people = [one for one in found if one.is_person and one.can_log_in]
     system = [one for one in found if 0 < one.uid < 1000 and one.can_log_in]
     members = accounts.administrators()
     admins = sorted({name for _, names in members for name in names.split(", ")})
     good = f"{plural(len(found), 'account')}, only root has uid 0"
-    good += ", none that can log in has an empty password" if empty is not None else ""
+    good += ", none that can log in has an empty password" if known is not None else ""
     who = plural(len(people), "person").replace("persons", "people") if people else "nobody"
     good += f"; {who} besides root {'have' if len(people) > 1 else 'has'} a login shell"
     good += f", and {', '.join(admins[:4])} may use sudo" if admins else ", and nobody is in a group for sudo"
-    unseen = "expired" if empty is not None else "empty or expired"
-    good += "." if known is not None else f"; whether a password is {unseen} only root can see."
+    good += "." if known is not None else "; whether a password is empty or expired only root may know."
     made, problem = accounts.new_users(time.time() - _SINCE_S)
     report.note(problem)
     if not tell(report, faults, good, look="getent passwd 0", own=accounts.ASK) and known is None:
@@ -110,7 +106,6 @@ def everybody(found: list[Account], bad: list[tuple[int, str]], report: Report) 
         "Groups that lead to root", ("Group", "Members"), accounts.administrators(accounts.ADMIN_GROUPS)
     )
     states = {name: entry.state for name, entry in (known or {}).items()}
-    states |= dict.fromkeys(empty or [], "empty")
     report.table(
         "Accounts that can log in",
         ("Name", "Uid", "Shell", "Home", "Password"),

@@ -19,6 +19,10 @@ _on_the_bus = threading.Lock()
 """Commands of a worker share few connections to the bus, and one that gets none fails at once."""
 
 
+_MESSAGE_CHARS = 1000
+"""Anybody may log long lines, in which patterns take long to be looked for."""
+
+
 @dataclass(frozen=True)
 class Output:
     """A command's output. `problem` is empty when it ran and ended well, else a sentence."""
@@ -87,6 +91,8 @@ def journal(*arguments: str, limit: int = 4000, timeout_s: float = 20.0) -> tupl
             continue
         if isinstance(entry, dict):
             entries.append(entry)
+    if any(each.startswith("SYSLOG_IDENTIFIER=") for each in arguments):
+        entries = [entry for entry in entries if is_by_its_program(entry)]
     problem = answer.problem
     if "insufficient permissions" in answer.stderr:
         problem = "The journal cannot be read by this user: that needs the group systemd-journal or adm."
@@ -102,12 +108,21 @@ def journal(*arguments: str, limit: int = 4000, timeout_s: float = 20.0) -> tupl
     return entries, problem
 
 
+def is_by_its_program(entry: dict[str, Any]) -> bool:
+    """Whether a service, or the program that it names, wrote it: logger(1) writes under any name. sudo and su
+    log as the user who started them.
+    """
+    uid, wrote, name = (str(entry.get(key, "")) for key in ("_UID", "_EXE", "SYSLOG_IDENTIFIER"))
+    is_installed = wrote.startswith(("/usr/", "/bin/", "/sbin/"))
+    return not uid or int(uid) < 1000 or (is_installed and wrote.rpartition("/")[2] in (name, f"{name}-rs"))
+
+
 def message(entry: dict[str, Any]) -> str:
-    """The text of a journal entry; bytes that are not UTF-8 come as a list of numbers."""
+    """The begin of the text of a journal entry; bytes that are not UTF-8 come as a list of numbers."""
     value = entry.get("MESSAGE")
     if isinstance(value, list):
-        return clean(bytes(number for number in value if isinstance(number, int)).decode("utf-8", "replace"))
-    return clean(str(value or ""))
+        value = bytes(number for number in value if isinstance(number, int)).decode("utf-8", "replace")
+    return clean(str(value or "")[:_MESSAGE_CHARS])
 
 
 def stamp(entry: dict[str, Any]) -> float:

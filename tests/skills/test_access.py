@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import socket
 import sqlite3
 import ssl
@@ -343,3 +344,29 @@ def test_logins_of_wtmpdb_are_read(tmp_path: Path) -> None:
 def test_sessions_of_loginctl_old_and_new(text: str) -> None:
     assert access.sessions_in(text) == [("ann", "tty2", "4")]
     assert access.sessions_in("No sessions.\n") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"_UID": "0", "_EXE": "/usr/sbin/sshd"}, True),
+        ({}, True),
+        ({"_UID": "105"}, True),
+        ({"_UID": "1000", "_EXE": "/usr/bin/sudo"}, True),
+        ({"_UID": "1000", "_EXE": "/usr/bin/sudo-rs"}, True),
+        ({"_UID": "1000", "_EXE": "/usr/bin/logger"}, False),
+        ({"_UID": "1000", "_EXE": "/home/eve/sudo"}, False),
+        ({"_UID": "1000"}, False),
+    ],
+)
+def test_words_that_anybody_may_log_under_a_name_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], counts: bool
+) -> None:
+    text = "eve : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/bin/sh " + "x" * 5000
+    entry = {"MESSAGE": text, "SYSLOG_IDENTIFIER": "sudo", "__REALTIME_TIMESTAMP": "1", **fields}
+    (tmp_path / "journalctl").write_text(f"#!/bin/sh\necho '{json.dumps(entry)}'\n")
+    (tmp_path / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(access, "from_files", lambda since: [])
+    found, _ = access.from_journal(0, ("sudo",))
+    assert [len(line.text) for line in found] == ([1000] if counts else [])

@@ -142,7 +142,7 @@ def from_journal(since: float, programs: tuple[str, ...]) -> tuple[list[Line], s
     match = [f"SYSLOG_IDENTIFIER={name}" for name in programs]
     entries, problem = journal(
         f"--since=@{int(since)}",
-        "--output-fields=MESSAGE,SYSLOG_IDENTIFIER",
+        "--output-fields=MESSAGE,SYSLOG_IDENTIFIER,_UID,_EXE",
         *match,
         limit=20000,
         timeout_s=8,
@@ -174,7 +174,7 @@ def from_files(since: float, root: str = "") -> list[Line]:
             except ValueError:
                 continue
             if when >= since:
-                rows.append(Line(when, match[2], match[3]))
+                rows.append(Line(when, match[2], match[3][:1000]))
     return rows
 
 

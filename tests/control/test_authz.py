@@ -19,6 +19,7 @@ from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import PermissionDenied
 from lightagentd.host.paths import Paths
+from lightagentd.host.users import called
 from lightagentd.policy.operation import Operation
 from tests.conftest import REPOSITORY
 from tests.other_user import OUTSIDERS_GID
@@ -265,7 +266,7 @@ async def test_another_user_cannot_change_the_daemon(shared: Daemon) -> None:
         ):
             reply = await nobody.call(method, **parameters)
             assert code(reply) == "permission_denied", method
-            assert str(NOBODY) in reply["parameters"]["message"]
+            assert called(NOBODY) in reply["parameters"]["message"]
             assert reply["parameters"]["suggestion"]
         agents = (await nobody.call("Agents.List"))["parameters"]["agents"]
         assert {(agent["name"], agent["state"]) for agent in agents} >= {("talker", "running")}

@@ -20,6 +20,7 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import DBUS_PREFIX
 from lightagentd.events.audit.verification import verify
 from lightagentd.host.paths import Paths
+from lightagentd.host.users import called
 from tests.agents.scripted import until
 from tests.conftest import REPOSITORY
 from tests.control.dbus.on_the_bus import ROOT, serving
@@ -348,7 +349,7 @@ async def test_the_caller_is_who_the_bus_says(bus: tuple[Daemon, Bus]) -> None:
         assert (await nobody.call(ROOT, f"{MANAGER}.GetStatus"))[0]["sessions"] == 0
         refused = (await nobody.call(ROOT, f"{MANAGER}.Reload"))["error"]
         assert refused[0] == DBUS_PREFIX + "PermissionDenied"
-        assert str(NOBODY) in refused[1]
+        assert called(NOBODY) in refused[1]
         assert daemon.dbus._peers is not None
         [peer] = daemon.dbus._peers.of_uid(NOBODY)
         assert (peer.caller.gid, peer.caller.groups) == (OUTSIDERS_GID, frozenset({OUTSIDERS_GID}))

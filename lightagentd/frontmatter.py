@@ -156,7 +156,7 @@ def _check_size(events: Iterator[Any]) -> None:
     """Raises MarkedYAMLError for what is nested too deep, or would be too large with each alias written out:
     aliases of aliases, and merged keys.
     """
-    sizes, names, known = [0], [""], dict[str, int]()
+    sizes, names, known = [0], list[str | None]([""]), dict[str | None, int]()
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             sizes.append(0)

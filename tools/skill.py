@@ -98,12 +98,9 @@ class Skill(Tool):
             bound_s = min(skill.timeout_s, bound_s)
         live = LiveText(ctx.progress)
         env = {"HOME": str(ctx.scratch), "TMPDIR": str(ctx.scratch)}
-        if survey := ctx.expected.get("survey"):
-            env[SURVEY_VARIABLE] = str(ctx.scratch / "survey.json")
-            Path(env[SURVEY_VARIABLE]).write_text(survey, "utf-8")
-        if snapshot := ctx.expected.get("snapshot"):
-            env[SNAPSHOT_VARIABLE] = str(ctx.scratch / "snapshot.json")
-            Path(env[SNAPSHOT_VARIABLE]).write_text(snapshot, "utf-8")
+        for given, variable in (("survey", SURVEY_VARIABLE), ("snapshot", SNAPSHOT_VARIABLE)):
+            if text := ctx.expected.get(given):
+                env[variable] = _handed_over(ctx.scratch / f"{given}.json", text)
         done = await run(
             argv,
             timeout_s=bound_s,
@@ -123,6 +120,13 @@ class Skill(Tool):
             how = f"was ended by {done.signal}" if done.signal else f"failed with exit status {done.status}"
             raise ToolError(f"{what} {how}.{_tail(done)}", suggestion=_after_failure(args, ctx.effect))
         return Result(output=done.stdout.text() or "(no output)\n", metadata=_metadata(skill, done))
+
+
+def _handed_over(path: Path, text: str) -> str:
+    """A new file for the script; it follows no link that another command of the worker may have made."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    return str(path)
 
 
 def _folders() -> list[Path]:

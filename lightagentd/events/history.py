@@ -183,8 +183,7 @@ class History:
         """Queue events and their changes of state, as one transaction.
 
         The returned future has the stored events once they are durable; awaiting it makes a step fail when
-        they cannot be stored. Must be called in the event loop's thread. What `may_wait` is committed with
-        the next append, at `hurry`, or after WAIT_S.
+        they cannot be stored. Must be called in the event loop's thread. What `may_wait` is kept for WAIT_S.
         """
         return self._put(events, changes, may_wait=may_wait)
 

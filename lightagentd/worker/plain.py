@@ -19,16 +19,9 @@ Check = Callable[[dict[str, Any]], dict[str, Any]]
 
 _BOUNDS = {"ge", "gt", "le", "lt"}
 _LENGTHS = {"min_length", "max_length"}
-_TERMS = {
-    "bool": set[str](),
-    "int": _BOUNDS,
-    "float": _BOUNDS | {"allow_inf_nan"},
-    "str": _LENGTHS | {"pattern"},
-    "literal": {"expected"},
-    "list": _LENGTHS | {"items_schema"},
-    "nullable": {"schema"},
-    "default": {"schema", "default"},
-}
+_TERMS = {"bool": set[str](), "int": _BOUNDS, "float": _BOUNDS | {"allow_inf_nan"}, "literal": {"expected"}}
+_TERMS |= {"str": _LENGTHS | {"pattern"}, "list": _LENGTHS | {"items_schema"}}
+_TERMS |= {"nullable": {"schema"}, "default": {"schema", "default"}}
 """The types, and what may be said of each."""
 _MODEL = {"type", "cls", "schema", "custom_init", "root_model", "config", "ref", "metadata"}
 _CONFIG = {"extra_fields_behavior": "forbid", "title": ""}
@@ -44,9 +37,10 @@ def plain_fields(model: type[BaseModel]) -> dict[str, Any] | None:
     try:
         fields, config = whole["schema"], {**whole["config"], "title": ""}
         has_code = whole["custom_init"] or whole["root_model"] or fields["computed_fields"]
-        if has_code or own & _METHODS or whole.keys() - _MODEL or config != _CONFIG:
+        odd = [field for field in fields["fields"].values() if field.keys() - {"type", "schema", "metadata"}]
+        if has_code or odd or own & _METHODS or whole.keys() - _MODEL or config != _CONFIG:
             return None
-        return {name: _field(field) for name, field in fields["fields"].items()}
+        return {name: _plain(field["schema"]) for name, field in fields["fields"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -54,21 +48,14 @@ def plain_fields(model: type[BaseModel]) -> dict[str, Any] | None:
 def check_of(described: Any) -> Check | None:
     """The check of the fields that a worker described; None for what is no such description."""
     try:
-        fields = {name: _plain(field) for name, field in described.items()}
         made = {
-            name: {"type": "typed-dict-field", "schema": field, "required": field["type"] != "default"}
-            for name, field in fields.items()
+            key: {"type": "typed-dict-field", "schema": _plain(one), "required": one["type"] != "default"}
+            for key, one in described.items()
         }
         schema: Any = {"type": "typed-dict", "fields": made, "extra_behavior": "forbid"}
         return SchemaValidator(schema).validate_python
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SchemaError):
         return None
-
-
-def _field(field: dict[str, Any]) -> dict[str, Any]:
-    if field.keys() - {"type", "schema", "metadata"}:
-        raise ValueError("it has another name outside, or is not given back")
-    return _plain(field["schema"])
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import ListJson, ToolsJson, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import ToolsJson, joined_url, marked_result
 from lightagentd.llm.dialects.fitting import (
     GO_ON,
     arguments_object,
@@ -45,16 +45,6 @@ _NOT_WITH_THINKING = ("temperature", "top_k")
 _EMPTY = "(empty)"
 
 
-class _Said(NamedTuple):
-    """A message with what else its blocks depend on."""
-
-    message: Message
-    thinks: bool = False
-    """Whether its thinking goes back."""
-    marked: bool = False
-    """Whether the endpoint caches up to its end."""
-
-
 class Messages:
     """The dialect for one model."""
 
@@ -62,7 +52,6 @@ class Messages:
         self._settings = settings
         self._name = f"{settings.provider}/{settings.model}"
         self._tools = ToolsJson()
-        self._sent = ListJson()
         self._forms: list[str] = []
         """The forms in which thinking can be requested, the next one first; empty for no thinking."""
         if settings.thinking_tokens > 0:
@@ -86,7 +75,7 @@ class Messages:
 
     def body(self, request: Request) -> bytes:
         messages = fitted(request.messages)
-        wire = self._wire_messages(messages)
+        wire = dump_json(self._wire_messages(messages))
         fields: dict[str, Any] = {"model": self._settings.model, "stream": True}
         if request.system.strip():
             fields["system"] = [{"type": "text", "text": request.system, **self._cached}]
@@ -110,7 +99,6 @@ class Messages:
         """Drop what a model refuses: a form of thinking, its blocks, a long answer. Other servers with the
         same protocol refuse caching, or the choice of no tool.
         """
-        self._sent.forget()
         said = message.replace(self._name, "")
         if found := _TOO_MANY.search(said):
             before, most = self._most_tokens, int(found[2])
@@ -185,39 +173,27 @@ class Messages:
         made[-1] |= self._cached
         return made
 
-    def _wire_messages(self, messages: Sequence[Message]) -> bytes:
+    def _wire_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """The conversation as messages of user and assistant in turns; results are the user's."""
+        wire: list[dict[str, Any]] = []
         in_loop = loop_start(messages) if self._thinking_back else len(messages)
-        turns: list[tuple[str, list[_Said]]] = []
         for at, message in enumerate(messages):
             role = "assistant" if message.role == "assistant" else "user"
-            said = _Said(message, at >= in_loop or self._all_thinking)
-            if turns and turns[-1][0] == role:
-                turns[-1][1].append(said)
+            thinking = own_reasoning(message, self._name) if at >= in_loop or self._all_thinking else []
+            if self._all_thinking and message.tool_calls and not thinking:
+                # The call was another model's, but the field is required.
+                thinking = [Reasoning(model=self._name, text=" ")]
+            blocks = _wire_blocks(message, thinking)
+            if wire and wire[-1]["role"] == role:
+                wire[-1]["content"] += blocks
             else:
-                turns.append((role, [said]))
-        if not turns or turns[-1][0] != "user":
-            turns.append(("user", [_Said(Message(role="user", content=GO_ON))]))
+                wire.append({"role": role, "content": blocks})
+        if not wire or wire[-1]["role"] != "user":
+            wire.append({"role": "user", "content": _wire_text(GO_ON)})
         # The last request cached up to its last message, which is two before the end now.
-        for _, marked in turns[-1:-4:-2]:
-            marked[-1] = marked[-1]._replace(marked=True)
-        blocks = iter(self._sent.of([said for _, each in turns for said in each], self._wire_blocks))
-        wire = (
-            b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(next(blocks)[1:-1] for _ in each))
-            for role, each in turns
-        )
-        return b"[" + b",".join(wire) + b"]"
-
-    def _wire_blocks(self, said: _Said) -> list[dict[str, Any]]:
-        message = said.message
-        thinking = own_reasoning(message, self._name) if said.thinks else []
-        if self._all_thinking and message.tool_calls and not thinking:
-            # The call was another model's, but the field is required.
-            thinking = [Reasoning(model=self._name, text=" ")]
-        blocks = _wire_blocks(message, thinking)
-        if said.marked:
-            blocks[-1] |= self._cached
-        return blocks
+        for marked in wire[-1:-4:-2]:
+            marked["content"][-1] |= self._cached
+        return wire
 
 
 def _thinks_by_itself(model: str) -> bool:

@@ -17,7 +17,7 @@ from .cgroup import PREFIX as CGROUP_PREFIX
 from .cgroup import pids_below
 from .debian import CHECKOUT
 from .machine import Machine, MachineError
-from .product import LAUNCHERS, PREFIX
+from .product import LAUNCHERS, PREFIX, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -79,7 +79,7 @@ def test_bwrap_runs(machine: Machine) -> None:
 
 
 def test_command_runs_as_another_user(machine: Machine) -> None:
-    machine.run(["useradd", "--create-home", "--groups", "adm", "alice"])
+    machine.run(["useradd", new_uid(), "--create-home", "--groups", "adm", "alice"])
     assert machine.run(["id", "-un"], user="alice").stdout == "alice\n"
     assert machine.run(["id", "-Gn"], user="alice").stdout == "alice adm\n"
     assert machine.run(["sh", "-c", "cd && pwd"], user="alice").stdout == "/home/alice\n"

@@ -11,7 +11,7 @@ import pytest
 
 from .debian import CHECKOUT
 from .machine import Machine
-from .product import eventually
+from .product import eventually, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -63,7 +63,7 @@ def found(machine: Machine) -> str:
 @pytest.fixture(scope="module")
 def faulty(machine: Machine) -> Iterator[tuple[Machine, str]]:
     """The machine with the faults, and what was found on it before."""
-    machine.run(["useradd", "--groups", "adm,systemd-journal", USER])
+    machine.run(["useradd", new_uid(), "--groups", "adm,systemd-journal", USER])
     machine.copy_in(CHECKOUT / "skills", SKILLS)
     healthy = found(machine)
     for name, text in FAULTS.items():

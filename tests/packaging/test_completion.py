@@ -129,7 +129,7 @@ def test_zsh_completes(line: str, completed: str, generated: Path, environment: 
     home = Path(environment["HOME"])
     (home / ".zshrc").write_text(
         f"fpath=({generated}/completions $fpath)\n"
-        f"autoload -Uz compinit && compinit -u -d {generated}/zsh-dump\n"
+        f"autoload -Uz compinit && compinit -u -d {generated}-zsh-dump\n"
         "show() { print -r -- $BUFFER > $HOME/line.new; mv $HOME/line.new $HOME/line }\n"
         "zle -N show\nbindkey '^T' show\nPS1='ready'\n"
     )

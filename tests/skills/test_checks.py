@@ -22,7 +22,7 @@ print(json.dumps([one.problem for one in checks.made()]))
 
 def test_a_check_that_cannot_start_is_told_and_the_others_are_made() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ROOM, str(REPOSITORY / "skills/_lib")],
+        [sys.executable, "-B", "-c", WITHOUT_ROOM, str(REPOSITORY / "skills/_lib")],
         capture_output=True,
         timeout=60,
         check=True,

@@ -124,6 +124,13 @@ def open_descriptors() -> dict[int, str]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_other_files() -> None:
+    """Leave what the tests of other files left out of the search for garbage after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Fails a test that leaves a descriptor or a child process behind."""

@@ -23,9 +23,10 @@ from lightagentd.llm import runbook
 from lightagentd.llm.runbook.features import features, folded, words_in
 from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.recogniser import Token, merged, recognise
-from lightagentd.llm.runbook.tagging import KINDS, Tagger, context, mended, slips, usage
+from lightagentd.llm.runbook.tagging import KINDS, SHOWN, Tagger, context, mended, slips, usage
 from lightagentd.llm.runbook.weights import Linear, Weights
 
+from .asides import aside
 from .examples import NONE, Example, Mark, files_of, read_examples
 from .foreign import made_up
 from .svm import SCALE, Instance, Machine
@@ -33,11 +34,13 @@ from .svm import SCALE, Instance, Machine
 UNIT_SUFFIX = re.compile(r"\.(?:service|timer|socket|mount|target|slice|path|swap)$")
 NOW = datetime(2025, 11, 22, 15, 30, tzinfo=UTC)
 """Weekdays in examples count back from here."""
-CONFIDENCE = (-0.55, 2.55, -1.0, 3.51, -4.94)
+CONFIDENCE = (-0.26, 2.5, -1.02, 8.77, -10.14)
 THRESHOLD = 0.6
 """These two are what `python -m learning` (packaging/learning/__main__.py) finds by cross-validation."""
 COST, EPOCHS = 2.0, 6
 KIND_COST, KIND_EPOCHS = 1.0, 3
+ASIDE_EACH = 3
+"""One of so many examples is learned with an aside too."""
 LARGEST_BYTES = 2 << 20
 _SPARE_BYTES = 400_000
 _SELDOM, _OFTEN = 5, 15
@@ -85,13 +88,14 @@ def _recognised(text: str) -> tuple[Token, ...]:
     return tuple(recognise(text, NOW))
 
 
-def with_names(example: Example, tokens: list[Token]) -> list[Token]:
-    """The tokens with `<name>` for what is marked as a name."""
+def with_names(example: Example, tokens: list[Token], *, shown: bool = False) -> list[Token]:
+    """The tokens with `<name>` for what is marked as a name, or with its kind where that may be `shown`."""
     for mark in example.marks:
         if mark.name in KINDS and not any(
             token.kind and token.start < mark.end and token.end > mark.start for token in tokens
         ):
-            tokens = merged(tokens, mark.start, mark.end, "name", mark.value)
+            kind = mark.name if shown and mark.name in SHOWN else "name"
+            tokens = merged(tokens, mark.start, mark.end, kind, mark.value)
     return tokens
 
 
@@ -166,7 +170,7 @@ def learn_skills(examples: Sequence[Example], classes: Sequence[str], lists: Lis
     """What no skill answers has no marks: there the names are those that a tagger finds."""
     number = {name: at for at, name in enumerate(classes)}
     learned: list[tuple[Blocks, int]] = []
-    for example in examples:
+    for at, example in enumerate(examples):
         found = tokens_of(example)
         tokens = [well_spelled(token, lists) for token in found]
         if example.skill == NONE:
@@ -174,6 +178,12 @@ def learn_skills(examples: Sequence[Example], classes: Sequence[str], lists: Lis
         else:
             named = [well_spelled(token, lists) for token in with_names(example, found)]
         variants = [tokens] if named == tokens else [named, tokens]
+        if any(mark.name in SHOWN for mark in example.marks):
+            shown = with_names(example, found, shown=True)
+            variants += [[well_spelled(token, lists) for token in shown]]
+        if at % ASIDE_EACH == 0:
+            before, after = aside(at // ASIDE_EACH)
+            variants.append([*recognise(before, NOW), *variants[0], *recognise(after, NOW)])
         learned += [(features(variant), number[example.skill]) for variant in variants]
     most = (LARGEST_BYTES - _SPARE_BYTES) // (5 + len(classes))
     return _learned(learned, classes, cost=COST, epochs=EPOCHS, least=2, most=most)

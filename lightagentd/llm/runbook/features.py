@@ -1,4 +1,4 @@
-"""What of a prompt is weighed: words, pairs of words, and runs of 3 to 5 letters within words.
+"""What of a prompt is weighed: words, pairs of words, and runs of 1 to 4 letters within words.
 
 A feature is the CRC-32 of its text. Training (`packaging/learning`) and matching use the same functions.
 """
@@ -18,9 +18,10 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W_]+")
 _DIGITS = re.compile(r"\d+")
 _MOST_WORDS = 300
-_COURTESY = re.compile(
-    r"\b(?:please|pls|plz|kindly|hey|hi|hello|dear|thanks?|thx|cheers|bitte|danke|hallo|merci|bonjour|gracias|"
-    r"hola|obrigado|ola|por favor|s il (?:vous|te) plait|for me|"
+COURTESY = re.compile(
+    r"\b(?:please|pls|plz|kindly|hey|hi|hello|dear|thanks?|k?thx(?:bye)?|tia|cheers|bitte|danke|hallo|merci|"
+    r"bonjour|gracias|hola|obrigado|ola|por favor|s il (?:vous|te) plait|for me|bot|robot|mate|dude|buddy|"
+    r"(?:my )?(?:dear )?(?:friend|colleague)s?|mein freund|mon ami|amigo|asap|"
     r"(?:can|could|would|will) (?:you|u|ya)(?: mind| please)*)\b"
 )
 """Words that say nothing of what is asked."""
@@ -60,7 +61,7 @@ def features(tokens: Iterable[Token]) -> tuple[list[int], list[int]]:
                 letters.update(
                     [
                         spaced[at : at + length]
-                        for length in (3, 4, 5)
+                        for length in (1, 2, 3, 4)
                         for at in range(len(spaced) - length + 1)
                     ]
                 )
@@ -76,7 +77,7 @@ def _without_courtesy(tokens: list[Token]) -> list[Token]:
     for token in tokens:
         at.append(len(text))
         text += f"{token.text if token.kind else folded(token.raw)} "
-    spans = [found.span() for found in _COURTESY.finditer(text)]
+    spans = [found.span() for found in COURTESY.finditer(text)]
     kept = [
         token
         for token, start in zip(tokens, at, strict=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from lightagentd.llm.runbook.features import features, folded, hashed, words_in
+from lightagentd.llm.runbook.features import COURTESY, features, folded, hashed, words_in
 from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.recogniser import LOOKED_AT_CHARS, Token, recognise
 from lightagentd.llm.runbook.tagging import Named, Tagger
@@ -71,6 +71,7 @@ class Match:
 
 _FULL = "--full"
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_BETWEEN_CLAUSES = re.compile(r"(?<=[,;:!?.)])\s+|\s+(?=\()")
 
 
 class SkillIndex:
@@ -102,7 +103,8 @@ class SkillIndex:
         return replace(found, args={**found.args, "full": "yes"})
 
     def _match(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
-        """For the whole prompt, else without what is pasted between fences, else for its last paragraph.
+        """For the whole prompt, else without what is pasted between fences, else for its last paragraph, else
+        without clauses of nothing but unknown words.
 
         What uses the network is only for the person's own words: who writes into a log that is pasted must
         not choose a host that this machine asks. These are the first line, if it asks or announces something,
@@ -110,7 +112,7 @@ class SkillIndex:
         """
         unfenced = _FENCED.sub(" ", prompt).strip()
         last = unfenced.rpartition("\n\n")[2].strip()
-        texts = dict.fromkeys((prompt, unfenced, last))
+        texts = dict.fromkeys((prompt, unfenced, last, self._without_asides(last)))
         found = next((found for text in texts if (found := self._match_text(text, now, names))), None)
         if found is None or found.effect != "reach" or "\n" not in prompt:
             return found
@@ -118,6 +120,12 @@ class SkillIndex:
         asked = self._match_text(first, now, names)
         announces = bool(rest.strip()) and first.rstrip().endswith(("?", ":"))
         return asked if asked or announces else self._match_text(last, now, names)
+
+    def _without_asides(self, prompt: str) -> str:
+        clauses = _BETWEEN_CLAUSES.split(prompt)
+        said = [(clause, words_in(COURTESY.sub(" ", folded(clause)))) for clause in clauses]
+        known = [clause for clause, words in said if any(word in self._weights.words for word in words)]
+        return " ".join(known).rstrip(",;: ")
 
     def _match_text(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
         plain = _plain(prompt)

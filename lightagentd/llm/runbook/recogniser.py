@@ -33,6 +33,7 @@ _ENDINGS = _words(
     """
 )
 """After a dot these end the name of a file, not of a host."""
+_DEVICE = re.compile(r"/dev/(?:(?:sd|vd|xvd)[a-z]|nvme\d|md\d|dm-\d|sr\d|mmcblk|loop\d|mapper/|disk/)")
 _CHUNK = re.compile(r"[^\W_](?:[\w.@+'-]*[\w+])?")
 _QUOTES = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", "'''" + '"' * 5 + "'")
 _PORT_BEFORE = (
@@ -50,7 +51,7 @@ class Token:
     """A chunk of the prompt, or an argument in it."""
 
     text: str
-    """In lower case; `<path>` for an argument."""
+    """In lower case; `<path>` for an argument, `<device>` for a disk's path."""
     raw: str
     start: int
     end: int
@@ -80,9 +81,8 @@ class Extraction:
             at = (start, keep[0]) if keep[0] - start > end - keep[1] else (keep[1], end)
             raw = match.string[at[0] : at[1]]
             at = (at[0] + len(raw) - len(raw.lstrip()), at[1])
-            self.found.append(
-                Token(text=f"<{kind}>", raw=raw.strip(), start=at[0], end=at[1], kind=kind, value=got)
-            )
+            text = "<device>" if kind == "path" and _DEVICE.match(got) else f"<{kind}>"
+            self.found.append(Token(text=text, raw=raw.strip(), start=at[0], end=at[1], kind=kind, value=got))
             return _BLANK * (keep[0] - start) + match.string[slice(*keep)] + _BLANK * (end - keep[1])
 
         self.text = re.sub(pattern, blanked, self.text, flags=re.IGNORECASE)

@@ -12,13 +12,15 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from lightagentd.llm.runbook.features import NAME, words_in
+from lightagentd.llm.runbook.features import COURTESY, NAME, words_in
 from lightagentd.llm.runbook.names import Names
 from lightagentd.llm.runbook.recogniser import Token
 from lightagentd.llm.runbook.weights import Weights
 
 KINDS = ("unit", "user", "package", "interface", "container", "host", "pid", "port")
 """What the learned classifier tells apart."""
+SHOWN = ("interface", "container", "user")
+"""A name that is only one of these on this machine stands in the text as that kind: `<interface>`."""
 _MOST = 60
 """So many words of a prompt are looked at."""
 _SURE, _LIKELY = -0.15, -0.4
@@ -40,8 +42,8 @@ class Named(Token):
     """Whether it is more likely something else, so that it stays a word of the prompt."""
 
     @classmethod
-    def of(cls, chunk: Token, candidates: dict[str, str], *, weak: bool = False) -> Named:
-        named = chunk if weak else replace(chunk, text=NAME, kind="name")
+    def of(cls, chunk: Token, candidates: dict[str, str], *, weak: bool = False, text: str = NAME) -> Named:
+        named = chunk if weak else replace(chunk, text=text, kind="name")
         return cls(**vars(named), chunk=chunk, candidates=candidates, weak=weak)
 
 
@@ -61,6 +63,8 @@ class Tagger:
 
     def _tagged(self, tokens: Sequence[Token], at: int, names: Names, skill: str) -> Token:
         token, words = tokens[at], self._weights.words
+        if COURTESY.fullmatch(token.text):
+            return token
         usual = usage(token.raw, words)
         here = {} if token.text.isdigit() else names.find(token.raw, lambda _: usual != "new")
         if usual == "used" and not here and token.text not in self._weights.marked:
@@ -77,7 +81,9 @@ class Tagger:
             elif scores.get(kind, -1.0) > _SURE and (known is None or known.ordinary):
                 found[kind] = self._value(kind, token)
         if found:
-            return Named.of(token, found)
+            shown = [kind for kind, known in here.items() if not known.ordinary]
+            is_shown = len(shown) == 1 and shown[0] in SHOWN and "unit" not in here
+            return Named.of(token, found, text=f"<{shown[0]}>" if is_shown else NAME)
         if usual == "new":
             found = {kind: self._value(kind, token) for kind in ranked if scores[kind] > _WEAK}
         return Named.of(token, found, weak=True) if found else well_spelled

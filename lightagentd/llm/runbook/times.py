@@ -326,6 +326,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], _Time |
             rf"over|within|during|past)\s+{_COUNT}\s*{_SPAN}\b",
             _span_before,
         ),
+        (rf"(?<![\w./-])-(?P<n>\d{{1,4}}){_SPAN}(?![\w-])", _span),
         (r"\b(?P<n>24|48|72)\s*(?P<span>hours?|hrs?|h)\b", _span),
         (rf"\b(?:{_THIS}|the)\s+{_WEEK}(?P<n>)\b", _span),
         (rf"\b{_WEEK}\s+{_LAST}(?P<n>)\b", _span),

@@ -89,6 +89,10 @@ def test_each_skill_with_examples_was_learned(skills: list[Skill]) -> None:
         "please  check   disk!!!",
         "dsik check",
         "CHECK DISK",
+        "check disk, dear xylophone",
+        "please check the disk for me my dear friend",
+        "hey bot, check disk?",
+        "check disk kthxbye",
     ],
 )
 def test_case_wrapping_marks_and_typos_do_not_matter(index: SkillIndex, prompt: str) -> None:
@@ -162,6 +166,16 @@ def test_times_are_normalized(index: SkillIndex, words: str, since: str) -> None
         ("who is listening on 8080", "listening-ports port=8080"),
         ("who is using port 8080", "who-uses port=8080"),
         ("what is pid 123 doing", "who-uses pid=123"),
+        ("why can't I write to /srv/data", "permissions-check path=/srv/data"),
+        ("who can reach port 8443", "firewall-check port=8443"),
+        ("is anything listening on 0.0.0.0:8080", "listening-ports port=8080"),
+        ("list .timer units", "timer-check"),
+        ("failed .service units", "service-triage"),
+        ("is logrotate.timer active", "timer-check unit=logrotate.timer"),
+        ("is /dev/sda1 healthy", "storage-health path=/dev/sda1"),
+        ("how full is /dev/sda1", "disk-check path=/dev/sda1"),
+        ("errors of nginx -2d", "log-errors since=-2d unit=nginx.service"),
+        ("check memory kthxbye", "memory-check"),
     ],
 )
 def test_arguments_are_taken_out_of_the_prompt(index: SkillIndex, prompt: str, expected: str) -> None:
@@ -179,15 +193,28 @@ def test_arguments_are_taken_out_of_the_prompt(index: SkillIndex, prompt: str, e
         ("did postgres crash, errors since yesterday", "log-errors since=yesterday unit=postgresql.service"),
         ("is the package postgresql installed", "package-state package=postgresql"),
         ("is the interface wg-home up", "network-check interface=wg-home"),
+        ("is uplink0 up", "network-check interface=uplink0"),
+        ("why is uplink0 down", "network-check interface=uplink0"),
+        ("why is port down", "service-triage unit=port.service"),
+        ("why is backup down", "service-triage unit=backup.service"),
         ("why did the container paperless exit", "container-check container=paperless"),
     ],
 )
 def test_names_that_exist_on_the_machine_are_arguments(index: SkillIndex, prompt: str, expected: str) -> None:
     names = Names(
-        units=frozenset(("geoindex.service", "my-app.service", "postgresql.service", "mail.service")),
+        units=frozenset(
+            (
+                "geoindex.service",
+                "my-app.service",
+                "postgresql.service",
+                "mail.service",
+                "port.service",
+                "backup.service",
+            )
+        ),
         users=frozenset(("walter", "postgres", "mail")),
         packages=frozenset(("zfsutils-linux", "postgresql", "paperless")),
-        interfaces=frozenset(("wg-home",)),
+        interfaces=frozenset(("wg-home", "uplink0")),
         containers=frozenset(("paperless",)),
     )
     assert asked(index, prompt, names) == expected

@@ -67,7 +67,7 @@ def test_journal_finds_the_turn_of_an_agent_by_its_field(service: Machine) -> No
 
 
 def test_journal_has_neither_prompt_nor_report(service: Machine) -> None:
-    prompt = "dear xylophone\n\ncheck disk"
+    prompt = "check disk, dear xylophone"
     report = lactl(service, "prompt", "ops", "--new", prompt).stdout
     stored_in_journal(service)
     logged = "\n".join(str(value) for entry in service.journal("--unit", UNIT) for value in entry.values())

@@ -66,7 +66,9 @@ class Tagger:
         if COURTESY.fullmatch(token.text):
             return token
         usual = usage(token.raw, words)
-        here = {} if token.text.isdigit() else names.find(token.raw, lambda _: usual != "new")
+        # Nobody says uplink0 but for what is called so.
+        is_word = usual != "new" and token.raw.removesuffix("'s").isalpha()
+        here = {} if token.text.isdigit() else names.find(token.raw, lambda _: is_word)
         if usual == "used" and not here and token.text not in self._weights.marked:
             return token
         well_spelled = mended(token, words)

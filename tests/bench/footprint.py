@@ -31,7 +31,7 @@ def run(rounds: int) -> None:
                 assert done.returncode == 0, done.stderr
                 time.sleep(1)
                 daemon_mib.append(_rss_anon_mib(daemon.pid))
-                keeper, worker = sorted(_rss_anon_mib(pid) for pid in _workers(daemon.pid))
+                keeper, *_, worker = sorted(_rss_anon_mib(pid) for pid in _workers(daemon.pid))
                 keeper_mib.append(keeper)
                 worker_mib.append(worker)
                 status_ms.append(_status_ms(daemon))

@@ -160,13 +160,13 @@ def _check_size(events: Iterator[Any]) -> None:
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             sizes.append(0)
-            names.append(event.anchor or "")
+            names.append(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
             size, name = sizes.pop() + 1, names.pop()
             known[name] = size
             sizes[-1] += size
         elif isinstance(event, yaml.AliasEvent):
-            sizes[-1] += known.get(event.anchor or "", 1)
+            sizes[-1] += known.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             sizes[-1] += 1
         too = f"nested more than {NESTING_LIMIT} deep" if len(sizes) > NESTING_LIMIT + 1 else ""

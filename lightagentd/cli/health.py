@@ -81,7 +81,8 @@ def changes(settings: Settings, agent: str | None, since: str, full: bool) -> No
     It compares the last snapshot before TIME with now: packages, units, timers, ports, users, sudo, cron,
     mounts, kernel, and the files in /etc. TIME is boot, today, yesterday 14:00, -30min, -2h, -7d or a date.
     """
-    since = re.sub(r"^(-\d+)m$", r"\1min", since).replace("T", " ")  # as other commands take times
+    since = re.sub(r"^(-\d+)m$", r"\1min", since)  # as other commands take times
+    since = re.sub(r"(?<=\d)T(?=\d)", " ", since)
     found = _told(settings, agent, "what-changed", since=since, full=full)
     _show(settings, found)
 

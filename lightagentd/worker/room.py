@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from lightagentd.errors import WorkerUnavailable
@@ -26,6 +26,8 @@ class Room:
         self._workers = workers
         self._starting: Counter[int] = Counter()
         """By owner, the workers that are about to be."""
+        self._lines: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By owner: the calls that wait for a place take turns, so that none waits for ever."""
         self.changed = asyncio.Event()
         """Set when a worker became idle or ended."""
 
@@ -48,7 +50,7 @@ class Room:
 
     async def _wait(self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S), self._lines[whom.owner]:
                 while (crowd := self._crowd(whom)) is not None:
                     self.changed.clear()
                     idle = [one for one in crowd if not one.busy]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import statistics
 import time
 
+from lightagentd.host.paths import share_folder
 from lightagentd.llm.runbook import weights
 from lightagentd.llm.runbook.matching import SkillIndex
 from lightagentd.skills import load_skills
 from tests.bench.rig import show
-from tests.conftest import REPOSITORY
 
 EACH = 15
 """Of the examples one of so many is asked."""
@@ -20,7 +20,7 @@ TARGET_MS, TARGET_LOAD_MS = 5, 100
 
 
 def run(rounds: int) -> None:
-    skills = load_skills([REPOSITORY / "skills"]).skills.values()
+    skills = load_skills([share_folder() / "skills"]).skills.values()
     prompts = [example.text for skill in skills for example in skill.examples][::EACH]
     loads: list[float] = []
     medians: list[float] = []

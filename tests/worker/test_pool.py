@@ -148,6 +148,26 @@ async def test_a_burst_of_one_owner_leaves_workers_to_others(
         await pool.close()
 
 
+async def test_calls_that_wait_for_a_place_take_turns(
+    own_paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(configuration.Worker(max_workers=4), own_paths)
+    await pool.start()
+    opened, order = running.local(pool).open, list[str]()
+
+    async def note(whom: Whom) -> Child:
+        order.append(whom.agent)
+        return await opened(whom)
+
+    monkeypatch.setattr(running.local(pool), "open", note)
+    names = [f"a{number:02}" for number in range(12)]
+    try:
+        await asyncio.gather(*(events(pool, "probe", "noop", agent=name, owner=7) for name in names))
+        assert order == names
+    finally:
+        await pool.close()
+
+
 async def test_one_owner_leaves_connections_to_a_place_to_others(own_pool: Pool) -> None:
     keys = Whom("", Place.KEYS)
     async with contextlib.AsyncExitStack() as held:

@@ -84,7 +84,7 @@ def main() -> None:
         from tests.bench import container
 
         numbers = [f"--rounds={options.rounds}", f"--events={options.events}"]
-        sys.exit(container.run([*numbers, *options.names]))
+        sys.exit(container.run(numbers, options.names or list(BENCHMARKS)))
     benchmarks: dict[str, Callable[[int], None]] = {
         **BENCHMARKS,
         **ON_REQUEST,

@@ -1,41 +1,43 @@
-"""As many agents at once as there may be workers: the CPU of a step against that with one, and connections.
+"""128 agents that work at once, and as many as there may be workers: the CPU of a step against that with one
+of them, calls a second, and their connections.
 
-CPU is that of the daemon and its workers (`processes`), without the clients' and the model server's.
+Beyond `max_workers` agents take turns with workers, and starting those is most of what a call costs then.
+
+CPU is all that the machine used, without the clients' and the model server's: workers that ended count, too.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from tests.bench.model_server import model_server
-from tests.bench.processes import cpu_s
+from tests.bench.model_server import ModelServer, model_server
+from tests.bench.processes import used_ns
 from tests.bench.rig import daemon_with, show
 from tests.conftest import DaemonProcess
 
-AGENTS, STEPS = 24, 20
-"""Beyond `max_workers` agents take turns with workers: starting those is most of what a call costs then."""
+AGENTS, STEPS = 128, 20
+WORKERS = 24
+"""The default of `max_workers`."""
+ROUNDS_OF_ALL = 5
+"""A round of all agents takes more than a minute."""
 TURNS_OF_ONE = 5
 TARGET, TARGET_CONNECTIONS = 1.3, 0.05
 
 
 def run(rounds: int) -> None:
     names = [f"busy-{number}" for number in range(AGENTS)]
-    one: list[float] = []
-    many: list[float] = []
     with model_server() as server, daemon_with({name: server.steps(STEPS) for name in names}) as daemon:
-        _work(daemon, names)  # it starts the workers
+        _work(daemon, names)
         before = server.counts()
-        for _ in range(rounds):
-            one.append(_step_cpu_ms(daemon, names[:1], turns=TURNS_OF_ONE))
-            many.append(_step_cpu_ms(daemon, names))
+        for number, times in ((WORKERS, rounds), (AGENTS, ROUNDS_OF_ALL)):
+            _compare(daemon, server, names[:number], times)
         after = server.counts()
-    show("agents, CPU of a step with 1 busy agent", one, "ms")
-    show(f"agents, CPU of a step with {AGENTS} busy agents", many, "ms")
-    ratio = statistics.median(many) / statistics.median(one)
-    print(f"agents, ratio: {ratio:.2f} (target: at most {TARGET})")
     connections = after["connections"] - before["connections"] - 1  # that of the second question
     calls = after["requests"] - before["requests"]
     print(
@@ -44,11 +46,35 @@ def run(rounds: int) -> None:
     )
 
 
-def _step_cpu_ms(daemon: DaemonProcess, names: Sequence[str], turns: int = 1) -> float:
-    used = cpu_s(daemon.pid)
+def _compare(daemon: DaemonProcess, server: ModelServer, names: Sequence[str], rounds: int) -> None:
+    """Rounds of one agent and of all these, in turns."""
+    one: list[float] = []
+    many: list[float] = []
+    rates: list[float] = []
+    for _ in range(rounds):
+        one.append(_step_cpu_ms(daemon, server, names[:1], turns=TURNS_OF_ONE))
+        started = time.monotonic()
+        many.append(_step_cpu_ms(daemon, server, names))
+        rates.append(len(names) * STEPS / (time.monotonic() - started))
+    show(f"agents, CPU of a step with 1 busy agent, beside {len(names)}", one, "ms")
+    show(f"agents, CPU of a step with {len(names)} busy agents", many, "ms")
+    ratio = statistics.median(many) / statistics.median(one)
+    print(f"agents, ratio with {len(names)}: {ratio:.2f} (target: at most {TARGET})")
+    show(f"agents, tool calls of {len(names)} busy agents", rates, "calls/s")
+
+
+def _step_cpu_ms(daemon: DaemonProcess, server: ModelServer, names: Sequence[str], turns: int = 1) -> float:
+    used = _used_s(server)
     for _ in range(turns):
         _work(daemon, names)
-    return (cpu_s(daemon.pid) - used) / (len(names) * turns * (STEPS + 1)) * 1000
+    return (_used_s(server) - used) / (len(names) * turns * (STEPS + 1)) * 1000
+
+
+def _used_s(server: ModelServer) -> float:
+    """The CPU time that the machine has used (proc_stat(5)), without this process and the model server."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    ticks = user + nice + system + irq + softirq
+    return ticks / os.sysconf("SC_CLK_TCK") - used_ns(server.pid) / 1e9 - time.process_time()
 
 
 def _work(daemon: DaemonProcess, names: Sequence[str]) -> None:

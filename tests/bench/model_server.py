@@ -155,6 +155,7 @@ class ModelServer:
     """The server, in a process of its own."""
 
     address: str
+    pid: int
 
     def steps(self, count: int) -> str:
         """The base URL behind which each prompt takes so many calls."""
@@ -191,7 +192,7 @@ def model_server() -> Iterator[ModelServer]:
     )
     try:
         assert process.stdout is not None
-        yield ModelServer(address=process.stdout.readline().strip())
+        yield ModelServer(address=process.stdout.readline().strip(), pid=process.pid)
     finally:
         process.terminate()
         process.wait(10)

@@ -7,6 +7,7 @@ so is `start`, which boots one itself. Its disk is memory, so what waits for a d
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ TIMEOUT_S = 3600.0
 _PURE = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging")
 """What tests/conftest.py needs and the root does not have."""
 _ONLY_HERE = frozenset({"peers", "start"})
+_FIGURE = re.compile(r"(?P<name>.*): (?P<value>[^()]*(\([^()]*\))?)")
+"""A line of a benchmark. A colon may be in the name, and in what follows the value in parentheses."""
 
 
 def run(options: Sequence[str], names: Sequence[str]) -> int:
@@ -54,8 +57,8 @@ def side_by_side(here: str, there: str) -> list[str]:
     found: dict[str, list[str]] = {"": ["here", "Debian 13"]}
     for column, text in enumerate((here, there)):
         for line in text.splitlines():
-            name, _, value = line.partition(": ")
-            found.setdefault(name, ["-", "-"])[column] = value
+            if split := _FIGURE.fullmatch(line):
+                found.setdefault(split["name"], ["-", "-"])[column] = split["value"]
     widths = [max(map(len, found)), max(len(values[0]) for values in found.values())]
     return [f"{name:{widths[0]}}  {one:{widths[1]}}  {other}" for name, (one, other) in found.items()]
 

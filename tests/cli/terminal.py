@@ -7,6 +7,9 @@
 The model knows what prompt-toolkit and rich send: it moves the cursor, erases, scrolls, and keeps what
 scrolled out. It answers nothing, as a terminal may. A sequence that it does not know fails the test, and so
 does one that would set a title, ring a bell or make a link, because nothing of ours sends such.
+
+It reads one byte at a time: a test that waits for a word and then looks for what follows it fails each time, and not
+now and then.
 """
 
 from __future__ import annotations
@@ -193,7 +196,7 @@ class Terminal:
         if not select.select([self._ours], [], [], wait_s)[0]:
             return False
         with contextlib.suppress(OSError):  # EIO: nobody has the other side open any more
-            chunk = os.read(self._ours, 65536)
+            chunk = os.read(self._ours, 1)
             self.raw += chunk
             self.screen.feed(self._decoded(chunk))
             return bool(chunk)

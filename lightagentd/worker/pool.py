@@ -332,7 +332,7 @@ class Pool:
             return lane.add(whom, running.child, await self._connect(running.child))
 
     async def _opened(self, lane: Lane, whom: Whom) -> WorkerProcess:
-        async with self._room.place(whom, self._end):
+        async with self._room.place(whom, self._end_child):
             child = await self.source.open(whom)
             try:
                 # No pause after it is connected to, or `_end` could stop it meanwhile.
@@ -395,6 +395,13 @@ class Pool:
             if not any(one.child is worker.child for one in self._connections()):
                 await worker.child.end()
         self._room.changed.set()
+
+    async def _end_child(self, worker: WorkerProcess) -> None:
+        """End a worker with all its connections."""
+        for one in [one for one in self._connections() if one.child is worker.child]:
+            self._lanes[one.whom].workers.remove(one)
+            one.connection.close()
+        await self._end(worker)
 
     async def _end_idle(self) -> None:
         while True:

@@ -96,6 +96,20 @@ async def test_another_worker_takes_the_place_of_the_one_that_was_idle_longest(o
         await pool.close()
 
 
+async def test_a_worker_with_several_idle_connections_makes_room(own_paths: Paths) -> None:
+    pool = Pool(configuration.Worker(max_workers=4), own_paths)
+    await pool.start()
+    try:
+        watcher = Whom("ops", Place.WATCHER, 1)
+        async with pool._worker(watcher, 1), pool._worker(watcher, 1):
+            pass
+        for owner in (2, 3, 4, 5):
+            await events(pool, "probe", "noop", owner=owner)
+        assert {one.owner for one in pool.workers()} == {2, 3, 4, 5}
+    finally:
+        await pool.close()
+
+
 async def test_one_owner_gets_half_of_what_others_leave_and_root_some_that_are_left_to_it(
     own_paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

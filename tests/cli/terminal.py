@@ -8,8 +8,8 @@ The model knows what prompt-toolkit and rich send: it moves the cursor, erases, 
 scrolled out. It answers nothing, as a terminal may. A sequence that it does not know fails the test, and so
 does one that would set a title, ring a bell or make a link, because nothing of ours sends such.
 
-It reads one byte at a time: a test that waits for a word and then looks for what follows it fails each time, and not
-now and then.
+It reads one byte at a time: a test that waits for a word and then looks for what follows it fails each
+time, and not now and then.
 """
 
 from __future__ import annotations

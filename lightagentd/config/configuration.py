@@ -220,7 +220,8 @@ class Worker(Section):
     max_per_effect: int = Field(default=4, ge=1, le=64)
     """How many calls of one agent, owner and effect run at once."""
     max_workers: int = Field(default=24, ge=4, le=28)
-    """How many workers there are at once. When another one is needed, the one that was idle longest ends.
+    """How many workers there are at once. When another one is needed, an idle one of that person and effect
+    goes to the agent that needs it, else the one that was idle longest ends.
     One owner gets at most half of those that others leave; for root there are two more."""
     start_timeout_s: Seconds = 20.0
     """How long a worker may take until it answers."""

@@ -149,3 +149,57 @@ class Lane:
         """A new, busy connection to a worker."""
         self.workers.append(WorkerProcess(whom=whom, child=child, connection=connection, busy=True))
         return self.workers[-1]
+
+
+class Lanes:
+    """All lanes of a pool."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Whom, Lane] = {}
+
+    def lane(self, whom: Whom, limit: int, *, shared: bool) -> Lane:
+        """Theirs, which is made with the first call."""
+        return self._lanes.setdefault(whom, Lane(whom, limit, shared=shared))
+
+    def connections(self) -> list[WorkerProcess]:
+        return [worker for lane in self._lanes.values() for worker in lane.workers]
+
+    def of(self, child: Child) -> list[WorkerProcess]:
+        """All connections to one worker."""
+        return [one for one in self.connections() if one.child is child]
+
+    def remove(self, worker: WorkerProcess) -> bool:
+        """Close a connection that is in its lane; says whether it was. The connection of one that is not may
+        be another one's by now (`restore`).
+        """
+        lane = self._lanes.get(worker.whom)
+        if lane is None or worker not in lane.workers:
+            return False
+        lane.workers.remove(worker)
+        worker.connection.close()
+        return True
+
+    def drop(self, child: Child) -> None:
+        """Close all connections to a worker."""
+        for one in self.of(child):
+            self.remove(one)
+
+    def restore(self, worker: WorkerProcess) -> None:
+        """Put a connection that was removed back into its lane."""
+        self._lanes[worker.whom].workers.append(worker)
+
+    def clear(self) -> None:
+        self._lanes.clear()
+
+    def may_serve(self, whom: Whom, idle: WorkerProcess) -> bool:
+        """Whether an idle worker may be handed over to another agent (`Whom.may_follow`)."""
+        held = self.of(idle.child)
+        return idle.running and not idle.stale and all(whom.may_follow(one.whom) for one in held)
+
+    def take(self, child: Child) -> VarlinkConnection:
+        """Take an idle worker out of its lanes; gives its connection."""
+        first, *others = self.of(child)
+        self._lanes[first.whom].workers.remove(first)
+        for one in others:
+            self.remove(one)
+        return first.connection

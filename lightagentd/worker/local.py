@@ -31,7 +31,8 @@ class LocalChild:
 
     service = ""
 
-    def __init__(self, held: sandbox.Child, path: Path, start_timeout_s: float) -> None:
+    def __init__(self, held: sandbox.Child, path: Path, start_timeout_s: float, agent: str) -> None:
+        self.agent = agent
         self.backend = held.backend
         self.lock = asyncio.Lock()
         self.outdated = False
@@ -150,7 +151,7 @@ class LocalWorkers:
             ) from err
         finally:
             listener.close()
-        child = LocalChild(held, path, self._settings.start_timeout_s)
+        child = LocalChild(held, path, self._settings.start_timeout_s, whom.agent)
         self._children = {one for one in self._children if one.runs} | {child}
         return child
 
@@ -166,6 +167,12 @@ class LocalWorkers:
         return env | {
             name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ
         }
+
+    def holds(self, _whom: Whom) -> bool:
+        return False
+
+    def hand_over(self, child: Child, whom: Whom) -> None:
+        child.agent = whom.agent
 
     async def end_agent(self, agent: str) -> None:
         """Nothing to do: the pool has ended its workers."""

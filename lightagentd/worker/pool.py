@@ -7,6 +7,9 @@ concurrent call. A worker is started when a call needs it, and ended after an id
 `max_workers` and another one is needed: the one that was idle longest goes. Cancelling a call closes its
 connection; the worker then kills the processes of the call. A worker that does not finish this in time is
 killed, with all that it runs.
+
+When there are `max_workers`, an idle worker of observe or reach is handed over to another agent of the same
+person instead: a hundred agents that call at once would otherwise start a worker for most calls.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from lightagentd.worker.lanes import (
     Call,
     Checked,
     Lane,
+    Lanes,
     WorkerProcess,
     distinct,
 )
@@ -67,7 +71,7 @@ class Pool:
         self._settings = settings
         self._panic = panic or Panic()
         self._paths = paths
-        self._lanes: dict[Whom, Lane] = {}
+        self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
         self.source: Source = LocalWorkers(settings, paths)
         """Where the workers come from."""
@@ -102,28 +106,23 @@ class Pool:
             await asyncio.gather(self._reaper, return_exceptions=True)
         while self._returning:
             await asyncio.wait(self._returning)
-        await asyncio.gather(*(self._end(worker) for worker in self._connections()))
+        await asyncio.gather(*(self._end(worker) for worker in self._lanes.connections()))
         self._lanes.clear()
         await self.source.close()
         await self.kept.close()
 
     def workers(self) -> list[WorkerProcess]:
         """One entry for each worker, busy if any of its connections is."""
-        return distinct(self._connections())
+        return distinct(self._lanes.connections())
 
     async def kill_all(self) -> int:
         """In an emergency stop: kill every worker with all that it runs, at once. Gives their number."""
-        connected = {worker.child for worker in self._connections()}
-        for lane in self._lanes.values():
-            for worker in lane.workers:
-                worker.connection.close()
-            lane.workers.clear()
+        connected = {worker.child for worker in self._lanes.connections()}
+        for child in connected:
+            self._lanes.drop(child)
         # Nothing may pause here, or workers would see the connections end before they are killed.
         killed, self.kill_problems = await self.source.kill_all(connected)
         return killed
-
-    def _connections(self) -> list[WorkerProcess]:
-        return [worker for lane in self._lanes.values() for worker in lane.workers]
 
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""
@@ -131,22 +130,26 @@ class Pool:
 
     async def end_agent(self, agent: str) -> None:
         """End the workers of an agent that stops."""
-        await asyncio.gather(*(self._end(worker) for worker in self._connections() if worker.agent == agent))
+        await asyncio.gather(
+            *(self._end(worker) for worker in self._lanes.connections() if worker.agent == agent)
+        )
         await self.source.end_agent(agent)
 
     async def end_watchers(self, agent: str) -> None:
         """End an agent's watchers and their watches as soon as no call runs in them."""
-        workers = [one for one in self._connections() if one.agent == agent and one.where is Place.WATCHER]
+        workers = [
+            one for one in self._lanes.connections() if one.agent == agent and one.where is Place.WATCHER
+        ]
         for worker in workers:
             worker.outdated = True
         await asyncio.gather(*(self._end(worker) for worker in workers if not worker.busy))
 
     async def end_idle_now(self) -> None:
         """Make the next call start a worker with the current files; busy workers end after their call."""
-        for worker in self._connections():
+        for worker in self._lanes.connections():
             worker.outdated = worker.child.outdated = True
-        await asyncio.gather(*(self._end(worker) for worker in self._connections() if not worker.busy))
-        await self.source.end_unconnected(lambda: {worker.child for worker in self._connections()})
+        await asyncio.gather(*(self._end(worker) for worker in self._lanes.connections() if not worker.busy))
+        await self.source.end_unconnected(lambda: {worker.child for worker in self._lanes.connections()})
 
     async def describe(self) -> list[dict[str, Any]]:
         """A worker's description of the tools. Raises WorkerUnavailable."""
@@ -291,7 +294,7 @@ class Pool:
         """A block with an idle or new worker that serves them; `owner` is whose call it is."""
         place = isinstance(whom.where, Place)
         limit = SHARED_CONNECTIONS if place else self._settings.max_per_effect
-        lane = self._lanes.setdefault(whom, Lane(whom, limit, shared=place or self.source.shares))
+        lane = self._lanes.lane(whom, limit, shared=place or self.source.shares)
         async with lane.turn(owner), lane.free:
             self._panic.check()
             worker = await self._idle_worker(lane) or await self._open(lane, whom)
@@ -332,13 +335,21 @@ class Pool:
             return lane.add(whom, running.child, await self._connect(running.child))
 
     async def _opened(self, lane: Lane, whom: Whom) -> WorkerProcess:
-        async with self._room.place(whom, self._end_child):
+        def serves(idle: WorkerProcess) -> bool:
+            return not self.source.holds(whom) and self._lanes.may_serve(whom, idle)
+
+        async with self._room.place(whom, serves, self._end_child) as idle:
+            if idle is not None:
+                # No pause here, or it could get another call meanwhile.
+                connection = self._lanes.take(idle.child)
+                self.source.hand_over(idle.child, whom)
+                return lane.add(whom, idle.child, connection)
             child = await self.source.open(whom)
             try:
                 # No pause after it is connected to, or `_end` could stop it meanwhile.
                 return lane.add(whom, child, await self._connect(child))
             except BaseException:
-                if not any(one.child is child for one in self._connections()):
+                if not self._lanes.of(child):
                     await child.discard(at_once=self._panic.on)
                 raise
 
@@ -361,53 +372,44 @@ class Pool:
 
     async def _hang_up(self, worker: WorkerProcess, call_id: str) -> None:
         """Close the connection so that the worker cancels its call; kill a worker that does not finish."""
-        lane = self._lanes[worker.whom]
-        if worker not in lane.workers:
+        if not self._lanes.remove(worker):
             return
-        lane.workers.remove(worker)
-        worker.connection.close()
         try:
             async with asyncio.timeout(0 if worker.child.stopped else OVERTIME_S):
                 async with worker.child.lock:
                     worker.connection = await worker.child.connect()
                 await worker.connection.call("org.lightagent1.Worker.Settle", call_id=call_id)
         except (TimeoutError, Unavailable):
-            for other in [one for one in self._connections() if one.child is worker.child]:
-                self._lanes[other.whom].workers.remove(other)  # it goes down with their calls
-                other.connection.close()
+            self._lanes.drop(worker.child)  # it goes down with their calls
             worker.connection.close()
             await worker.child.end_hung()
             return
-        if worker.stale:
-            await self._end(worker)
+        if worker.stale or worker.child.agent != worker.agent:
+            await self._end(worker)  # it is to end, or was handed over
         else:
             # A new object: whoever gave the call up still holds the old one, and has no say any more.
-            lane.workers.append(replace(worker, busy=False, idle_since=time.monotonic()))
+            self._lanes.restore(replace(worker, busy=False, idle_since=time.monotonic()))
             self._room.changed.set()
 
     async def _end(self, worker: WorkerProcess) -> None:
         """Close a connection, and with the last one end its worker."""
-        lane = self._lanes.get(worker.whom)
-        if lane is not None and worker in lane.workers:
-            lane.workers.remove(worker)
+        self._lanes.remove(worker)
         worker.connection.close()
         async with worker.child.lock:
-            if not any(one.child is worker.child for one in self._connections()):
+            if not self._lanes.of(worker.child):
                 await worker.child.end()
         self._room.changed.set()
 
     async def _end_child(self, worker: WorkerProcess) -> None:
         """End a worker with all its connections."""
-        for one in [one for one in self._connections() if one.child is worker.child]:
-            self._lanes[one.whom].workers.remove(one)
-            one.connection.close()
+        self._lanes.drop(worker.child)
         await self._end(worker)
 
     async def _end_idle(self) -> None:
         while True:
             await asyncio.sleep(min(10.0, self._settings.idle_timeout_s))
             limit = time.monotonic() - self._settings.idle_timeout_s
-            for worker in self._connections():
+            for worker in self._lanes.connections():
                 if not worker.busy and worker.idle_since < limit:
                     await self._end(worker)
 

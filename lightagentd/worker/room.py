@@ -33,31 +33,42 @@ class Room:
 
     @contextlib.asynccontextmanager
     async def place(
-        self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]
-    ) -> AsyncGenerator[None, None]:
-        """A block in which another worker may be started; of idle ones the oldest is ended for it.
+        self,
+        whom: Whom,
+        serves: Callable[[WorkerProcess], bool],
+        end: Callable[[WorkerProcess], Awaitable[None]],
+    ) -> AsyncGenerator[WorkerProcess | None, None]:
+        """A block in which another worker may be started; of idle ones the oldest is ended for it. One that
+        `serves` them is not ended: they get it instead, before anything else happens.
 
         Raises WorkerUnavailable when all are busy for too long.
         """
-        if whom.where not in MACHINE:
-            await self._wait(whom, end)
+        found = None if whom.where in MACHINE else await self._wait(whom, serves, end)
         self._starting[whom.owner] += 1
         try:
-            yield
+            yield found
         finally:
             self._starting[whom.owner] -= 1
             self.changed.set()
 
-    async def _wait(self, whom: Whom, end: Callable[[WorkerProcess], Awaitable[None]]) -> None:
+    async def _wait(
+        self,
+        whom: Whom,
+        serves: Callable[[WorkerProcess], bool],
+        end: Callable[[WorkerProcess], Awaitable[None]],
+    ) -> WorkerProcess | None:
         try:
             async with asyncio.timeout(PATIENCE_S), self._lines[whom.owner]:
                 while (crowd := self._crowd(whom)) is not None:
                     self.changed.clear()
-                    idle = [one for one in crowd if not one.busy]
+                    idle = sorted((one for one in crowd if not one.busy), key=lambda one: one.idle_since)
+                    for one in filter(serves, idle):
+                        return one
                     if idle:
-                        await end(min(idle, key=lambda one: one.idle_since))
+                        await end(idle[0])
                     else:
                         await self.changed.wait()
+                return None
         except TimeoutError as err:
             raise WorkerUnavailable(
                 "All the workers that there may be are busy.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from lightagentd.worker.sandbox import Backend
 @dataclass(frozen=True)
 class Whom:
     """Whom a worker serves, and with what rights. Two that differ share no worker, except that a watcher is
-    the worker of observe where systemd runs them.
+    the worker of observe where systemd runs them. An idle worker may be handed over (`may_follow`).
     """
 
     agent: str
@@ -35,10 +35,28 @@ class Whom:
             return cls("", where)
         return cls(agent, where, 0 if where is Effect.CHANGE else owner)
 
+    @property
+    def unit(self) -> Whom:
+        """Whose worker it is where systemd runs them."""
+        return replace(self, where=Effect.OBSERVE) if self.where is Place.WATCHER else self
+
+    def may_follow(self, other: Whom) -> bool:
+        """Whether an idle worker of `other` may serve them: another agent's, of the same person, in the same
+        sandbox. Who asks for what is in each call, and a call leaves nothing in its worker.
+        """
+        return bool(
+            self.where in (Effect.OBSERVE, Effect.REACH)
+            and self.agent
+            and other.agent
+            and replace(other, agent=self.agent) == self
+        )
+
 
 class Child(Protocol):
     """One worker. Hold its `lock` to connect to it and to end it."""
 
+    agent: str
+    """Whose it is, which `Source.hand_over` changes; empty where all agents share it."""
     backend: Backend
     lock: asyncio.Lock
     outdated: bool
@@ -92,6 +110,12 @@ class Source(Protocol):
 
     async def open(self, whom: Whom) -> Child:
         """A worker to connect to. Raises WorkerUnavailable."""
+
+    def holds(self, whom: Whom, /) -> bool:
+        """Whether they have their one unit already, even if nothing is connected to it."""
+
+    def hand_over(self, child: Child, whom: Whom, /) -> None:
+        """Another agent's idle worker is theirs from now on; they hold none."""
 
     async def end_agent(self, agent: str) -> None:
         """Release the resources of a stopping agent. No connection to its workers is left."""

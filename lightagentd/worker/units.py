@@ -18,7 +18,6 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from lightagentd.bus import connection as bus
@@ -277,9 +276,16 @@ class UnitWorkers:
 
     def child(self, whom: Whom) -> UnitChild:
         """The worker that serves them; the watcher is that of observe."""
-        if whom.where is Place.WATCHER:
-            whom = replace(whom, where=Effect.OBSERVE)
-        return self._children.setdefault(whom, UnitChild(self, whom, self.backend))
+        return self._children.setdefault(whom.unit, UnitChild(self, whom.unit, self.backend))
+
+    def holds(self, whom: Whom) -> bool:
+        return whom.unit in self._children and self._children[whom.unit].instance != ""
+
+    def hand_over(self, child: Child, whom: Whom) -> None:
+        assert isinstance(child, UnitChild)
+        self._children = {key: one for key, one in self._children.items() if one is not child}
+        child.agent = whom.agent
+        self._children[whom.unit] = child
 
     def free_number(self) -> str:
         """A number that no worker has. Raises WorkerUnavailable."""

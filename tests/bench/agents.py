@@ -1,7 +1,7 @@
 """128 agents that work at once, and as many as there may be workers: the CPU of a step against that with one
 of them, calls a second, and their connections.
 
-Beyond `max_workers` agents take turns with workers, and starting those is most of what a call costs then.
+Beyond `max_workers`, agents of one person take turns with their workers.
 
 CPU is all that the machine used, without the clients' and the model server's: workers that ended count, too.
 """
@@ -24,8 +24,6 @@ from tests.conftest import DaemonProcess
 AGENTS, STEPS = 128, 20
 WORKERS = 24
 """The default of `max_workers`."""
-ROUNDS_OF_ALL = 5
-"""A round of all agents takes more than a minute."""
 TURNS_OF_ONE = 5
 TARGET, TARGET_CONNECTIONS = 1.3, 0.05
 
@@ -35,8 +33,8 @@ def run(rounds: int) -> None:
     with model_server() as server, daemon_with({name: server.steps(STEPS) for name in names}) as daemon:
         _work(daemon, names)
         before = server.counts()
-        for number, times in ((WORKERS, rounds), (AGENTS, ROUNDS_OF_ALL)):
-            _compare(daemon, server, names[:number], times)
+        for number in (WORKERS, AGENTS):
+            _compare(daemon, server, names[:number], rounds)
         after = server.counts()
     connections = after["connections"] - before["connections"] - 1  # that of the second question
     calls = after["requests"] - before["requests"]

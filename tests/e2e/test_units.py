@@ -14,7 +14,7 @@ import pytest
 
 from .calls import call, main_pid, shell, worker_unit
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, start_service
+from .product import UNIT, eventually, lactl, lactl_json, new_uid, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -350,6 +350,44 @@ def test_agent_that_stops_takes_its_units_along(service: Machine) -> None:
         assert service.run(["systemctl", "is-active", unit], check=False).stdout.strip() == "inactive"
     lactl(service, "agents", "start", "fixer")
     assert shell(service, "echo back", agent="fixer") == "back\n"
+
+
+@pytest.fixture
+def few(service: Machine) -> Iterator[str]:
+    """Two workers for each person, a third agent, and a person."""
+    config, folder = "/etc/lightagentd/lightagentd.toml.d/few.toml", "/etc/lightagentd/agent/third"
+    service.write(config, "[worker]\nmax_workers = 4\n")
+    service.write(f"{folder}/AGENT.md", "---\ndescription: Looks on.\n---\nLook.\n")
+    service.run(["useradd", new_uid(), "--groups=lightagent", "hugo"])
+    service.run(["systemctl", "restart", UNIT], timeout_s=60)
+    yield "hugo"
+    service.run(["rm", "-r", config, folder])
+    service.run(["systemctl", "restart", UNIT], timeout_s=60)
+    service.run(["userdel", "hugo"])
+
+
+def test_at_the_limit_a_unit_goes_to_another_agent_of_the_same_person(service: Machine, few: str) -> None:
+    def units() -> dict[str, str]:
+        return {one["agent"]: one["unit"] for one in lactl_json(service, "status")["workers"]}
+
+    def call_of(agent: str) -> None:
+        lactl(service, "tools", "call", agent, "file.stat", "path=/etc/hostname", user=few)
+
+    call_of("ops")
+    call_of("fixer")
+    before = units()
+    pids = {unit: main_pid(service, unit) for unit in before.values()}
+    call_of("third")
+    assert units() == {"third": before["ops"], "fixer": before["fixer"]}
+    call_of("ops")
+    assert units() == {"third": before["ops"], "ops": before["fixer"]}
+    assert {unit: main_pid(service, unit) for unit in before.values()} == pids, "none was started for it"
+    lactl(service, "agents", "stop", "third")
+    assert units() == {"ops": before["fixer"]}
+    states = service.run(["systemctl", "is-active", before["ops"], before["fixer"]], check=False).stdout
+    assert states.split() == ["inactive", "active"]
+    call_of("fixer")
+    assert set(units()) == {"ops", "fixer"}
 
 
 def test_restart_of_the_daemon_uses_the_units_again(service: Machine) -> None:

@@ -96,6 +96,38 @@ async def test_another_worker_takes_the_place_of_the_one_that_was_idle_longest(o
         await pool.close()
 
 
+async def test_at_the_limit_an_idle_worker_is_handed_over_among_the_agents_of_one_person(
+    own_paths: Paths,
+) -> None:
+    pool = Pool(configuration.Worker(max_workers=4), own_paths)
+    await pool.start()
+
+    async def noop(agent: str, owner: int = 7) -> tuple[int, int]:
+        """Which worker it was, and its how manieth call."""
+        (result,) = await events(pool, "probe", "noop", agent=agent, owner=owner)
+        return result["metadata"]["pid"], result["metadata"]["calls"]
+
+    try:
+        first, second = await noop("a"), await noop("b")
+        assert first[0] != second[0], "there is room for two"
+        assert await noop("c") == (first[0], 2), "the one that was idle longest"
+        assert await noop("a") == (second[0], 2)
+        assert await noop("a") == (second[0], 3), "it is its own now"
+        assert sorted(one.agent for one in pool.workers()) == ["a", "c"]
+        await pool.end_agent("c")
+        assert [one.agent for one in pool.workers()] == ["a"]
+        assert (await noop("d"))[1] == 1, "there is room for one again"
+        before = {one.child for one in pool.workers()}
+        await events(pool, "bash", "exec", agent="e", owner=7, command="true", effect=Effect.REACH)
+        (reaching,) = (one.child for one in pool.workers() if one.where is Effect.REACH)
+        assert reaching not in before, "never that of another effect"
+        for owner in (8, 9, 10):
+            assert (await noop("a", owner=owner))[1] == 1, "never another person's"
+        assert len(pool.workers()) == 4
+    finally:
+        await pool.close()
+
+
 async def test_a_worker_with_several_idle_connections_makes_room(own_paths: Paths) -> None:
     pool = Pool(configuration.Worker(max_workers=4), own_paths)
     await pool.start()
@@ -175,8 +207,14 @@ async def test_calls_that_wait_for_a_place_take_turns(
 
     monkeypatch.setattr(running.local(pool), "open", note)
     names = [f"a{number:02}" for number in range(12)]
+
+    async def stale(name: str) -> None:
+        """A call whose worker nobody can take over."""
+        async with pool._worker(Whom(name, Effect.OBSERVE, 7)) as worker:
+            worker.outdated = True
+
     try:
-        await asyncio.gather(*(events(pool, "probe", "noop", agent=name, owner=7) for name in names))
+        await asyncio.gather(*map(stale, names))
         assert order == names
     finally:
         await pool.close()

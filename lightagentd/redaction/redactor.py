@@ -5,7 +5,8 @@ The daemon has one, which the history owns. Nearly every event has nothing to re
 its JSON as a whole first, and only a suspect is taken apart.
 
 A long text full of words such as password takes a second for each megabyte. It is cleaned in parts in a
-thread, so that it blocks nothing else (`LONG`), and only once: a cleaned text is recognised.
+thread, so that it blocks nothing else (`LONG`), and only once: a cleaned text is recognised (`KNOWN_FROM`),
+such as the system prompt, which each turn has.
 """
 
 from __future__ import annotations
@@ -232,8 +233,10 @@ _WORDS = re.compile(rf"[^{BLANKS}]+")
 _FLAG = re.compile(r"--?[a-zA-Z][\w-]*")
 LONG = 64 << 10
 """So many characters are looked at at once, where lines end; a text that is longer belongs into a thread."""
-_KNOWN_CLEAN = 32
-"""How many long texts are known again."""
+KNOWN_FROM = 1 << 10
+"""A text of more characters is known again: its digest costs a hundredth of another look."""
+_KNOWN_CLEAN = 128
+"""How many texts are known again."""
 
 
 class Redactor:
@@ -249,7 +252,7 @@ class Redactor:
         self._first_words: tuple[str, ...] = ()
         """The first words of known values that hold blanks."""
         self._clean: dict[tuple[bool, bytes], None] = {}
-        """Digests of long texts that came out of here last; the oldest first."""
+        """Digests of the texts that came out of here last; the oldest first."""
         for value in secrets:
             self.add(value)
 
@@ -314,7 +317,7 @@ class Redactor:
 
     def part(self, text: str, *, begins_line: bool) -> str:
         """As `text`, for a text that follows another, in the same line if `begins_line` is false."""
-        if len(text) <= LONG:
+        if len(text) <= KNOWN_FROM:
             return self._part(text, begins_line=begins_line)
         clean, encoded = self._clean, text.encode("utf-8", "surrogatepass")
         if (begins_line, _digest(encoded)) in clean:

@@ -55,9 +55,12 @@ def test_a_line_that_is_longer_than_a_part_is_looked_at_whole() -> None:
         assert cleaned.count("token=[removed: token]") == text.count("token=")
 
 
-def test_what_came_out_is_known_again_until_another_value_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lines", [40, 4000])
+def test_what_came_out_is_known_again_until_another_value_is(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redactor = Redactor(key=KEY)
-    cleaned = redactor.text("password=Tr0ub4dor&3 and the-fine-words\n" * 4000)
+    cleaned = redactor.text("password=Tr0ub4dor&3 and the-fine-words\n" * lines)
     with monkeypatch.context() as patch:
         patch.setattr(redactor, "_looked_at", lambda text: pytest.fail("it was looked at again"))
         assert redactor.text(cleaned) == cleaned
@@ -68,9 +71,9 @@ def test_what_came_out_is_known_again_until_another_value_is(monkeypatch: pytest
 
 def test_only_so_many_are_known_again() -> None:
     redactor = Redactor()
-    for number in range(40):
-        redactor.text(f"{number} the disk is full\n" * 4000 + "password=Tr0ub4dor&3\n")
-    assert len(vars(redactor)["_clean"]) == 32
+    for number in range(140):
+        redactor.text(f"{number} the disk is full\n" * 100 + "password=Tr0ub4dor&3\n")
+    assert len(vars(redactor)["_clean"]) == 128
 
 
 async def test_a_long_text_is_looked_at_in_a_thread_and_a_short_one_at_once() -> None:

@@ -359,7 +359,8 @@ def _idle_reason(session: Session) -> str:
 
 async def _copy(source: Path, target: Path) -> None:
     """`compacting.copy_store` in a process of its own, so that a damaged file crashes only that process."""
-    argv = [sys.executable, "-m", "lightagentd.events.store.compacting", os.fspath(source), os.fspath(target)]
+    module = "lightagentd.events.store.compacting"
+    argv = [sys.executable, "-m", module, os.fspath(source), os.fspath(target), str(os.getpid())]
     done = await process.run(argv, timeout_s=_COPY_LIMIT_S, cwd=Path("/"))
     if done.status != 0:
         said = done.stderr.text().strip() or done.signal or f"exit status {done.status}"

@@ -9,6 +9,8 @@ old store or the new one is whole, and `exchange.finish_exchange` clears up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -60,8 +62,20 @@ _CLOSE = 200
 """With so few events left to bring, the writer brings them."""
 
 
-def copy_store(source: Path, target: Path) -> None:
-    """Copy a store as it is at one moment, without its free pages, into an existing empty folder.
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as err:
+        raise as_storage_error(folder, err) from err
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def copy_store(source: Path, folder: int) -> None:
+    """Copy a store as it is at one moment, without its free pages, into an empty folder that is open.
 
     Raises StorageError, HistoryDamaged.
     """
@@ -72,14 +86,15 @@ def copy_store(source: Path, target: Path) -> None:
                 f"The history in {source} has schema version {environment.version}.",
                 suggestion="Start the daemon once, which brings it to the present one.",
             )
-        environment.env.copy(os.fspath(target), compact=True)
-        fd = os.open(target / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open("data.mdb", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            os.fchmod(fd, 0o600)
+            with contextlib.suppress(OSError):  # as mdb_env_copy does: it need not fill the page cache
+                fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+            environment.env.copyfd(fd, compact=True)
             os.fsync(fd)
         finally:
             os.close(fd)
-        sync_folder(target)
+        sync_folder(folder)
     except (lmdb.Error, OSError) as err:
         raise as_storage_error(source, err) from err
     finally:
@@ -125,7 +140,8 @@ def compact_stopped(path: Path) -> HistoryCompacted:
     finally:
         source.close()
     try:
-        copy_store(path, target)
+        with _opened(target) as folder:
+            copy_store(path, folder)
         copy = Environment(target)
         try:
             done = HistoryCompacted(bytes_before=bytes_before, bytes_after=copy.used_bytes())
@@ -287,9 +303,16 @@ def _compare(live: Environment, new: Environment) -> None:
 
 
 def main() -> int:
-    """The process that copies. Its arguments are the two folders; it reports errors on standard error."""
+    """The process that copies. Its arguments are the two folders and the process id of the daemon. It may
+    outlive that, and writes nothing into the folder of the next one then. It reports errors on standard error.
+    """
+    source, target, daemon = sys.argv[1:]
     try:
-        copy_store(Path(sys.argv[1]), Path(sys.argv[2]))
+        # First the folder, then the look at who made it: a next daemon removes this one and makes another.
+        with _opened(Path(target)) as folder:
+            if os.getppid() != int(daemon):
+                raise Conflict("The daemon that asked for the copy has ended.")
+            copy_store(Path(source), folder)
     except LightagentError as err:
         sys.stderr.write(f"{err.message}\n")
         return err.exit_status

@@ -74,7 +74,8 @@ elif stage == "swapped":
 
 async def copy(source, target):
     program = "import sys; from lightagentd.events.store.compacting import main; sys.exit(main())"
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(source), str(target))
+    argv = [sys.executable, "-c", program, str(source), str(target), str(os.getpid())]
+    child = await asyncio.create_subprocess_exec(*argv)
     assert await child.wait() == 0
 
 async def main():
@@ -91,11 +92,14 @@ asyncio.run(main())
 
 async def copied(source: Path, target: Path) -> None:
     """The copy as another process makes it: nobody of this one may have the store open twice."""
+    assert await copying(source, target, os.getpid()) == 0
+
+
+async def copying(source: Path, target: Path, daemon: int) -> int:
     program = "import sys; from lightagentd.events.store.compacting import main; sys.exit(main())"
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, str(source), str(target), cwd=REPOSITORY
-    )
-    assert await child.wait() == 0
+    argv = [sys.executable, "-c", program, str(source), str(target), str(daemon)]
+    child = await asyncio.create_subprocess_exec(*argv, cwd=REPOSITORY)
+    return await child.wait()
 
 
 def whole(environment: Environment) -> dict[str, list[tuple[bytes, bytes]]]:
@@ -292,6 +296,15 @@ async def test_a_copy_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert beside(folder) == {"history"}
         await history.append(note(1))
         assert verify(history.environment).ok
+
+
+async def test_a_copier_that_outlived_its_daemon_writes_nothing_for_the_next(tmp_path: Path) -> None:
+    async with opened(tmp_path / "history") as history:
+        await filled(history)
+    target = tmp_path / "history.compacting"
+    target.mkdir()
+    assert await copying(tmp_path / "history", target, os.getppid()) == Conflict.exit_status
+    assert list(target.iterdir()) == []
 
 
 async def test_a_copy_that_is_not_the_same_is_not_used(tmp_path: Path) -> None:

@@ -186,26 +186,33 @@ class Pool:
         where: Effect | Place = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
         if preview and (tool, action) in OWN_PREVIEWS:
             where = effect
-        async with self._worker(Whom.of(agent, where, owner), owner) as worker:
+        question = {
+            "tool": tool,
+            "action": action,
+            "args": args,
+            "agent": agent,
+            "session": session,
+            "owner": owner,
+            "preview": preview,
+            "context": current_context().to_wire(),
+        }
+        whom = Whom.of(agent, where, owner)
+        try:
+            reply = await self._check(whom, owner, question)
+        except PeerLost:  # it was killed; a check changes nothing, so another worker may make it
             try:
-                reply = await worker.connection.call(
-                    "org.lightagent1.Worker.Check",
-                    tool=tool,
-                    action=action,
-                    args=args,
-                    agent=agent,
-                    session=session,
-                    owner=owner,
-                    preview=preview,
-                    context=current_context().to_wire(),
-                )
+                reply = await self._check(whom, owner, question)
             except PeerLost as err:
-                await self._end(worker)
                 raise WorkerUnavailable(f"The worker broke off while it checked a call: {err}") from err
-            except asyncio.CancelledError:
+        return Checked(**reply["checked"])
+
+    async def _check(self, whom: Whom, owner: int, question: dict[str, Any]) -> dict[str, Any]:
+        async with self._worker(whom, owner) as worker:
+            try:
+                return await worker.connection.call("org.lightagent1.Worker.Check", **question)
+            except (PeerLost, asyncio.CancelledError):
                 await self._end(worker)  # its answer may still be on the way
                 raise
-        return Checked(**reply["checked"])
 
     async def survey(self, owner: int, *, files: bool) -> str:
         """All processes as JSON, as `owner` may know them (`toolkit.proc.survey`); empty without INSPECT."""

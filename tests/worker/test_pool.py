@@ -354,6 +354,20 @@ async def test_a_worker_that_died_while_it_was_idle_is_replaced(own_pool: Pool) 
     assert result["metadata"]["calls"] == 1
 
 
+async def test_a_check_whose_worker_is_killed_is_made_by_another(own_pool: Pool) -> None:
+    await events(own_pool, "probe", "noop")
+    [worker] = own_pool.workers()
+    started = processes(own_pool)
+    for process in started:
+        process.suspend()
+    check = asyncio.create_task(own_pool.check("ops", Effect.OBSERVE, "probe", "noop", {}))
+    await until(lambda: worker.busy, "it is not asked")
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended with the one before it
+            process.kill()
+    assert (await check).args == {}
+
+
 async def test_after_a_reload_every_call_gets_a_worker_with_the_new_files(
     own_pool: Pool, own_paths: Paths
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import socket
 import struct
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.skills.library import module as library
 from tests.skills.script import finding, report
 
 
@@ -176,6 +178,81 @@ def test_log_errors_groups_lines_that_differ_only_in_numbers(tmp_path: Path) -> 
 
 def test_log_errors_does_not_say_that_all_is_well_when_it_can_read_nothing(tmp_path: Path) -> None:
     assert "cannot be said" in finding(report("log-errors", f"--root={tmp_path}"))
+
+
+DENIED = "No journal files were opened due to insufficient permissions."
+PARTLY = "Hint: You are currently not seeing messages from other users and the system."
+WARNED = json.dumps(
+    {
+        "MESSAGE": "the disk is slow",
+        "PRIORITY": "4",
+        "SYSLOG_IDENTIFIER": "app",
+        "__REALTIME_TIMESTAMP": f"{int(time.time())}000000",
+    }
+)
+
+
+def journalctl(folder: Path, says: str, entries: str = "") -> None:
+    """A journalctl that shows these entries, none of them for a --grep, and says this on stderr."""
+    program = folder / "journalctl"
+    program.write_text(
+        f"#!/bin/sh\necho '{says}' >&2\ncase \"$*\" in *--grep*) exit 1;; esac\necho '{entries}'\n"
+    )
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "entries", "said"),
+    [
+        ("", WARNED, "No errors, but 1 warning in the journal"),
+        (PARTLY, WARNED, "as not everything could be read; 1 warning in the journal"),
+        (PARTLY, "", "cannot be said"),
+        (DENIED, "", "cannot be said"),
+        ("No journal files were found.", "", "cannot be said"),
+    ],
+)
+def test_no_errors_is_said_of_a_journal_that_could_be_read_alone(
+    tmp_path: Path, says: str, entries: str, said: str
+) -> None:
+    journalctl(tmp_path, says, entries)
+    text = finding(report("log-errors", search_path=str(tmp_path)))
+    assert said in text
+    assert ("No errors" in text) is (not says)
+
+
+READ_THE_JOURNAL = (
+    "journal.access",
+    "journal.dropped",
+    "journal.errors",
+    "memory.kills",
+    "ports.conflict",
+    "storage.services",
+    "units.bus",
+    "units.users",
+)
+
+
+@pytest.mark.parametrize("says", [DENIED, PARTLY])
+def test_a_check_of_a_journal_that_could_not_be_read_was_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    checks = library("checks")
+    for name in READ_THE_JOURNAL:
+        library(f"areas.{name.partition('.')[0]}")
+    journalctl(tmp_path, says, WARNED if says == PARTLY else "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = {one.check.name: one for one in checks.made(READ_THE_JOURNAL, timeout_s=30)}
+    assert [name for name in READ_THE_JOURNAL if "needs the group" not in made[name].problem] == []
+
+
+def test_how_a_unit_ended_is_not_known_without_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journalctl(tmp_path, DENIED)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [unit] = library("systemd_units").parsed("Id=app.service")
+    said, _ = library("areas.units").stopper(unit)
+    assert said.startswith("does not run, and whether it did since boot is not known (The journal cannot be")
 
 
 def login_record(kind: int, user: str, host: str) -> bytes:

@@ -97,6 +97,8 @@ def access() -> Iterator[Finding]:
         raise CannotSee(problem or "The journal has no entries.")
     for line in unreadable_files()[:3]:
         yield Finding(f"A file of the journal is damaged: {line}.", _ASK, severity=WARNING)
+    if problem:
+        raise CannotSee(problem)
 
 
 @check("journal.dropped", "messages that the journal dropped")
@@ -107,7 +109,7 @@ def lost() -> Iterator[Finding]:
             f"The journal dropped {one.count} messages of {one.source}: it writes more than the rate limit."
         )
         yield Finding(text, f"errors of {one.source}", one.last, WARNING)
-    if problem and not found:
+    if problem:
         raise CannotSee(problem)
 
 

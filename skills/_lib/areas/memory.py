@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import procfs
-from checks import PROBLEM, WARNING, Finding, check
+from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import journal, message, read, stamp
 from report import human, plural, span
 
@@ -184,7 +184,7 @@ def room() -> Iterator[Finding]:
 
 @check("memory.kills", "processes killed for lack of memory within a day")
 def killed() -> Iterator[Finding]:
-    found, _ = kills()
+    found, problem = kills()
     newest = {kill.unit or kill.name: kill for kill in found}
     for each in groups():
         if each.kills and each.unit not in newest and not each.unit.startswith("lightagent"):
@@ -196,6 +196,8 @@ def killed() -> Iterator[Finding]:
         text = kill_sentence(kill)
         text = text if times == 1 else f"{text[:-1]}; that was the last of {plural(times, 'time')}."
         yield Finding(text, f"why was {name} killed", since=kill.when)
+    if problem:
+        raise CannotSee(problem)
 
 
 def growth(seconds: float) -> list[tuple[int, int]]:

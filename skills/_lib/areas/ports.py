@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import procfs
-from checks import PROBLEM, Finding, check
+from checks import PROBLEM, CannotSee, Finding, check
 from commands import journal, message, run, stamp
 from procfs import Socket
 from report import shorten
@@ -72,9 +72,9 @@ def port_of(line: str) -> int:
     return int(next(group for group in found.groups() if group)) if found else 0
 
 
-def conflicts() -> list[Conflict]:
-    """The last conflict of each unit or program within a day, the newest first."""
-    entries, _ = journal("--since=-1d", f"--grep={_IN_USE}", limit=200, timeout_s=3)
+def conflicts() -> tuple[list[Conflict], str]:
+    """The last conflict of each unit or program in a day, the newest first, and why this may not be all."""
+    entries, problem = journal("--since=-1d", f"--grep={_IN_USE}", limit=200, timeout_s=3)
     found: dict[str, Conflict] = {}
     for entry in entries:
         unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or "")
@@ -85,7 +85,7 @@ def conflicts() -> list[Conflict]:
         port = port_of(line) or (found[unit or who].port if (unit or who) in found else 0)
         found[unit or who] = Conflict(unit, who, port, line, stamp(entry))
     whole = [each if each.port else replace(each, port=_port_in(each.unit)) for each in found.values()]
-    return sorted(whole, key=lambda each: -each.when)
+    return sorted(whole, key=lambda each: -each.when), problem
 
 
 def _port_in(unit: str) -> int:
@@ -115,11 +115,14 @@ def active_since(unit: str) -> float:
 @check("ports.conflict", "services that run without a port that somebody else has")
 def conflict() -> Iterator[Finding]:
     """The check of units tells of those that do not run."""
-    for each in conflicts():
+    found, problem = conflicts()
+    for each in found:
         held = holder(each.port) if each.port else ""
         if held and each.name not in held and each.when >= active_since(each.unit) - 5:
             ask = f"who uses port {each.port}"
             yield Finding(sentence(each, held), ask, since=each.when, severity=PROBLEM)
+    if problem:
+        raise CannotSee(problem)
 
 
 def sentence(each: Conflict, held: str) -> str:

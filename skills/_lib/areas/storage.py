@@ -10,7 +10,7 @@ from pathlib import Path
 
 import clock
 import kernel_log
-from checks import PROBLEM, WARNING, Finding, check
+from checks import PROBLEM, WARNING, CannotSee, Finding, check
 from commands import journal, message, read, stamp
 from report import plural, shorten, span
 
@@ -116,11 +116,13 @@ def counted() -> list[tuple[str, str]]:
     return found
 
 
-def services_say(since: str = "-1d") -> list[tuple[float, str]]:
-    """What smartd, mdadm and LVM wrote about disks that fail: (when, line), each line once."""
+def services_say(since: str = "-1d") -> tuple[list[tuple[float, str]], str]:
+    """What smartd, mdadm and LVM wrote about disks that fail: (when, line), each line once; and why this may
+    not be all.
+    """
     names = ("smartd", "lvm", "dmeventd", "mdadm")
     wanted = [f"SYSLOG_IDENTIFIER={name}" for name in names]
-    entries, _ = journal("-b", "--since", since, *wanted, limit=1000, timeout_s=5)
+    entries, problem = journal("-b", "--since", since, *wanted, limit=1000, timeout_s=5)
     told = {}
     for entry in entries:
         text = message(entry)
@@ -128,7 +130,7 @@ def services_say(since: str = "-1d") -> list[tuple[float, str]]:
             entry.get("SYSLOG_IDENTIFIER") != "smartd" and _LVM_SAYS.search(text)
         ):
             told[re.sub(r"\d+", "#", text)] = (stamp(entry), f"{entry.get('SYSLOG_IDENTIFIER')}: {text}")
-    return sorted(told.values())
+    return sorted(told.values()), problem
 
 
 @check("storage.arrays", "RAID arrays that are degraded, and errors that filesystems counted")
@@ -150,5 +152,8 @@ def log() -> Iterator[Finding]:
 
 @check("storage.services", "what smartd, mdadm and LVM say of failing disks")
 def said() -> Iterator[Finding]:
-    for when, text in services_say()[-4:]:
+    found, problem = services_say()
+    for when, text in found[-4:]:
         yield Finding(f"{shorten(text, 160)}.", _ASK, when, PROBLEM if "FAIL" in text else WARNING)
+    if problem:
+        raise CannotSee(problem)

@@ -182,14 +182,14 @@ def _exists(user: str) -> bool:
     return True
 
 
-def cron_says(since: str = "-1d") -> list[tuple[float, str]]:
-    """What cron, anacron and atd logged about errors: (when, sentence), each once, the newest."""
+def cron_says(since: str = "-1d") -> tuple[list[tuple[float, str]], str]:
+    """What cron, anacron and atd logged about errors: (when, sentence), each once, the newest; and why this
+    may not be all.
+    """
     names = ("cron", "CRON", "crond", "CROND", "anacron", "atd", "cronie", "fcron")
     wanted = [f"SYSLOG_IDENTIFIER={name}" for name in names]
     entries, problem = journal("-b", "--since", since, *wanted, limit=3000, timeout_s=5)
-    if problem and not entries:
-        raise CannotSee(problem)
-    return errors_of_cron(entries)
+    return errors_of_cron(entries), problem
 
 
 def errors_of_cron(entries: Iterable[dict[str, Any]]) -> list[tuple[float, str]]:
@@ -234,5 +234,8 @@ def cron() -> Iterator[Finding]:
         return
     for text in cron_faults():
         yield Finding(text, "did the cron jobs run", severity=WARNING)
-    for when, text in cron_says()[-5:]:
+    said, problem = cron_says()
+    for when, text in said[-5:]:
         yield Finding(text, "did the cron jobs run", when, WARNING)
+    if problem:
+        raise CannotSee(problem)

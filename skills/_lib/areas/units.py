@@ -214,10 +214,11 @@ def stopper(unit: Unit) -> tuple[str, float | None]:
     if stops:
         who = _who(unit.name, stamp(stops[0])) or "somebody with the rights of root"
         return f"was stopped {_because(unit, stamp(stops[0])) or f'by {who}'}", stamp(stops[0])
+    if problem and not entries:
+        ended = "ended, and how" if when else "does not run, and whether it did since boot"
+        return f"{ended} is not known ({problem.rstrip('.')})", when
     if not when and not entries:
         return "has not been started since boot", None
-    if problem and not entries:
-        return f"ended, and how is not known ({problem.rstrip('.')})", when
     status = unit["ExecMainStatus"] or "0"
     return f"ended by itself with status {status}", when or stamp(entries[-1])
 
@@ -350,24 +351,27 @@ def bus() -> Iterator[Finding]:
     for name, (when, reason) in failed.items():
         text = f"The program of the bus name {name} cannot be started: {shorten(reason, 120).rstrip('.')}."
         yield Finding(text, "errors of dbus.service", when, WARNING)
-    if problem and not entries:
+    if problem:
         raise CannotSee(problem)
 
 
 @check("units.users", "units of users' own managers that failed")
 def users() -> Iterator[Finding]:
-    for name, user, when, line in failed_of_users():
+    found, problem = failed_of_users()
+    for name, user, when, line in found:
         reason = f": {line}" if line else ""
         text = f"{name} of the user {user} failed{ago(when)}{reason}."
         yield Finding(text, f"errors of {name}", when, WARNING)
+    if problem:
+        raise CannotSee(problem)
 
 
-def failed_of_users() -> list[tuple[str, str, float, str]]:
-    """Units of users' managers whose last end in a day was a failure: (unit, user, when, its last line)."""
+def failed_of_users() -> tuple[list[tuple[str, str, float, str]], str]:
+    """Units of users' managers whose last end in a day was a failure: (unit, user, when, its last line); and
+    why this may not be all.
+    """
     wanted = [f"MESSAGE_ID={one}" for one in (FAILURE_RESULT, STARTED)]
     entries, problem = journal("-b", "--since", "-1d", *wanted, "_COMM=systemd", limit=2000, timeout_s=5)
-    if problem and not entries:
-        raise CannotSee(problem)
     last = {}
     for entry in entries:
         if entry.get("USER_UNIT"):
@@ -380,4 +384,4 @@ def failed_of_users() -> list[tuple[str, str, float, str]]:
             line = Run(lines).cause()
             user = procfs.user(int(uid)) if uid.isdigit() else uid
             found.append((name, user, stamp(entry), line))
-    return found
+    return found, problem

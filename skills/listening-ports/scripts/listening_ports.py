@@ -26,8 +26,14 @@ def service(port: int, protocol: str = "tcp") -> str:
         return ""
 
 
-def about(port: int, rows: list[Socket], owners: dict[int, list[int]], report: Report) -> None:
-    conflict = next((each for each in ports.conflicts() if each.port == port), None)
+def about(
+    port: int,
+    rows: list[Socket],
+    owners: dict[int, list[int]],
+    conflicts: list[ports.Conflict],
+    report: Report,
+) -> None:
+    conflict = next((each for each in conflicts if each.port == port), None)
     if rows:
         held = " and ".join(dict.fromkeys(ports.owner(row, owners) for row in rows))
         report.finding = f"Port {port} is open: {held} listens; {ports.reach(rows)}."
@@ -57,7 +63,7 @@ def near(port: int) -> str:
     return f"; the nearest: {', '.join(f'{each} ({ports.owner(rows[each], owners)})' for each in close[:2])}"
 
 
-def overview(rows: list[Socket], report: Report) -> None:
+def overview(rows: list[Socket], conflicts: list[ports.Conflict], report: Report) -> None:
     if not rows:
         report.finding = "Nothing listens on any TCP or UDP port."
         return
@@ -68,7 +74,7 @@ def overview(rows: list[Socket], report: Report) -> None:
     if inside:
         report.finding += f"; only this machine reaches {', '.join(map(str, inside[:10]))}"
     report.finding += "."
-    fights = [each for each in ports.conflicts() if ports.state(each.unit) in ("failed", "activating")]
+    fights = [each for each in conflicts if ports.state(each.unit) in ("failed", "activating")]
     if fights:
         held = ports.holder(fights[0].port) if fights[0].port else ""
         report.finding = ports.sentence(fights[0], held)
@@ -82,10 +88,12 @@ def make(report: Report) -> None:
     rows = ports.listening(int(asked or 0))
     owners, _ = procfs.socket_owners()
     unseen = procfs.sockets_are_whole()
+    conflicts, unread = ports.conflicts()
+    report.note(unread)
     if asked:
-        about(int(asked), rows, owners, report)
+        about(int(asked), rows, owners, conflicts, report)
     else:
-        overview(rows, report)
+        overview(rows, conflicts, report)
     if unseen and not rows:
         report.finding = "No listening port is visible from here, which does not mean that there is none."
     report.table(
@@ -109,7 +117,7 @@ def make(report: Report) -> None:
         ("When", "Who", "What"),
         [
             (show(each.when), each.name, shorten(each.line, 90))
-            for each in ports.conflicts()
+            for each in conflicts
             if not asked or each.port == int(asked)
         ],
     )

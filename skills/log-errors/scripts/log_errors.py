@@ -262,15 +262,13 @@ def headline(groups: list[Group], where: str, priority: str | None, report: Repo
     """How many there are, and the most frequent."""
     count = sum(group.count for group in groups)
     only_warnings = not priority and groups and all(group.priority == "warning" for group in groups)
-    if not groups or only_warnings:
-        none = "No errors" if not priority else f"No messages of the priority {priority} or worse"
-        if report.has_notes and not groups:
-            none = f"{none} are visible, and not everything could be read: none"
-        if not groups:
-            return f"{none}{where}."
+    kind = f"messages of the priority {priority} or worse" if priority else "errors"
+    hidden = f"Whether there are {kind} cannot be said, as not everything could be read; " * report.has_notes
+    if not groups:
+        return f"{hidden}none are visible{where}." if hidden else f"No {kind}{where}."
     noun = "message" if priority else "warning" if only_warnings else "error"
     top = groups[0]
-    first = "No errors, but " if only_warnings else ""
+    first = (hidden or "No errors, but ") if only_warnings else ""
     kinds = "" if len(groups) == 1 else f", in {plural(len(groups), 'group')}"
     often = "" if len(groups) == 1 else "the most frequent is "
     what = f'{often}"{shorten(top.text, 110)}" ({_times(top.count)}, {top.source})'

@@ -149,10 +149,7 @@ def _conditions(unit: Unit) -> str:
 
 def of_user(name: str, report: Report) -> bool:
     """Whether it is a unit of a user's own manager that failed; then the report says so."""
-    try:
-        found = [row for row in units.failed_of_users() if row[0] == name]
-    except CannotSee:
-        return False
+    found = [row for row in units.failed_of_users()[0] if row[0] == name]
     for unit, user, when, line in found:
         report.finding = f"{unit} of the user {user} failed{units.ago(when)}{f': {line}' if line else ''}."
         report.next = prompt(f"errors of {unit}")

@@ -94,7 +94,8 @@ def make(report: Report) -> None:
     told = [one.told() for one in errors]
     told += [f"The RAID array {name} is {state}." for name, state, wrong in arrays if wrong]
     told += [text for _, text in counted]
-    said = storage.services_say("-30d")
+    said, unread = storage.services_say("-30d")
+    report.note(unread)
     told += [f"{shorten(text, 150)}." for _, text in said[-4:]]
     groups, healths = volume_groups(report), smart(report)
     told += [

@@ -148,7 +148,32 @@ def stats() -> list[Stat]:
 
 def is_own(pid: int) -> bool:
     """Whether it is a part of the agent daemon, its workers included, or this very script."""
-    return pid == os.getpid() or unit_of(pid).startswith(("lightagentd.", "lightagent-"))
+    return (
+        pid == os.getpid()
+        or unit_of(pid).startswith(("lightagentd.", "lightagent-"))
+        or (daemon() != 0 and daemon() in (pid, *ancestors(pid)))
+    )
+
+
+def ancestors(pid: int) -> list[int]:
+    """The processes above one, the nearest first."""
+    found: list[int] = []
+    while (above := stat(pid)) is not None and above.ppid and above.ppid not in found:
+        found.append(pid := above.ppid)
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def daemon() -> int:
+    """The agent daemon that runs this script, where it has no unit of its own; 0 where it cannot be seen."""
+    above = [] if _is_elsewhere() else ancestors(os.getpid())
+    return next((pid for pid in reversed(above) if is_daemon(proc(pid, "cmdline").split("\0"))), 0)
+
+
+def is_daemon(argv: list[str]) -> bool:
+    """Whether a command line starts lightagentd, as a program or as a module of Python."""
+    words = [word for word in argv if not word.startswith("-")][:2]
+    return any(word == "lightagentd" or word.endswith("/lightagentd") for word in words)
 
 
 def user(uid: int) -> str:
@@ -165,11 +190,26 @@ def user_of(pid: int) -> str:
 
 def unit_of(pid: int) -> str:
     """The system's unit of the process, the outermost of its cgroup's path, or an empty string."""
+    own = own_groups(proc(1, "cgroup"))
     for line in proc(pid, "cgroup").splitlines():
-        for part in line.split("/"):
+        for part in below(line, own).split("/"):
             if part.endswith((".service", ".scope", ".socket")):
                 return clean(part)
     return str(surveyed().get(pid, {}).get("unit", ""))
+
+
+def own_groups(of_first: str) -> list[str]:
+    """How lines of /proc/PID/cgroup begin in this container: with its own cgroup, a unit of its host's.
+
+    `of_first` is that file of process 1: systemd is in `init.scope` below it (systemd.special(7)).
+    """
+    suffix = "/init.scope"
+    return [line[: -len(suffix)] for line in of_first.splitlines() if line.endswith(suffix)]
+
+
+def below(line: str, groups: list[str]) -> str:
+    """A line of /proc/PID/cgroup without how it begins in this container."""
+    return next((line[len(group) :] for group in groups if line.startswith(f"{group}/")), line)
 
 
 def sockets() -> list[Socket]:

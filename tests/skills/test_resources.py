@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.toolkit.proc import survey as surveys
 from lightagentd.toolkit.proc.procfs import STATES
 from lightagentd.toolkit.proc.survey import survey
 from tests.skills.library import module
@@ -345,6 +346,94 @@ def test_the_unit_of_a_process_is_the_systems(
     """A person can call a unit, or a cgroup of their own, as a service of the system is called."""
     monkeypatch.setattr(module("procfs"), "proc", lambda pid, what: f"0::{cgroup}\n")
     assert module("procfs").unit_of(1) == unit
+
+
+def test_in_a_container_its_own_cgroup_is_no_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "0::/machine.slice/systemd-nspawn@a.service/payload"
+    groups = {
+        1: f"{own}/init.scope\n",
+        7: f"{own}/system.slice/nginx.service\n",
+        8: "0::/../other.scope\n",
+        9: f"{own}\n",
+    }
+    monkeypatch.setattr(procfs, "proc", lambda pid, what: groups[pid])
+    units = [procfs.unit_of(pid) for pid in groups]
+    assert units == ["init.scope", "nginx.service", "other.scope", "systemd-nspawn@a.service"]
+    monkeypatch.setattr(surveys, "_lines", lambda path: groups[int(path.split("/")[2])].splitlines())
+    assert [surveys._unit(pid, [own]) for pid in groups] == units
+
+
+MIB = 1 << 20
+
+
+def process(pid: int, resident_bytes: int, *, age_s: float = 600.0, ppid: int = 1) -> procfs.Stat:
+    """A process as it is 1,000 s after boot."""
+    return procfs.Stat(pid, f"p{pid}", "S", ppid, 0, 0.0, 1000.0 - age_s, resident_bytes)
+
+
+@pytest.mark.parametrize(
+    ("mib", "grown_mib", "age_s", "is_leak"),
+    [
+        (3000, 10, 600.0, True),  # 5 MiB a second for 10 minutes
+        (300, 10, 600.0, False),  # it has begun just now
+        (3000, 1, 600.0, False),
+        (3000, 0, 600.0, False),
+        (3000, -10, 600.0, False),
+        (100, 10, 10.0, False),  # it starts
+        (100, 10, 40.0, True),
+    ],
+)
+def test_a_process_that_has_just_begun_to_grow_is_no_leak(
+    mib: int, grown_mib: int, age_s: float, is_leak: bool
+) -> None:
+    before = [process(7, (mib - grown_mib) * MIB, age_s=age_s)]
+    found = memory.growing(before, [process(7, mib * MIB, age_s=age_s)], 2.0, 1000.0)
+    assert [(rate, each.pid) for rate, each in found] == ([(grown_mib * MIB // 2, 7)] if is_leak else [])
+
+
+def test_the_process_that_grows_most_comes_first_and_one_that_took_a_pid_over_did_not_grow() -> None:
+    before = [process(pid, 1000 * MIB) for pid in (7, 8)] + [process(9, MIB, age_s=900.0)]
+    after = [process(7, 1010 * MIB), process(8, 1020 * MIB), process(9, 1000 * MIB), process(10, 2000 * MIB)]
+    assert [each.pid for _, each in memory.growing(before, after, 10.0, 1000.0)] == [8, 7]
+
+
+def test_this_process_is_no_leak_while_nothing_is_measured() -> None:
+    """From the real /proc, over a time that is made up: nothing of it grows by so much."""
+    now = procfs.stats()
+    assert os.getpid() in [each.pid for each in now]
+    assert memory.growing(now, now, 1.0, time.clock_gettime(time.CLOCK_BOOTTIME)) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_daemon"),
+    [
+        (["/usr/bin/python3", "-P", "/usr/bin/lightagentd", "--folder=/x"], True),
+        (["python", "-m", "lightagentd"], True),
+        (["/opt/bin/lightagentd"], True),
+        (["python", "-m", "lightagentd.worker.keeper"], False),
+        (["vi", "lightagentd.conf"], False),
+        ([""], False),
+    ],
+)
+def test_the_daemon_is_known_by_how_it_was_started(argv: list[str], is_daemon: bool) -> None:
+    assert procfs.is_daemon(argv) is is_daemon
+
+
+def test_what_the_daemon_started_is_its_own_without_a_unit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process of the daemon is named as one that has much memory."""
+    rows = [process(5, MIB), process(6, 9 * MIB, ppid=5), process(7, 9 * MIB, ppid=6), process(8, 3 * MIB)]
+    known = {each.pid: each for each in [*rows, process(1, MIB, ppid=0)]}
+    commands = {5: "/usr/bin/python3\0-m\0lightagentd\0"}
+    monkeypatch.setattr(procfs.os, "getpid", lambda: 7)
+    monkeypatch.setattr(procfs, "stat", known.get)
+    monkeypatch.setattr(procfs, "stats", lambda: rows)
+    monkeypatch.setattr(procfs, "proc", lambda pid, what: commands.get(pid, "") if what == "cmdline" else "")
+    monkeypatch.setattr(procfs, "user_of", lambda pid: "root")
+    procfs.daemon.cache_clear()
+    try:
+        assert memory.by_unit() == [(3 * MIB, "user root", 1)]
+    finally:
+        procfs.daemon.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["disk-check", "mount-check", "permissions-check", "who-uses"])

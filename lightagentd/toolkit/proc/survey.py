@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ def survey(owner: int, *, files: bool = False) -> str:
     end = time.monotonic() + TIME_LIMIT_S
     paths = Paths(owner)
     mounts = _text("/proc/1/mountinfo") or ""
+    # systemd is in init.scope below the cgroup of a container (systemd.special(7)).
+    first = _lines("/proc/1/cgroup")
+    own = [line.removesuffix("/init.scope") for line in first if line.endswith("/init.scope")]
     rows: list[str] = []
     head: dict[str, Any] = {
         "pid_namespace": _link("/proc/self/ns/pid"),
@@ -63,7 +66,7 @@ def survey(owner: int, *, files: bool = False) -> str:
             "name": name_of(stat),
             "state": stat.state,
             "uid": stat.uid,
-            "unit": _unit(stat.pid),
+            "unit": _unit(stat.pid, own),
             "memory_bytes": stat.memory_bytes,
             "start_ticks": stat.start_ticks,
             "threads": stat.threads,
@@ -161,11 +164,16 @@ def _mapped(pid: int) -> list[str]:
     return sorted(path for path in paths if path.startswith("/"))[:500]
 
 
-def _unit(pid: int) -> str:
+def _unit(pid: int, own: Sequence[str]) -> str:
     """The outermost service or scope in the path of the process's cgroup (cgroups(7)): what is below may be
-    of a container, or named by a person.
+    of a container, or named by a person. What is above is not of this machine, if it is a container itself
+    with the cgroups `own`.
     """
-    parts = [part for line in _lines(f"/proc/{pid}/cgroup") for part in line.split("/")]
+    lines = [
+        next((line.removeprefix(group) for group in own if line.startswith(f"{group}/")), line)
+        for line in _lines(f"/proc/{pid}/cgroup")
+    ]
+    parts = [part for line in lines for part in line.split("/")]
     return text_of(os.fsencode(next((part for part in parts if part.endswith((".service", ".scope"))), "")))
 
 

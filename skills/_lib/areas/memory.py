@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,30 +200,46 @@ def killed() -> Iterator[Finding]:
         raise CannotSee(problem)
 
 
-def growth(seconds: float) -> list[tuple[int, int]]:
-    """Bytes a second and pid of processes that grew while this looked, the most first."""
-    before = {each.pid: each.resident_bytes for each in procfs.stats()}
+def growth(seconds: float) -> list[tuple[int, procfs.Stat]]:
+    """Bytes a second of processes that have grown since they began and go on, and each, the most first."""
+    before, began = procfs.stats(), time.monotonic()
     time.sleep(seconds)
-    rows = (
-        (int((each.resident_bytes - before.get(each.pid, each.resident_bytes)) / seconds), each.pid)
-        for each in procfs.stats()
-        if not procfs.is_own(each.pid)
-    )
-    return sorted((row for row in rows if row[0] >= _GROWTH_BYTES), reverse=True)
+    after, took_s = procfs.stats(), time.monotonic() - began
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return [row for row in growing(before, after, took_s, now_s) if not procfs.is_own(row[1].pid)]
+
+
+def growing(
+    before: Iterable[procfs.Stat], after: Iterable[procfs.Stat], took_s: float, now_s: float
+) -> list[tuple[int, procfs.Stat]]:
+    """Bytes a second of the processes that seem to leak, from two looks at all; `now_s` counts from boot.
+
+    A process that began a short time ago grows because it starts. One that has less memory than a third of
+    what such growth makes since it began has begun to grow just now, and may end that at once.
+    """
+    sizes = {(each.pid, each.start_s): each.resident_bytes for each in before}
+    found = []
+    for each in after:
+        age_s = now_s - each.start_s
+        first = sizes.get((each.pid, each.start_s))
+        if first is None or age_s < _GROWN_S:
+            continue
+        rate = int((each.resident_bytes - first) / took_s)
+        if rate >= _GROWTH_BYTES and each.resident_bytes > rate * age_s / 3:
+            found.append((rate, each))
+    return sorted(found, key=lambda row: -row[0])
 
 
 @check("memory.growth", "processes that have grown since they began and go on")
 def grows() -> Iterator[Finding]:
-    for rate, pid in growth(1.0)[:5]:
-        each = procfs.stat(pid)
-        if each is not None and each.age_s > _GROWN_S and each.resident_bytes > rate * each.age_s / 3:
-            size = human(each.resident_bytes)
-            yield Finding(
-                f"{procfs.who(pid)} has {size} of memory and grows by {human(rate)} a second.",
-                "what uses the memory",
-                since=time.time() - each.age_s,
-                severity=WARNING,
-            )
+    for rate, each in growth(1.0)[:5]:
+        size = human(each.resident_bytes)
+        yield Finding(
+            f"{procfs.who(each.pid)} has {size} of memory and grows by {human(rate)} a second.",
+            "what uses the memory",
+            since=time.time() - each.age_s,
+            severity=WARNING,
+        )
 
 
 @check("memory.limits", "units near the memory limit that they have")

@@ -18,7 +18,7 @@ _TOP = 10
 _GROWTH_S = 0.5
 
 
-def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Report) -> None:
+def overview(kills: list[memory.Kill], grown: list[tuple[int, procfs.Stat]], report: Report) -> None:
     info = memory.meminfo()
     total = info.get("MemTotal", 0)
     if not total:
@@ -48,9 +48,9 @@ def overview(kills: list[memory.Kill], grown: list[tuple[int, int]], report: Rep
             f"{report.finding[:-1]}; {name} has the most, {human(size)} in {plural(count, 'process')}."
         )
     if grown:
-        size, pid = grown[0]
+        size, each = grown[0]
         report.finding = (
-            f"{report.finding[:-1]}; {procfs.who(pid)} grows by {human(size)} a second right now."
+            f"{report.finding[:-1]}; {procfs.who(each.pid)} grows by {human(size)} a second right now."
         )
 
 
@@ -74,7 +74,7 @@ def about(unit: str, kills: list[memory.Kill], report: Report) -> None:
         if kill is None and one is not None and units.is_failed(one):
             report.finding, report.next = units.failure(one), prompt(f"why is {unit} down")
         report.found_nothing = not report.next and kill is None
-    if grown := [row for row in memory.growth(_GROWTH_S) if procfs.unit_of(row[1]) == unit]:
+    if grown := [row for row in memory.growth(_GROWTH_S) if procfs.unit_of(row[1].pid) == unit]:
         rate = human(sum(size for size, _ in grown))
         report.finding = f"{report.finding[:-1]}; it grows by {rate} a second right now."
     if kill is not None:

@@ -308,13 +308,11 @@ def _full(paths: list[str]) -> str:
 
 def _denied(paths: list[str], unit: Unit | None) -> str:
     for path in paths:
-        for one in (
-            Path(path),
-            *Path(path).parents,
-        ):  # the folder that is closed to this script may be to the unit
+        # The folder that is closed to this script may be to the unit; in which one nothing can be made, too.
+        for one in (Path(path), *Path(path).parents[:-1]):
             try:
                 there = one.stat()
-            except PermissionError:
+            except (PermissionError, FileNotFoundError):
                 continue
             except OSError:
                 break

@@ -192,11 +192,12 @@ WARNED = json.dumps(
 )
 
 
-def journalctl(folder: Path, says: str, entries: str = "") -> None:
-    """A journalctl that shows these entries, none of them for a --grep, and says this on stderr."""
+def journalctl(folder: Path, says: str, entries: str = "", *, is_searched: bool = False) -> None:
+    """A journalctl that shows these entries and says this on stderr; for a --grep only if `is_searched`."""
     program = folder / "journalctl"
+    searched = ":" if is_searched else "exit 1"
     program.write_text(
-        f"#!/bin/sh\necho '{says}' >&2\ncase \"$*\" in *--grep*) exit 1;; esac\necho '{entries}'\n"
+        f"#!/bin/sh\necho '{says}' >&2\ncase \"$*\" in *--grep*) {searched};; esac\necho '{entries}'\n"
     )
     program.chmod(0o755)
 
@@ -253,6 +254,44 @@ def test_how_a_unit_ended_is_not_known_without_the_journal(
     [unit] = library("systemd_units").parsed("Id=app.service")
     said, _ = library("areas.units").stopper(unit)
     assert said.startswith("does not run, and whether it did since boot is not known (The journal cannot be")
+
+
+@pytest.mark.parametrize(
+    ("line", "unit", "is_told"),
+    [
+        ("mkdir: cannot create directory '/srv/app/new': Permission denied", "app.service", True),
+        ("open(/srv/app): EACCES", "app.service", True),
+        ("/srv/app: Operation not permitted", "app.service", True),
+        ("/srv/app2: Permission denied", "app.service", False),
+        ("/mnt/srv/app: Permission denied", "app.service", False),
+        ("/srv/app is fine", "app.service", False),
+        ("/srv/app: Permission denied", "user@1000.service", False),
+        ("/srv/app: Permission denied", "lightagent-worker@a.service", False),
+        ("/srv/app: Permission denied", "", False),
+    ],
+)
+def test_a_unit_that_was_refused_a_path_is_found(line: str, unit: str, is_told: bool) -> None:
+    entry = {"MESSAGE": line, "_SYSTEMD_UNIT": unit, "__REALTIME_TIMESTAMP": "1700000000000000"}
+    found = library("areas.permissions").refusals_in([entry], "/srv/app")
+    assert [(one.unit, one.line) for one in found] == ([(unit, line)] if is_told else [])
+
+
+def test_permissions_of_a_path_name_the_unit_that_was_refused_first(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o750)
+    entries = [
+        {"MESSAGE": f"{folder}: Permission denied", "_SYSTEMD_UNIT": "old.service"},
+        {"MESSAGE": f"open {folder}/x: Permission denied", "_SYSTEMD_UNIT": "app.service"},
+    ]
+    shown = [
+        json.dumps({**one, "__REALTIME_TIMESTAMP": f"{int(time.time()) - 9 + at}000000"})
+        for at, one in enumerate(entries)
+    ]
+    journalctl(tmp_path, "", "\n".join(shown), is_searched=True)
+    said = finding(report("permissions-check", search_path=str(tmp_path), path=str(folder)))
+    assert said.startswith(f"app.service was refused {folder} ")
+    assert f"{folder} belongs to root with mode 0750" in said
+    assert f"{folder} (0750 root:root) is a folder" in said
 
 
 def login_record(kind: int, user: str, host: str) -> bytes:

@@ -87,6 +87,31 @@ def test_arrays_that_lost_a_disk_are_degraded() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/dev/sdx", "There is no such disk: /dev/sdx. This machine has nvme0n1, sda."),
+        ("/dev/sda7", "There is no such disk: /dev/sda7. This machine has nvme0n1, sda."),
+        ("/dev/nvme9n1p1", "There is no such disk: /dev/nvme9n1p1. This machine has nvme0n1, sda."),
+        ("/dev/sda", ""),
+        ("/dev/sda1", ""),
+        ("/dev/mapper/none", ""),
+        ("/srv/sdx", ""),
+    ],
+)
+def test_a_disk_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, path: str, said: str) -> None:
+    for name in ("sda", "sda1", "nvme0n1", "dm-0", "loop0"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sda1" / "partition").touch()
+    assert storage.no_such_disk(path, tmp_path) == said
+    assert storage.no_such_disk(path, tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize("name", ["storage-health", "disk-check", "mount-check", "who-uses"])
+def test_a_report_on_a_disk_that_is_not_there_says_so_first(name: str) -> None:
+    assert finding(report(name, path="/dev/sdzz9")).startswith("There is no such disk: /dev/sdzz9. This")
+
+
 def test_cron_says_nothing_of_what_it_ignores_and_the_check_does(tmp_path: Path) -> None:
     (tmp_path / "debian_version").write_text("13\n")
     for name, text, mode in (

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import procfs
 from checks import PROBLEM, WARNING, CannotSee, Finding, check
-from commands import run
+from commands import journal, message, run, stamp
 from report import clean, plural
 
 from areas.space import entries_of
@@ -51,6 +52,19 @@ _PUBLIC = (
 """What every program must be able to read."""
 _SHARED = ("/tmp", "/var/tmp")  # noqa: S108
 _SECRET_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers")
+
+
+_REFUSED = "permission denied|read-only file system|operation not permitted|eacces|erofs"
+"""What programs write of a path that they may not use; journalctl(1) matches it in any case."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a unit wrote last of a path that it may not use."""
+
+    unit: str
+    when: float
+    line: str
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,26 @@ class Walk:
                 yield path, info
                 if stat.S_ISDIR(info.st_mode) and path not in _SKIPPED:
                     stack.append(path)
+
+
+def refusals(path: str) -> tuple[list[Refusal], str]:
+    """The units that were refused a path, or what is below it, within a day, the newest first; and why this
+    may not be all.
+    """
+    entries, problem = journal("--since=-1d", f"--grep={_REFUSED}", limit=500, timeout_s=4)
+    return refusals_in(entries, path), problem
+
+
+def refusals_in(entries: Iterable[dict[str, Any]], path: str) -> list[Refusal]:
+    """The last line of each service about a path, which stands in it whole."""
+    named = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w-]|\.\w)")
+    found: dict[str, Refusal] = {}
+    for entry in entries:
+        unit, line = str(entry.get("_SYSTEMD_UNIT") or entry.get("UNIT") or ""), message(entry)
+        is_of_machine = unit.endswith(".service") and not unit.startswith(("user@", "lightagent"))
+        if is_of_machine and re.search(_REFUSED, line, re.IGNORECASE) and named.search(line):
+            found[unit] = Refusal(clean(unit), stamp(entry), line)
+    return sorted(found.values(), key=lambda one: -one.when)
 
 
 def world_writable(walk: Walk, root: str = "") -> Iterator[Fault]:

@@ -30,6 +30,10 @@ _DAMAGE = re.compile(
     r"BTRFS (?:error|critical|warning) \(device ([\w.!-]+)[^)]*\)"
     r"(?=.*(?:corrupt|csum|error|failed|forced readonly))"
 )
+_DISK = re.compile(
+    r"/dev/((?:sd|hd|vd|xvd)[a-z]{1,2}\d*|nvme\d+(?:n\d+(?:p\d+)?)?|md\d+|dm-\d+|mmcblk\d+(?:p\d+)?)"
+)
+"""Names that the kernel gives to disks, their partitions, and what is made of them."""
 _NO_DISK = re.compile(r"(?:fd|sr|loop|zram|ram|nbd)\d+")
 _SMART_SAYS = re.compile(
     r"FAILED SMART|FAILURE PREDICTED|FAILING_NOW|[1-9]\d* (?:Currently unreadable|Offline uncorrectable)"
@@ -55,6 +59,24 @@ class Errors:
         end = " and made it read-only" if re.search("read-?only", self.text) else ""
         count = plural(self.count, "error")
         return f"The filesystem on {self.device} is damaged: the kernel found {count}{end}, {when}: {text}."
+
+
+def no_such_disk(path: str, disks: Path = Path("/sys/class/block")) -> str:
+    """A sentence where a path names a disk or partition that this machine does not have; else empty.
+
+    What /dev holds may be less in a sandbox; the kernel lists all in `disks` (sysfs(5)).
+    """
+    name = _DISK.fullmatch(path)
+    known = {each.name for each in disks.glob("*")}
+    if name is None or not known or name[1] in known or Path(path).exists():
+        return ""
+    whole = sorted(
+        one
+        for one in known
+        if _DISK.fullmatch(f"/dev/{one}") and not (disks / one / "partition").exists() and one[:2] != "dm"
+    )
+    has = f"This machine has {', '.join(whole[:6])}." if whole else "This machine has none of its own."
+    return f"There is no such disk: {path}. {has}"
 
 
 def errors(lines: Iterable[kernel_log.Line]) -> list[Errors]:

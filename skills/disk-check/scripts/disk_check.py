@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
-from areas import mounts, space
+from areas import mounts, space, storage
 from checks import prompt
 from clock import show
 from report import Report, clean, human, options, plural, refuse, run
@@ -65,6 +65,9 @@ def most(path: str, found: space.Walk) -> str:
 
 
 def about(path: str, found: list[space.Filesystem], report: Report) -> None:
+    if no_disk := storage.no_such_disk(path):
+        report.finding, report.found_nothing = no_disk, True
+        return
     if hangs := mounts.dead(path):
         report.finding = hangs
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
-from areas import mounts
+from areas import mounts, storage
 from checks import prompt
 from report import Report, options, plural, refuse, run
 
@@ -26,6 +26,9 @@ def faults(entries: list[mounts.Entry], wanted: list[mounts.Wanted]) -> list[str
 
 
 def about(path: str, entries: list[mounts.Entry], wanted: list[mounts.Wanted], report: Report) -> None:
+    if no_disk := storage.no_such_disk(path):
+        report.finding, report.found_nothing = no_disk, True
+        return
     missing = next((each for each in mounts.unmounted(entries, wanted) if each.folder == path), None)
     if missing is not None:
         report.finding = mounts.unmounted_sentence(missing)

@@ -13,10 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import causes
 from areas import mounts, permissions
-from checks import CannotSee
+from checks import CannotSee, prompt
+from clock import show
 from commands import run as run_command
 from procfs import user
-from report import Report, clean, options, plural, refuse, run
+from report import Report, clean, options, plural, refuse, run, span
+from systemd_units import named
 
 _WALK_S = 12.0
 _ROWS = 60
@@ -116,6 +118,7 @@ def about(path: str, report: Report) -> None:
     if entry is not None and entry.read_only and mounts.is_whole():
         told.append(f"{entry.folder} is mounted read-only, so nobody can write there")
     report.finding += f" ({permissions.words(info)}) {'; '.join(filter(None, told))}."
+    refused(path, report)
     real = there
     acl = run_command("getfacl", "-cp", "--", real, timeout_s=3).stdout
     extra = [
@@ -129,6 +132,21 @@ def about(path: str, report: Report) -> None:
         report.text(
             "Attributes", f"It has {clean(attributes)}: i makes it unchangeable, a lets it only grow."
         )
+
+
+def refused(path: str, report: Report) -> None:
+    """Say first which unit was refused the path, and by what."""
+    found, problem = permissions.refusals(path) if path != "/" else ([], "")
+    report.note(problem)
+    if found:
+        one = found[0]
+        unit = next(iter(named(one.unit)), None)
+        by = causes.behind(one.line, unit)
+        why = f": {by}" if by else ""
+        ago = span(time.time() - one.when)
+        report.finding = f"{one.unit} was refused {path} {ago} ago{why}. {report.finding}"
+        report.next = prompt(f"why is {one.unit} down")
+    report.lines("What units were refused", [f"{show(one.when)} {one.unit}: {one.line}" for one in found[:5]])
 
 
 def everywhere(report: Report) -> None:

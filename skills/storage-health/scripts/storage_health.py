@@ -77,6 +77,10 @@ def make(report: Report) -> None:
     path = options(str(__doc__), path="only the device below this path, or this device").path
     if path is not None and not path.startswith("/"):
         refuse(f"--path={path} is not an absolute path.")
+    if path and (missing := storage.no_such_disk(path)):
+        report.finding, report.found_nothing = missing, True
+        report.table("Disks", ("Disk", "Size", "Model", "State"), disks())
+        return
     names = device_of(path) if path else set()
     hidden = ""
     errors: list[storage.Errors] = []

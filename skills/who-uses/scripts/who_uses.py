@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
 
 import procfs
-from areas import mounts, processes
+from areas import mounts, processes, storage
 from checks import prompt
 from clock import boot_time, show
 from report import Report, human, options, plural, refuse, run
@@ -67,6 +67,9 @@ def users(path: str, *, touch: bool = True) -> tuple[list[tuple[int, str]], int]
 
 
 def about_path(path: str, report: Report) -> None:
+    if no_disk := storage.no_such_disk(path):
+        report.finding, report.found_nothing = no_disk, True
+        return
     hangs = mounts.dead(path)
     real = path if hangs else os.path.realpath(path)
     rows, hidden = users(real, touch=not hangs)

@@ -11,6 +11,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,33 @@ def test_a_file_system_is_short_of_bytes_or_of_inodes(
     each = space.Filesystem(mounts.parsed(MOUNTINFO)[0], *numbers)
     assert each.is_tight is tight
     assert said in each.state
+
+
+def test_file_systems_are_measured_with_those_in_memory_and_without_those_of_no_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full tmpfs leads, and the mount of a network namespace is no file system that could not be read."""
+    table = """
+21 1 254:1 / / rw shared:1 - ext4 /dev/vda1 rw
+30 21 0:4 net:[4026532300] /run/netns/blue rw shared:2 - nsfs nsfs rw
+31 21 0:50 / /srv/cache rw - tmpfs tmpfs rw
+32 21 0:51 / /home/far rw - nfs4 nas:/export rw
+"""
+    blocks = {"/": (1000, 500), "/srv/cache": (1000, 0)}
+
+    def measured(entry: Any, folder: str) -> Any:
+        size, free = blocks[folder]
+        numbers = {"f_blocks": size, "f_bfree": free, "f_bavail": free, "f_frsize": 4096}
+        return SimpleNamespace(**numbers, f_files=100, f_ffree=90, f_favail=90)
+
+    monkeypatch.setattr(mounts, "table", lambda: mounts.parsed(table))
+    monkeypatch.setattr(space, "_own_table", lambda: table.partition("32 21")[0])
+    monkeypatch.setattr(space, "_measured", measured)
+    found, notes = space.filesystems()
+    assert [each.folder for each in found] == ["/srv/cache", "/"]
+    assert [each.is_tight for each in found] == [True, False]
+    assert space.full_sentence(found[0]).startswith("/srv/cache")
+    assert notes == ["The file system at /home/far (nfs4) cannot be measured from here."]
 
 
 def test_a_script_with_a_survey_sees_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +395,7 @@ def test_in_a_container_its_own_cgroup_is_no_unit(monkeypatch: pytest.MonkeyPatc
 MIB = 1 << 20
 
 
-def process(pid: int, resident_bytes: int, *, age_s: float = 600.0, ppid: int = 1) -> procfs.Stat:
+def process(pid: int, resident_bytes: int, *, age_s: float = 600.0, ppid: int = 1) -> Any:
     """A process as it is 1,000 s after boot."""
     return procfs.Stat(pid, f"p{pid}", "S", ppid, 0, 0.0, 1000.0 - age_s, resident_bytes)
 
@@ -419,15 +448,20 @@ def test_the_daemon_is_known_by_how_it_was_started(argv: list[str], is_daemon: b
     assert procfs.is_daemon(argv) is is_daemon
 
 
-def test_what_the_daemon_started_is_its_own_without_a_unit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_daemon_started_is_its_own_with_a_unit_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process of the daemon is named as one that has much memory."""
     rows = [process(5, MIB), process(6, 9 * MIB, ppid=5), process(7, 9 * MIB, ppid=6), process(8, 3 * MIB)]
+    rows += [process(9, 9 * MIB), process(10, 9 * MIB)]
     known = {each.pid: each for each in [*rows, process(1, MIB, ppid=0)]}
-    commands = {5: "/usr/bin/python3\0-m\0lightagentd\0"}
+    files = {
+        (5, "cmdline"): "/usr/bin/python3\0-m\0lightagentd\0",
+        (9, "cgroup"): "0::/system.slice/lightagentd.service\n",
+        (10, "cgroup"): "0::/system.slice/system-lightagent.slice/lightagent-worker@a.service\n",
+    }
     monkeypatch.setattr(procfs.os, "getpid", lambda: 7)
     monkeypatch.setattr(procfs, "stat", known.get)
     monkeypatch.setattr(procfs, "stats", lambda: rows)
-    monkeypatch.setattr(procfs, "proc", lambda pid, what: commands.get(pid, "") if what == "cmdline" else "")
+    monkeypatch.setattr(procfs, "proc", lambda pid, what: files.get((pid, what), ""))
     monkeypatch.setattr(procfs, "user_of", lambda pid: "root")
     procfs.daemon.cache_clear()
     try:

@@ -33,7 +33,7 @@ _ENDINGS = _words(
     """
 )
 """After a dot these end the name of a file, not of a host."""
-_DEVICE = re.compile(r"/dev/(?:(?:sd|vd|xvd)[a-z]|nvme\d|md\d|dm-\d|sr\d|mmcblk|loop\d|mapper/|disk/)")
+_DEVICE = re.compile(r"/dev/(?:(?:sd|hd|vd|xvd)[a-z]|nvme\d|md\d|dm-\d|sr\d|mmcblk|loop\d|mapper/|disk/)")
 _CHUNK = re.compile(r"[^\W_](?:[\w.@+'-]*[\w+])?")
 _QUOTES = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb`", "'''" + '"' * 5 + "'")
 _PORT_BEFORE = (
@@ -139,7 +139,8 @@ def _shaped(found: Extraction) -> None:
         r"(?<![\w./~<])(/(?:[\w.@%+:~{}*-]+/?)*)(?![\w/])", "path", lambda m: m[1].rstrip(".,;:!?") or None
     )
     found.take(
-        r"(?<![\w@./-])(?:(?:sd|vd|xvd)[a-z]\d{0,2}|nvme\d+n\d+(?:p\d+)?|md(?!5)\d{1,3}|dm-\d+|sr\d|mmcblk\d\w*)(?![\w/@.-])",
+        r"(?<![\w@./-])(?:(?:sd[a-d]?|vd|xvd)[a-z]\d{0,2}|hd[a-c]\d{0,2}|nvme\d+(?:n\d+(?:p\d+)?)?|"
+        r"md(?!5)\d{1,3}|dm-\d+|sr\d|mmcblk\d\w*)(?![\w/@-]|\.\w)",
         "path",
         lambda m: f"/dev/{m[0].lower()}",
     )

@@ -174,6 +174,15 @@ def test_times_are_normalized(index: SkillIndex, words: str, since: str) -> None
         ("is logrotate.timer active", "timer-check unit=logrotate.timer"),
         ("is /dev/sda1 healthy", "storage-health path=/dev/sda1"),
         ("how full is /dev/sda1", "disk-check path=/dev/sda1"),
+        ("errors on sda", "storage-health path=/dev/sda"),
+        ("why is sda down", "storage-health path=/dev/sda"),
+        ("any errors of sdb.", "storage-health path=/dev/sdb"),
+        ("errors of sdab1", "storage-health path=/dev/sdab1"),
+        ("errors of nvme0", "storage-health path=/dev/nvme0"),
+        ("status of hda", "storage-health path=/dev/hda"),
+        ("is /dev/sdx healthy", "storage-health path=/dev/sdx"),
+        ("too many open files", "limits-check"),
+        ("accept4() failed (24: Too many open files)", "limits-check"),
         ("errors of nginx -2d", "log-errors since=-2d unit=nginx.service"),
         ("check memory kthxbye", "memory-check"),
     ],
@@ -218,6 +227,27 @@ def test_names_that_exist_on_the_machine_are_arguments(index: SkillIndex, prompt
         containers=frozenset(("paperless",)),
     )
     assert asked(index, prompt, names) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("quiltd hangs while it starts", "service-triage unit=quiltd.service"),
+        ("the quiltd service hangs during its start", "service-triage unit=quiltd.service"),
+        ("quiltd.service: Transaction order is cyclic.", "service-triage unit=quiltd.service"),
+        ("which services are in an ordering cycle", "service-triage"),
+        ("quiltd fails with permission denied", "service-triage unit=quiltd.service"),
+        ("why can the quiltd service not write to /srv/quilts", "permissions-check path=/srv/quilts"),
+        ("why can I not write to the mount /srv/quilts", "mount-check path=/srv/quilts"),
+        ("/opt/quilt/quiltd: error while loading shared libraries: libfoo.so.3", "service-triage"),
+        ("npm install warns of a circular dependency", "none"),
+        ("my phone hangs while it starts", "none"),
+    ],
+)
+def test_starts_that_hang_cycles_and_refusals_are_asked_of_the_unit(
+    index: SkillIndex, prompt: str, expected: str
+) -> None:
+    assert asked(index, prompt, Names(units=frozenset(("quiltd.service",)))) == expected
 
 
 def test_a_port_beyond_65535_is_no_argument(index: SkillIndex) -> None:

@@ -196,23 +196,21 @@ class Pool:
             "preview": preview,
             "context": current_context().to_wire(),
         }
-        whom = Whom.of(agent, where, owner)
-        try:
-            reply = await self._check(whom, owner, question)
-        except PeerLost:  # it was killed; a check changes nothing, so another worker may make it
-            try:
-                reply = await self._check(whom, owner, question)
-            except PeerLost as err:
-                raise WorkerUnavailable(f"The worker broke off while it checked a call: {err}") from err
+        lost: PeerLost | None = None
+        for _ in range(2):  # a check changes nothing, so another worker may make that of one that was killed
+            async with self._worker(Whom.of(agent, where, owner), owner) as worker:
+                try:
+                    reply = await worker.connection.call("org.lightagent1.Worker.Check", **question)
+                    break
+                except PeerLost as err:
+                    await self._end(worker)
+                    lost = err
+                except asyncio.CancelledError:
+                    await self._end(worker)  # its answer may still be on the way
+                    raise
+        else:
+            raise WorkerUnavailable(f"The worker broke off while it checked a call: {lost}") from lost
         return Checked(**reply["checked"])
-
-    async def _check(self, whom: Whom, owner: int, question: dict[str, Any]) -> dict[str, Any]:
-        async with self._worker(whom, owner) as worker:
-            try:
-                return await worker.connection.call("org.lightagent1.Worker.Check", **question)
-            except (PeerLost, asyncio.CancelledError):
-                await self._end(worker)  # its answer may still be on the way
-                raise
 
     async def survey(self, owner: int, *, files: bool) -> str:
         """All processes as JSON, as `owner` may know them (`toolkit.proc.survey`); empty without INSPECT."""

@@ -304,7 +304,8 @@ def _compare(live: Environment, new: Environment) -> None:
 
 def main() -> int:
     """The process that copies. Its arguments are the two folders and the process id of the daemon. It may
-    outlive that, and writes nothing into the folder of the next one then. It reports errors on standard error.
+    outlive that, and then writes nothing into the folder of the next one. It reports errors on standard
+    error.
     """
     source, target, daemon = sys.argv[1:]
     try:

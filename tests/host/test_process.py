@@ -17,6 +17,7 @@ import pytest
 
 from lightagentd.errors import ToolError
 from lightagentd.host.process import CappedOutput, clean_environment, end_group, run
+from tests.clock import pass_time
 from tests.left import children
 
 STUBBORN = "trap '' TERM; echo $$ >{pid}; while :; do sleep 0.05; done"
@@ -49,35 +50,43 @@ async def _pid_in(path: Path) -> int:
 
 async def _gone(pid: int) -> None:
     """Return when the process has ended; a zombie of an init that does not reap counts as ended."""
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may go between two looks
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.01)
 
 
 async def test_output_of_both_streams_and_the_exit_status_come_back() -> None:
-    done = await run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=10)
+    done = await run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=60)
     assert (done.stdout.text(), done.stderr.text(), done.status) == ("out\n", "err\n", 3)
     assert (done.signal, done.timed_out) == ("", False)
 
 
 async def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
-    done = await run(["/bin/sh", "-c", "kill -KILL $$"], timeout_s=10)
+    done = await run(["/bin/sh", "-c", "kill -KILL $$"], timeout_s=60)
     assert (done.signal, done.status) == ("SIGKILL", 137)
 
 
 async def test_a_real_time_signal_without_a_name_is_reported() -> None:
     number = signal.SIGRTMIN + 3
-    done = await run(["/bin/sh", "-c", f"kill -{number} $$"], timeout_s=10)
+    done = await run(["/bin/sh", "-c", f"kill -{number} $$"], timeout_s=60)
     assert (done.signal, done.status) == ("SIGRTMIN+3", 128 + number)
 
 
 async def test_timeout_kills_a_grandchild_that_ignores_term(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     script = f"/bin/sh -c {_quoted(STUBBORN.format(pid=pid_file))} & echo started; wait"
-    done = await run(["/bin/sh", "-c", script], timeout_s=0.5)
+    said = asyncio.Event()
+    running = asyncio.create_task(
+        run(["/bin/sh", "-c", script], timeout_s=60, on_output=lambda stream, data: said.set())
+    )
+    pid = await _pid_in(pid_file)
+    await said.wait()
+    pass_time(60)
+    done = await running
     assert done.timed_out
     assert done.stdout.text() == "started\n"
-    await _gone(await _pid_in(pid_file))
+    await _gone(pid)
 
 
 async def test_cancel_kills_a_grandchild_that_ignores_term(tmp_path: Path) -> None:
@@ -172,50 +181,50 @@ async def test_the_end_of_the_output_is_not_lost_when_the_process_exits_at_once(
 
 
 async def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
-    done = await run(["/usr/bin/printf", r"a\377b"], timeout_s=10)
+    done = await run(["/usr/bin/printf", r"a\377b"], timeout_s=60)
     assert done.stdout.text() == "a\N{REPLACEMENT CHARACTER}b"
 
 
 async def test_standard_input_gets_the_bytes_and_then_its_end() -> None:
     data = bytes(range(256)) * 4096
-    done = await run(["/usr/bin/wc", "-c"], timeout_s=10, stdin=data)
+    done = await run(["/usr/bin/wc", "-c"], timeout_s=60, stdin=data)
     assert done.stdout.text().strip() == str(len(data))
 
 
 async def test_a_process_that_does_not_read_its_input_ends_the_call() -> None:
-    done = await run(["/bin/true"], timeout_s=10, stdin=bytes(4 * 1024 * 1024))
+    done = await run(["/bin/true"], timeout_s=60, stdin=bytes(4 * 1024 * 1024))
     assert done.status == 0
 
 
 async def test_standard_input_is_empty_unless_bytes_are_given() -> None:
-    done = await run(["/bin/cat"], timeout_s=10)
+    done = await run(["/bin/cat"], timeout_s=60)
     assert (done.status, done.stdout.total_bytes) == (0, 0)
 
 
 async def test_a_missing_command_is_a_tool_error_that_names_it() -> None:
     with pytest.raises(ToolError, match="no-such-command does not exist"):
-        await run(["no-such-command", "-x"], timeout_s=10)
+        await run(["no-such-command", "-x"], timeout_s=60)
 
 
 async def test_a_folder_that_does_not_exist_is_named_and_not_the_command(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"/absent: there is no such folder"):
-        await run(["/bin/true"], timeout_s=10, cwd=tmp_path / "absent")
+        await run(["/bin/true"], timeout_s=60, cwd=tmp_path / "absent")
 
 
 async def test_a_file_that_cannot_be_executed_is_a_tool_error(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("x")
     with pytest.raises(ToolError, match="cannot be started"):
-        await run([str(tmp_path / "plain")], timeout_s=10)
+        await run([str(tmp_path / "plain")], timeout_s=60)
 
 
 async def test_a_nul_byte_in_an_argument_is_a_tool_error() -> None:
     with pytest.raises(ToolError, match="cannot be started"):
-        await run(["/bin/echo", "a\0b"], timeout_s=10)
+        await run(["/bin/echo", "a\0b"], timeout_s=60)
 
 
 async def test_the_environment_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_WORKER", "x")
-    done = await run(["/usr/bin/env"], timeout_s=10, env={"ADDED": "yes"})
+    done = await run(["/usr/bin/env"], timeout_s=60, env={"ADDED": "yes"})
     found = dict(line.split("=", 1) for line in done.stdout.text().splitlines())
     assert found == clean_environment({"ADDED": "yes"})
 
@@ -227,12 +236,16 @@ async def test_a_process_leads_a_session_of_its_own() -> None:
     assert int(done.stdout.text()) != os.getsid(0)
 
 
-async def test_pieces_are_shown_as_they_arrive() -> None:
+async def test_pieces_are_shown_as_they_arrive(tmp_path: Path) -> None:
     seen: list[tuple[str, bytes]] = []
-    script = "echo one; sleep 0.1; echo two >&2"
-    await run(
-        ["/bin/sh", "-c", script], timeout_s=10, on_output=lambda stream, data: seen.append((stream, data))
-    )
+    shown = tmp_path / "shown"
+
+    def show(stream: str, data: bytes) -> None:
+        seen.append((stream, data))
+        shown.touch()
+
+    script = f"echo one; until test -e {shown}; do sleep 0.01; done; echo two >&2"
+    await run(["/bin/sh", "-c", script], timeout_s=60, on_output=show)
     assert seen == [("stdout", b"one\n"), ("stderr", b"two\n")]
 
 

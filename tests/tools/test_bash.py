@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from pydantic import ValidationError
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.tool import Effect, InvalidArgument, TimedOut, ToolError
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES
+from tests.clock import pass_time
 
 from .conftest import AskPreview, Call, CallContext, Load
 
@@ -150,11 +153,23 @@ async def test_a_timeout_that_is_no_time_is_refused(call: Call, timeout_s: float
         await call("bash", "exec", command="true", timeout_s=timeout_s)
 
 
-async def test_a_timeout_raises_with_the_end_of_the_output_so_far(call: Call) -> None:
+async def when(seen: Callable[[], object]) -> None:
+    """Wait until there is something to see."""
+    async with asyncio.timeout(60):
+        while not seen():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_timeout_raises_with_the_end_of_the_output_so_far(call: Call, context: CallContext) -> None:
+    command = "seq 5000; echo trouble >&2; sleep 600"
+    calling = asyncio.create_task(call("bash", "exec", command=command, timeout_s=20))
+    await when(lambda: ("stderr", "trouble\n") in context.shown)
+    await when(lambda: [text for name, text in context.shown if name == "stdout"][-1].endswith("\n5000\n"))
+    pass_time(20)
     with pytest.raises(TimedOut) as caught:
-        await call("bash", "exec", command="seq 5000; echo trouble >&2; sleep 600", timeout_s=3)
+        await calling
     message = caught.value.message
-    assert "did not end within 3 s" in message
+    assert "did not end within 20 s" in message
     assert "\n4999\n5000" in message
     assert "trouble" in message
     assert "\n1000\n" not in message
@@ -168,13 +183,16 @@ async def test_the_time_of_the_context_is_the_final_bound(call: Call, context: C
 
 
 async def test_a_timeout_ends_what_the_command_started(call: Call, tmp_path: Path) -> None:
-    command = f"(trap '' TERM; echo $BASHPID >{tmp_path}/pid; while :; do sleep 0.05; done) & wait"
+    file = tmp_path / "pid"
+    command = f"(trap '' TERM; echo $BASHPID >{file}; while :; do sleep 0.05; done) & wait"
+    calling = asyncio.create_task(call("bash", "exec", command=command, timeout_s=20))
+    await when(lambda: file.exists() and file.read_text())
+    pass_time(20)
     with pytest.raises(TimedOut):
-        await call("bash", "exec", command=command, timeout_s=3)
-    pid = int((tmp_path / "pid").read_text())
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+        await calling
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may go between two looks
+        process = psutil.Process(int(file.read_text()))
+        await when(lambda: process.status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_a_cancel_ends_the_command(call: Call, tmp_path: Path) -> None:
@@ -197,8 +215,12 @@ async def test_a_job_in_the_background_does_not_hold_the_call(call: Call, contex
 async def test_output_is_shown_live_and_a_cut_character_is_shown_whole(
     call: Call, context: CallContext
 ) -> None:
-    command = r"printf 'a\303'; sleep 0.2; printf '\251b'; echo no >&2; sleep 0.1; printf '\303'"
-    result = await call("bash", "exec", command=command)
+    go = context.scratch / "go"
+    command = rf"printf 'a\303'; until test -e {go}; do sleep 0.01; done; printf '\251b'; echo no >&2"
+    calling = asyncio.create_task(call("bash", "exec", command=rf"{command}; sleep 0.1; printf '\303'"))
+    await when(lambda: context.shown)
+    go.touch()
+    result = await calling
     shown = [text for stream, text in context.shown if stream == "stdout"]
     assert shown[0] == "a"
     assert "".join(shown) == "aéb\N{REPLACEMENT CHARACTER}"
@@ -336,8 +358,11 @@ async def test_what_is_kept_is_bounded_over_both_streams(call: Call, context: Ca
 
 
 async def test_a_timeout_says_where_the_output_until_then_is(call: Call, context: CallContext) -> None:
+    calling = asyncio.create_task(call("bash", "exec", command="seq 1 10000; sleep 60", timeout_s=20))
+    await when(lambda: context.shown and context.shown[-1][1].endswith("\n10000\n"))
+    pass_time(20)
     with pytest.raises(TimedOut, match="All of it can be read again with bash read_output, handle out_"):
-        await call("bash", "exec", command="seq 1 10000; sleep 60", timeout_s=3)
+        await calling
     assert context.kept[0][1].endswith(b"\n10000\n")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd import errors
+from tests.clock import pass_time
 from tests.tools.conftest import Call
 from tests.tools.web_server import Asked, Authority, Nameserver, fetch, reply, serve, text_page
 
@@ -202,9 +203,10 @@ async def test_server_without_tls_is_a_clear_error(call: Call, authority: Author
 
 
 async def test_handshake_that_does_not_end_leaves_no_connection(call: Call, authority: Authority) -> None:
-    closed = asyncio.Event()
+    came, closed = asyncio.Event(), asyncio.Event()
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
         while await reader.read(4096):
             pass
         closed.set()
@@ -212,7 +214,10 @@ async def test_handshake_that_does_not_end_leaves_no_connection(call: Call, auth
 
     async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
+        calling = asyncio.create_task(call("web", "get", url=f"https://127.0.0.1:{port}/", timeout_s=25))
+        await came.wait()
+        pass_time(25)
         with pytest.raises(errors.TimedOut):
-            await call("web", "get", url=f"https://127.0.0.1:{port}/", timeout_s=0.2)
+            await calling
         async with asyncio.timeout(30):
             await closed.wait()

@@ -6,6 +6,7 @@ the next call of the same client gets its answer. What the errors say is tested 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from lightagentd.llm.dialects.messages import Messages
 from lightagentd.llm.dialects.responses import Responses
 from lightagentd.llm.http_client import HttpClient
 from lightagentd.llm.protocol import Finish, Message, ModelSettings, Part, Request, TextDelta
+from tests.clock import pass_time
 from tests.model_server import faults
 from tests.model_server.dialects import DIALECTS, Dialect
 from tests.model_server.said import call, say
@@ -80,11 +82,20 @@ async def ask(client: HttpClient) -> list[Part]:
     return [part async for part in client.stream(request)]
 
 
-async def breaks(dialect: Dialect, fault: Answer, **times: float) -> ModelError:
-    """Have a call meet a fault, and the next one an answer; gives the error."""
+async def breaks(dialect: Dialect, fault: Answer, *, passes_s: float = 0.0, **times: float) -> ModelError:
+    """Have a call meet a fault, and the next one an answer; gives the error.
+
+    So much time `passes_s` in the call at once, soon after it has begun.
+    """
     async with talking(dialect, [fault, say("Hello.")], url="", **times) as (client, server):
+        asking = asyncio.create_task(ask(client))
+        if passes_s:
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            pass_time(passes_s)
         with pytest.raises(ModelError) as caught:
-            await ask(client)
+            await asking
         try:
             parts = await ask(client)
         except ModelCutOff:  # a connection that the server closed behind a whole answer
@@ -135,13 +146,13 @@ async def test_any_faults_together_end_one_call(seed: int) -> None:
 @pytest.mark.parametrize("after", [0, 150])
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_silence_ends_with_the_time_for_it(dialect: Dialect, after: int) -> None:
-    error = await breaks(dialect, faults.silence(after=after), idle_timeout_s=0.2)
+    error = await breaks(dialect, faults.silence(after=after), idle_timeout_s=30, passes_s=30)
     assert isinstance(error, ModelTimedOut)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_answer_without_end_ends(dialect: Dialect) -> None:
-    error = await breaks(dialect, faults.endless(pause_s=0.01), total_timeout_s=0.3)
+    error = await breaks(dialect, faults.endless(pause_s=0.01), total_timeout_s=30, passes_s=30)
     assert isinstance(error, ModelTimedOut)
 
 

@@ -12,6 +12,7 @@ import pytest
 from lightagentd.errors import ModelGarbled, ModelTimedOut
 from lightagentd.llm.endpoint import connections
 from lightagentd.llm.protocol import Message, Request, TextDelta
+from tests.clock import pass_time
 from tests.llm.endpoint.asking import ASK, asked, client_of, failed, said
 from tests.llm.endpoint.raw_server import END, HEAD, RawServer, Reply, chunked, response
 from tests.scripted_model import DONE, chunk
@@ -71,13 +72,16 @@ async def test_a_request_that_is_not_taken_times_out() -> None:
 
 async def test_a_call_waits_for_a_connection_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_MOST_CONNECTIONS", 1)
-    settings: dict[str, Any] = {"connect_timeout_s": 0.05}
+    settings: dict[str, Any] = {"connect_timeout_s": 30, "idle_timeout_s": 100}
     async with RawServer([Reply([HEAD, chunked(chunk({"content": "x"}))], "hang")]) as server:
         client = client_of(base_url=server.base_url, **settings)
         async with contextlib.aclosing(client.stream(ASK)) as parts:
             assert await anext(parts) == TextDelta("x")
+            second = asyncio.ensure_future(anext(client.stream(ASK)))
+            await asyncio.sleep(0.05)
+            pass_time(30)
             with pytest.raises(ModelTimedOut, match="in use"):
-                await anext(client.stream(ASK))
+                await second
         assert await anext(client.stream(ASK)) == TextDelta("x"), "the first one's is free again"
         await client.close()
 

@@ -27,6 +27,7 @@ from lightagentd.llm.answer_bound import PIECE_CHARS
 from lightagentd.llm.endpoint import http
 from lightagentd.llm.endpoint.sse import MOST_EVENT_BYTES
 from lightagentd.llm.protocol import Finish, TextDelta, ToolCall, Usage
+from tests.clock import pass_time
 from tests.llm.endpoint.asking import ASK, asked, client_of, failed, said
 from tests.llm.endpoint.raw_server import END, HEAD, RawServer, Reply, chunked, response
 from tests.scripted_model import DONE, chunk
@@ -150,7 +151,13 @@ async def test_headers_that_never_end_are_ended_by_the_total_time() -> None:
 
 async def test_a_refusal_whose_body_hangs_is_still_a_refusal() -> None:
     head = b"HTTP/1.1 503 Busy\r\ncontent-length: 100\r\n\r\nbusy"
-    err = await error_of(head, then="hang", idle_timeout_s=0.1)
+    async with RawServer([Reply([head], "hang")]) as server:
+        failing = asyncio.create_task(failed(base_url=server.base_url, idle_timeout_s=30))
+        while not server.requests:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)  # the head comes; without it, the call would time out
+        pass_time(30)
+        err = await failing
     assert type(err) is ModelOverloaded
 
 

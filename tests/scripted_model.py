@@ -39,6 +39,8 @@ class Stream:
     pieces: Sequence[bytes]
     pause_s: float = 0.0
     hang: bool = False
+    gate: tuple[int, asyncio.Event] | None = None
+    """Before which piece it waits, and for what."""
 
 
 Answer = Fault | Stream
@@ -169,10 +171,12 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, an
         writer.write(b"%x\r\n%b\r\n" % (len(answer.body), answer.body))
         await writer.drain()
         return False
-    if not answer.pause_s:
+    if not answer.pause_s and answer.gate is None:
         writer.write(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in answer.pieces))
     else:
-        for piece in answer.pieces:
+        for number, piece in enumerate(answer.pieces):
+            if answer.gate is not None and answer.gate[0] == number:
+                await answer.gate[1].wait()
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             await writer.drain()
             await asyncio.sleep(answer.pause_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,9 @@ async def test_an_approval_is_of_no_use_for_the_same_call_later(paths: Paths) ->
 async def test_plan_mode_that_begins_in_a_turn_holds_for_the_rest_of_it(paths: Paths) -> None:
     out = prepare(paths)
     write(paths.config / "policy.d" / "10-all.toml", ALLOW_ALL)
-    # What the second answer says settles the first result; the call comes a second later.
-    again = replace(call("probe_add", add(out), call_id="c2", text="Again."), pause_s=0.3)
+    # What the second answer says settles the first result; the call comes when plan mode has begun.
+    begun = asyncio.Event()
+    again = replace(call("probe_add", add(out), call_id="c2", text="Again."), gate=(1, begun))
     script = [call("probe_add", add(out)), again, say("I see")]
     async with scripted(paths, script, front=FRONT, toml=TOML) as test:
         plan = await planning(test)
@@ -186,6 +188,7 @@ async def test_plan_mode_that_begins_in_a_turn_holds_for_the_rest_of_it(paths: P
         async for event in turn.stream.watch().events():
             if event["type"] == "tool_result" and event["result"] == "ok":
                 await plan.begin()
+                begun.set()
         assert lines(out) == ["ran"]
         assert plan.refusals() == [("probe_add", BLOCKED)]
 

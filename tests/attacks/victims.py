@@ -128,9 +128,9 @@ class Victims:
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
             )
-            comm = Path(f"/proc/{process.pid}/comm")
+            facts = Path(f"/proc/{process.pid}/stat")
             deadline = time.monotonic() + PATIENCE_S
-            while comm.read_text() != "sleep\n":
+            while "(sleep) S" not in facts.read_text():  # its state is compared, so it has to come to rest
                 assert time.monotonic() < deadline, f"the process of {user} does not start"
                 time.sleep(0.01)
             self._processes.append(process)

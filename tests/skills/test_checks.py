@@ -9,11 +9,19 @@ import sys
 from tests.conftest import REPOSITORY
 
 WITHOUT_ROOM = """
-import json, resource, sys, time
+import json, resource, sys, threading
 sys.path.insert(0, sys.argv[1])
 import checks
+full, start = threading.Event(), threading.Thread.start
+def starting(thread):
+    try:
+        start(thread)
+    except RuntimeError:
+        full.set()
+        raise
+threading.Thread.start = starting
 for number in range(40):
-    checks.check(f"a.{number:02}", "nothing")(lambda: iter(time.sleep(0.3) or ()))
+    checks.check(f"a.{number:02}", "nothing")(lambda: iter(() if full.wait() else ()))
 room = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0]) + (64 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (room, room))
 print(json.dumps([one.problem for one in checks.made()]))

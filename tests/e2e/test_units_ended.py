@@ -97,7 +97,8 @@ def test_a_worker_for_change_that_hangs_is_killed_when_the_time_of_its_call_is_o
 @pytest.mark.usefixtures("hanging")
 def test_stop_of_the_daemon_does_not_wait_for_calls_and_watches(service: Machine) -> None:
     """Less than `TimeoutStopSec=`, after which systemd would have killed the daemon."""
-    assert call(service, "inotify.watch", path="/srv")["type"] == "tool_result"
+    made = call(service, "inotify.watch", path="/srv")
+    assert made["type"] == "tool_result"
     service.run(["systemctl", "stop", UNIT], timeout_s=50)
     try:
         assert service.run(["systemctl", "show", "-P", "Result", UNIT]).stdout == "success\n"
@@ -109,6 +110,7 @@ def test_stop_of_the_daemon_does_not_wait_for_calls_and_watches(service: Machine
     finally:
         start_service(service)
     assert "/srv" in call(service, "inotify.list")["text"]
+    call(service, "inotify.stop", watch=made["metadata"]["watch"])
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,11 @@ _ROUNDS = 50
 """How often it is looked after new processes before the killing begins all the same."""
 
 
-def kill_tree(root: int) -> None:
-    """Kill a process and its descendants. A process that may not be signalled, or is gone, is skipped."""
+def kill_tree(root: int) -> set[int]:
+    """Kill a process and its descendants. A process that may not be signalled, or is gone, is skipped.
+
+    Gives them all; each ends when the kernel comes to it.
+    """
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
         running = tree(root) - stopped
@@ -26,8 +29,10 @@ def kill_tree(root: int) -> None:
         for pid in running:
             _signal(pid, signal.SIGSTOP)
         stopped |= running
-    for pid in stopped | tree(root):
+    killed = stopped | tree(root)
+    for pid in killed:
         _signal(pid, signal.SIGKILL)
+    return killed
 
 
 def tree(root: int) -> set[int]:
@@ -55,11 +60,21 @@ def kill_holders(link: str) -> None:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped (SIGSTOP), and so answers nobody (proc_pid_stat(5))."""
+    """Whether a process is stopped (SIGSTOP), and so answers nobody."""
+    return _state(pid) in ("T", "t")
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process that has not ended; a zombie has."""
+    return _state(pid) not in ("", "Z", "X")
+
+
+def _state(pid: int) -> str:
+    """The letter of proc_pid_stat(5), or nothing for a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
 
 
 def _signal(pid: int, signum: signal.Signals) -> None:

@@ -34,7 +34,7 @@ from lightagentd.worker import landlock, seccomp
 from lightagentd.worker.busproxy import BUS_SOCKET
 from lightagentd.worker.keeper import AT_ONCE
 from lightagentd.worker.leftovers import Ends
-from lightagentd.worker.proctree import kill_holders, kill_tree
+from lightagentd.worker.proctree import kill_holders, kill_tree, runs
 
 SCRATCH = Path("/run/lightagent-scratch")
 """Inside bwrap: a tmpfs of its own. /tmp stays the machine's, so that `df` and watches do not lie."""
@@ -48,6 +48,7 @@ KILL_PATIENCE_S = 0.3
 """How long a keeper has in an emergency stop before its daemon kills everything from outside."""
 END_GRACE_S = 6.0
 """How long a keeper may take to end its worker, which is much longer than it does."""
+_POLL_S = 0.01
 
 RUN_ALLOWED = (
     "/run/udev",
@@ -397,16 +398,18 @@ class Child:
             self.lifeline = -1
 
     async def kill(self) -> None:
-        """As `end`, but without a grace time."""
+        """As `end`, but without a grace time. Nothing of the worker runs any more when this returns."""
         self.tell_at_once()
         try:
             async with asyncio.timeout(KILL_PATIENCE_S):
                 await self.process.wait()
         except TimeoutError:
-            kill_tree(self.process.pid)
+            killed = kill_tree(self.process.pid)
             with contextlib.suppress(TimeoutError):  # stuck in the kernel; it goes when it comes back
                 async with asyncio.timeout(END_GRACE_S):
                     await self.process.wait()
+                    while any(map(runs, killed)):  # noqa: ASYNC110 - they are no children of the daemon
+                        await asyncio.sleep(_POLL_S)
 
 
 async def spawn(wanted: Wanted) -> Child:

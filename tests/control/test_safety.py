@@ -85,8 +85,8 @@ async def test_the_daemon_kills_a_worker_whose_keeper_does_not(
         turn = await rig.agent.prompt(await rig.session(), "go")
         await until(lambda: len(marked(seconds)) >= 2)
         assert (await stop(rig)).workers == 1
+        assert marked(seconds) == []
         await turn.over.wait()
-        await until(lambda: marked(seconds) == [])
 
 
 async def test_what_waits_in_queues_ends_as_panicked_and_never_runs(paths: Paths) -> None:

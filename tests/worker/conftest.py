@@ -51,7 +51,7 @@ async def pool(request: pytest.FixtureRequest, pool_paths: Paths) -> AsyncIterat
     ]
     yield made
     await made.close()
-    assert not [process for process in processes if process.is_running()]
+    assert not [process for process in processes if running.runs(process)]
 
 
 @pytest.fixture

@@ -98,6 +98,14 @@ def marked(marker: str) -> list[int]:
     return found
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; a zombie has, and goes when its parent, or init, comes to it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def until(condition: Callable[[], object], what: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():

@@ -27,7 +27,18 @@ from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.pool import Pool
 from lightagentd.worker.source import Child, Whom
 from tests.worker import running
-from tests.worker.running import PATIENCE_S, a_call, events, local, marked, marker, shell, until, wait_until
+from tests.worker.running import (
+    PATIENCE_S,
+    a_call,
+    events,
+    local,
+    marked,
+    marker,
+    runs,
+    shell,
+    until,
+    wait_until,
+)
 
 PROBE = Path(__file__).with_name("probe.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -252,7 +263,7 @@ async def test_an_idle_worker_is_ended(own_paths: Paths) -> None:
         await events(pool, "probe", "noop")
         started = processes(pool)
         await until(lambda: not pool.workers(), "the worker stays")
-        await until(lambda: not any(one.is_running() for one in started), "its processes stay")
+        await until(lambda: not any(map(runs, started)), "its processes stay")
         await until(lambda: not list(own_paths.workers.iterdir()), "its socket stays")
         (result,) = await events(pool, "probe", "noop")
         assert result["metadata"]["calls"] == 1
@@ -288,15 +299,17 @@ async def test_a_call_that_is_cancelled_twice_loses_no_worker(own_pool: Pool) ->
     assert await shell(own_pool, "echo again") == "again\n"
 
 
+@pytest.mark.parametrize("patience_s", [PATIENCE_S, 0.0], ids=["by its keeper", "by the daemon"])
 async def test_a_worker_that_ignores_the_cancel_is_killed(
-    own_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    own_pool: Pool, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     monkeypatch.setattr(pool_module, "OVERTIME_S", 0.3)
+    monkeypatch.setattr(sandbox, "KILL_PATIENCE_S", patience_s)
     await events(own_pool, "probe", "noop")
     started = processes(own_pool)
     with pytest.raises(TimedOut):
         await events(own_pool, "probe", "block", seconds=600.0, timeout_s=0.2)
-    assert not any(one.is_running() for one in started)
+    assert not any(map(runs, started))
     (result,) = await events(own_pool, "probe", "noop")
     assert result["metadata"]["calls"] == 1
 
@@ -324,7 +337,7 @@ async def test_a_lost_keeper_takes_the_worker_and_its_commands_with_it(own_pool:
     with pytest.raises(OutcomeUnknown):
         await call
     await until(lambda: marked(mark) == [], "the command stays")
-    await until(lambda: not any(one.is_running() for one in started), "the worker stays")
+    await until(lambda: not any(map(runs, started)), "the worker stays")
 
 
 def _worker_pid(mark: str) -> int:
@@ -473,7 +486,7 @@ def test_when_the_daemon_is_killed_its_workers_and_their_commands_end(
         daemon.send_signal(signum)
         daemon.wait()
     wait_until(lambda: marked(mark) == [], "the command stays")
-    wait_until(lambda: not any(one.is_running() for one in below), "the worker stays")
+    wait_until(lambda: not any(map(runs, below)), "the worker stays")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nobody cannot run the tests' interpreter everywhere")

@@ -272,8 +272,8 @@ async def test_a_question_starts_no_service_but_those_that_end_by_themselves(
         pool, "".join(f"timeout 5 {one} & " for each in asked.values() for one in each) + "wait", effect
     )
     seen = fake.bus_folder / "org.freedesktop.hostname1"
-    begin = "".join(f"timeout 5 {client} & " for client in waits)
-    await shell(pool, f"{begin} for i in $(seq 100); do [ -e {seen} ] && break; sleep 0.05; done", effect)
+    begin = "".join(f"timeout 25 {client} & " for client in waits)
+    await shell(pool, f"{begin} for i in $(seq 400); do [ -e {seen} ] && break; sleep 0.05; done", effect)
     started = {path.name for path in fake.bus_folder.iterdir()} & set(STARTABLE)
     assert started == {"org.freedesktop.hostname1"}
 

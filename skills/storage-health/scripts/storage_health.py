@@ -73,6 +73,15 @@ def smart(report: Report) -> list[tuple[str, str]]:
     return [(name, match[1]) for name, match in found.items() if match]
 
 
+def kernel_errors(report: Report) -> tuple[list[storage.Errors], str]:
+    """What the kernel reported of disks, or why that cannot be seen."""
+    try:
+        return storage.errors(kernel_log.lines()), ""
+    except CannotSee as err:
+        report.note(str(err))
+        return [], str(err)
+
+
 def make(report: Report) -> None:
     path = options(str(__doc__), path="only the device below this path, or this device").path
     if path is not None and not path.startswith("/"):
@@ -82,13 +91,7 @@ def make(report: Report) -> None:
         report.table("Disks", ("Disk", "Size", "Model", "State"), disks())
         return
     names = device_of(path) if path else set()
-    hidden = ""
-    errors: list[storage.Errors] = []
-    try:
-        errors = storage.errors(kernel_log.lines())
-    except CannotSee as err:
-        hidden = str(err)
-        report.note(hidden)
+    errors, hidden = kernel_errors(report)
     arrays = storage.arrays(read("/proc/mdstat") or "")
     counted = storage.counted()
     if path:

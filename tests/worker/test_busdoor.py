@@ -29,7 +29,9 @@ from tests.worker.conftest import ABI, CONFINED, KINDS
 from tests.worker.running import PATIENCE_S, marked, marker, shell
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STARTABLE = ("org.freedesktop.UDisks2", "org.freedesktop.hostname1", "org.example.Unlisted")
+REFUSED = ("org.freedesktop.UDisks2", "org.example.Unlisted")
+END_BY_THEMSELVES = {Effect.OBSERVE: "org.freedesktop.hostname1", Effect.REACH: "org.freedesktop.timedate1"}
+"""One for each effect: the bus starts a service once, and then waits for it to answer."""
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(not seccomp.supported(), reason="the filter does not know this machine"),
@@ -52,7 +54,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Pool, Fa
         if os.environ.get("CI"):
             pytest.fail("xdg-dbus-proxy is not installed, and CI must not skip the tests that need it")
         pytest.skip("xdg-dbus-proxy is not installed")
-    with running.folders() as paths, private_bus(*STARTABLE) as address:
+    with running.folders() as paths, private_bus(*REFUSED, *END_BY_THEMSELVES.values()) as address:
         bus = Path(address.removeprefix("unix:path=").partition(",")[0])
         bus.parent.chmod(0o755)
         bus.chmod(0o777)
@@ -256,26 +258,40 @@ async def test_a_question_starts_no_service_but_those_that_end_by_themselves(
     served: tuple[Pool, FakeSystemd], effect: Effect
 ) -> None:
     pool, fake = served
-    asked = {
-        name: [
+    ends = END_BY_THEMSELVES[effect]
+
+    def started() -> set[str]:
+        return {path.name for path in fake.bus_folder.iterdir()} & {*REFUSED, ends}
+
+    def asks(name: str) -> list[str]:
+        return [
             f"gdbus call --system -d {name} -o / -m org.freedesktop.DBus.Properties.GetAll x",
             f"dbus-send --system --print-reply --dest={name} / org.freedesktop.DBus.Peer.Ping",
+        ]
+
+    orders = [
+        order
+        for name in (*REFUSED, ends)
+        for order in (
             f"dbus-send --system --print-reply --dest={name} / org.freedesktop.hostname1.Ping",
             f"dbus-send --system --print-reply --dest=org.freedesktop.DBus /"
             f" org.freedesktop.DBus.StartServiceByName string:{name} uint32:0",
-        ]
-        for name in STARTABLE
-    }
-    # One that is started never answers. The others are refused at once, and nothing of them comes later.
-    waits = asked.pop("org.freedesktop.hostname1")
-    await shell(
-        pool, "".join(f"timeout 5 {one} & " for each in asked.values() for one in each) + "wait", effect
+        )
+    ]
+    # One after another, for a command has two connections. Each is refused at once.
+    clients = [*(ask for name in REFUSED for ask in asks(name)), *orders]
+    said = await shell(
+        pool, "; ".join(f"timeout 5 {client} 2>&1; echo status $?" for client in clients), effect
     )
-    seen = fake.bus_folder / "org.freedesktop.hostname1"
-    begin = "".join(f"timeout 25 {client} & " for client in waits)
-    await shell(pool, f"{begin} for i in $(seq 400); do [ -e {seen} ] && break; sleep 0.05; done", effect)
-    started = {path.name for path in fake.bus_folder.iterdir()} & set(STARTABLE)
-    assert started == {"org.freedesktop.hostname1"}
+    assert said.count("status 1") == len(clients)
+    assert "temporarily unavailable" not in said
+    assert not started()
+
+    # A service that is started here never answers.
+    begin = "".join(f"timeout 25 {ask} & " for ask in asks(ends))
+    wait = f"for i in $(seq 400); do [ -e {fake.bus_folder / ends} ] && break; sleep 0.05; done"
+    await shell(pool, f"{begin}{wait}", effect)
+    assert started() == {ends}
 
 
 async def test_any_thread_of_a_command_may_connect(pool: Pool) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,36 @@ def folder_of(pid: int) -> Path:
 
 
 def kept_in(folder: Path, describe: Describe) -> Describe:
-    """`describe`, asked once for the same files as they are; each time if there is no such folder."""
+    """`describe`, asked once for files of the same content; each time if there is no such folder."""
 
     async def described(pool: Pool) -> list[dict[str, Any]]:
         folders = content_folders("tools", pool._paths)
-        files = [(file, file.stat()) for one in folders for file in sorted(one.glob("*.py"))]
-        key = [*folders, *((file, info.st_mtime_ns, info.st_size, info.st_mode) for file, info in files)]
-        kept = folder / hashlib.sha256(repr(key).encode()).hexdigest()
+        kept = folder / hashlib.sha256(repr([_content(one) for one in folders]).encode()).hexdigest()
         if kept.exists():
-            found: list[dict[str, Any]] = json.loads(kept.read_bytes())
-            return found
+            return _placed(kept.read_text(), [f"<{number}>" for number in range(len(folders))], folders)
         found = await describe(pool)
         if folder.exists():
             new = folder / f"new-{os.getpid()}"
-            new.write_text(json.dumps(found))
+            places = [f"<{number}>" for number in range(len(folders))]
+            new.write_text(json.dumps(_placed(json.dumps(found), folders, places)))
             new.rename(kept)
         return found
 
     return described
+
+
+def _content(folder: Path) -> object:
+    """What a worker can find in a folder of tools, wherever that is."""
+    if not folder.is_dir():
+        return None
+    info = folder.stat()
+    files = ((file.name, file.stat(), file.read_bytes()) for file in sorted(folder.glob("*.py")))
+    return info.st_mode, info.st_uid, [(name, one.st_mode, one.st_uid, text) for name, one, text in files]
+
+
+def _placed(text: str, before: Sequence[object], after: Sequence[object]) -> list[dict[str, Any]]:
+    """What was described, as JSON, with the folders in the places of others."""
+    for old, new in zip(before, after, strict=True):
+        text = text.replace(str(old), str(new))
+    found: list[dict[str, Any]] = json.loads(text)
+    return found

@@ -43,7 +43,6 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host import libc
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
-from lightagentd.toolkit.proc.survey import survey
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
@@ -89,6 +88,8 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
     @varlinkmethod(return_parameter="survey", allow_foreign=True)
     async def Survey(self, *, owner: int, files: bool) -> str:
         """All processes as JSON, for the script of a skill (`toolkit.proc.survey`)."""
+        from lightagentd.toolkit.proc.survey import survey  # few workers run one
+
         return await asyncio.to_thread(survey, owner, files=files)
 
     @varlinkmethod(allow_foreign=True)

@@ -64,11 +64,12 @@ def test_memory_of_half_sent_messages_comes_back(daemon_process: DaemonProcess) 
             for sock in held:
                 sock.connect(str(daemon_process.paths.socket))
             sending = [pool.submit(send, sock, half) for sock in held]
-            until(partial(enough_are_sent, sending))
+            until(partial(enough_are_sent, sending), "the daemon takes none of what is sent")
             for sock in held:
                 sock.shutdown(socket.SHUT_RDWR)
-        until(lambda: daemon_process.lactl("status").returncode == 0)
-    until(lambda: resident_mib(daemon_process) < before_mib + 2 * FIT)
+        until(lambda: daemon_process.lactl("status").returncode == 0, "the daemon does not answer")
+    most_mib = before_mib + 2 * FIT
+    until(lambda: resident_mib(daemon_process) < most_mib, f"the daemon keeps more than {most_mib} MiB")
 
 
 def enough_are_sent(sending: Sequence[Future[None]]) -> bool:
@@ -85,8 +86,8 @@ def resident_mib(daemon: DaemonProcess) -> int:
     return pages * resource.getpagesize() >> 20
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, what
         time.sleep(0.05)

@@ -33,8 +33,11 @@ from tests.scripted_model import say
 
 
 @pytest.fixture
-async def stored(paths: Paths) -> Event:
-    """The newest event of a store with a hundred of them, made by a daemon that stopped."""
+async def stored(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """The newest event of a store with a hundred of them, made by a daemon that stopped. The next one takes
+    its time to examine it, or a slow machine would see the damage only after a first write.
+    """
+    monkeypatch.setattr(damage, "QUICK_S", 60.0)
     async with Daemon(paths) as daemon:
         for number in range(10):
             change = Change(state="current", key=f"none/{number}", value={"session": ""})

@@ -264,7 +264,8 @@ async def test_what_changes_without_an_event_is_told_too(paths: Paths) -> None:
         [session] = daemon.registry.get("talker").sessions.values()
         session.record = replace(session.record, title="unannounced")
         told = await me.do("wait", "PropertiesChanged", "unannounced", 1)
-        assert [path, [SESSION, {"Title": "unannounced"}, []]] in [[one[0], one[3]] for one in told]
+        titles = [one[3][1].get("Title") for one in told if one[0] == path and one[3][0] == SESSION]
+        assert "unannounced" in titles  # with what else has changed until then
 
 
 async def test_a_user_has_so_many_watchers_and_no_more(paths: Paths) -> None:

@@ -29,13 +29,13 @@ def kept_in(folder: Path, describe: Describe) -> Describe:
 
     async def described(pool: Pool) -> list[dict[str, Any]]:
         folders = content_folders("tools", pool._paths)
+        places = [f"<{number}>" for number in range(len(folders))]
         kept = folder / hashlib.sha256(repr([_content(one) for one in folders]).encode()).hexdigest()
         if kept.exists():
-            return _placed(kept.read_text(), [f"<{number}>" for number in range(len(folders))], folders)
+            return _placed(kept.read_text(), places, folders)
         found = await describe(pool)
         if folder.exists():
             new = folder / f"new-{os.getpid()}"
-            places = [f"<{number}>" for number in range(len(folders))]
             new.write_text(json.dumps(_placed(json.dumps(found), folders, places)))
             new.rename(kept)
         return found

@@ -71,6 +71,8 @@ class Match:
 
 _FULL = "--full"
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_LEAD = re.compile(r"(?:(?:and|now|ok|okay|so|then)\b[,:]?\s+)+", re.IGNORECASE)
+"""Words that lead from a report to the question, as in `Now check disk`."""
 _BETWEEN_CLAUSES = re.compile(r"(?<=[,;:!?.)])\s+|\s+(?=\()")
 
 
@@ -104,7 +106,7 @@ class SkillIndex:
 
     def _match(self, prompt: str, now: datetime | None, names: Names) -> Match | None:
         """For the whole prompt, else without what is pasted between fences, else for its last paragraph, else
-        without clauses of nothing but unknown words.
+        without the words that lead to it, else without clauses of nothing but unknown words.
 
         What uses the network is only for the person's own words: who writes into a log that is pasted must
         not choose a host that this machine asks. These are the first line, if it asks or announces something,
@@ -112,7 +114,9 @@ class SkillIndex:
         """
         unfenced = _FENCED.sub(" ", prompt).strip()
         last = unfenced.rpartition("\n\n")[2].strip()
-        texts = dict.fromkeys((prompt, unfenced, last, self._without_asides(last)))
+        lead = _LEAD.match(last)
+        asked_for = last[lead.end() :] if lead else last
+        texts = dict.fromkeys((prompt, unfenced, last, asked_for, self._without_asides(last)))
         found = next((found for text in texts if (found := self._match_text(text, now, names))), None)
         if found is None or found.effect != "reach" or "\n" not in prompt:
             return found

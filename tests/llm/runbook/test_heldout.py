@@ -39,8 +39,10 @@ class Bounds:
 
 
 BOUNDS = {
-    "heldout.txt": Bounds(prompts=400, right_skill=0.955, right=0.94, wrong_skill=0.0125, taken=0.025),
-    "heldout_second.txt": Bounds(prompts=320, right_skill=0.95, right=0.925, wrong_skill=0.028, taken=0.0125),
+    "heldout.txt": Bounds(prompts=400, right_skill=0.955, right=0.94, wrong_skill=0.0125, taken=0.0125),
+    "heldout_second.txt": Bounds(
+        prompts=320, right_skill=0.95, right=0.925, wrong_skill=0.0205, taken=0.0125
+    ),
 }
 """The aims are 95 % of skills, 93 % with all arguments, 1 % wrong and no foreign prompt taken; these lie just
 beside what is reached so far, so that nothing gets worse.

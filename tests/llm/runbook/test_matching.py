@@ -298,6 +298,16 @@ def test_requests_to_change_something_never_match(index: SkillIndex, verb: str, 
     assert index.match(form.format(verb)) is None
 
 
+@pytest.mark.parametrize("lead", ["Now", "now, ", "And now:", "ok then", "So"])
+def test_what_leads_from_a_report_to_the_question_does_not_matter(index: SkillIndex, lead: str) -> None:
+    for prompt in (f"{lead} check disk", f"I did this:\n\n```\nls\n```\n\n{lead} check disk"):
+        found = index.match(prompt)
+        assert found is not None, prompt
+        assert found.skill == "disk-check"
+    assert index.match(f"{lead} sing me a song") is None
+    assert index.match(f"{lead} delete the logs on the full disk") is None
+
+
 def test_an_empty_prompt_and_no_skills_match_nothing(index: SkillIndex) -> None:
     assert index.match("") is None
     assert index.match("?!") is None

@@ -258,14 +258,15 @@ async def test_an_approval_that_runs_out_of_time_is_removed(paths: Paths) -> Non
 async def test_what_changes_without_an_event_is_told_too(paths: Paths) -> None:
     hanging = Stream(pieces=say("the ans").pieces[:2], hang=True)
     async with serving(paths, [hanging]) as (daemon, address), BusClient(address, UID) as me:
-        await me.call(ROOT, f"{MANAGER}.Subscribe")
+        mirror = await Mirror.of(me)
         path, turn = await me.call(TALKER, f"{AGENT}.Prompt", "sa{sv}", "hello", {})
         await me.do("wait", "InterfacesAdded", turn, 1)
+        await me.do("wait", "Event", '"started"', 1)
+        await mirror.until_true()  # or what else has changed until then would come with it
         [session] = daemon.registry.get("talker").sessions.values()
         session.record = replace(session.record, title="unannounced")
         told = await me.do("wait", "PropertiesChanged", "unannounced", 1)
-        titles = [one[3][1].get("Title") for one in told if one[0] == path and one[3][0] == SESSION]
-        assert "unannounced" in titles  # with what else has changed until then
+        assert [path, [SESSION, {"Title": "unannounced"}, []]] in [[one[0], one[3]] for one in told]
 
 
 async def test_a_user_has_so_many_watchers_and_no_more(paths: Paths) -> None:

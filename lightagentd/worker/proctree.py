@@ -53,10 +53,19 @@ def tree(root: int) -> set[int]:
 
 def kill_holders(link: str) -> None:
     """Kill the processes that have a descriptor of this name (proc_pid_fd(5)), except the caller."""
-    for fd in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if str(fd.readlink()) == link and int(fd.parts[2]) != os.getpid():
-                _signal(int(fd.parts[2]), signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it is gone, or somebody else's
+            if int(process.name) != os.getpid() and _holds(process / "fd", link):
+                _signal(int(process.name), signal.SIGKILL)
+
+
+def _holds(descriptors: Path, link: str) -> bool:
+    """Whether one of these descriptors has this name. Raises OSError when their process is gone."""
+    for fd in descriptors.iterdir():
+        with contextlib.suppress(OSError):  # it was closed
+            if str(fd.readlink()) == link:
+                return True
+    return False
 
 
 def stopped(pid: int) -> bool:

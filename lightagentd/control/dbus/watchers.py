@@ -133,12 +133,13 @@ class Watcher:
         if not self._may_see(change):
             return
         before = self._pending.get(change.key)
-        if before is not None:
-            names = before.names | change.names
-            if not before.exists and change.exists:  # another one with the same name
-                names = frozenset(field.name for field in dataclasses.fields(change.key.kind.view))
-            change = dataclasses.replace(change, names=names, existed=before.existed)
-        self._pending[change.key] = change
+        self._pending[change.key] = change if before is None else _together(before, change)
+        self._wake.set()
+
+    def _put_back(self, change: Change) -> None:
+        """Send later what could not be sent now. What was noted of the object meanwhile is newer."""
+        newer = self._pending.get(change.key)
+        self._pending[change.key] = change if newer is None else _together(change, newer)
         self._wake.set()
 
     def asks(self) -> None:
@@ -181,7 +182,7 @@ class Watcher:
             await self._look_at({change.agent for change in pending.values()})
             for change in pending.values():
                 if self._is_asking():  # the answer may be older than this change: send it afterwards
-                    self.note(change)
+                    self._put_back(change)
                 else:
                     await self._tell(change)
 
@@ -190,29 +191,27 @@ class Watcher:
         rights.
         """
         new = agents - self._agents.keys() - {""}
+        if not new:
+            return
         seen = await self._authority.may_each(self.caller, Operation.INSPECT, new)
         self._agents |= {agent: agent in seen for agent in new}
 
     async def _tell(self, change: Change) -> None:
+        await self._look_at({change.agent})  # a question may have checked its rights since the last change
         if not self._may_see(change) or not self._agents.get(change.agent, not change.agent):
             return
         try:
             await self._send(change)
-        except TimedOut:  # the bus takes nothing now; what came meanwhile is newer than this
-            newer = self._pending.pop(change.key, None)
-            for one in (change, newer):
-                if one is not None:
-                    self.note(one)
+        except TimedOut:  # the bus takes nothing now
+            self._put_back(change)
 
     async def _send(self, change: Change) -> None:
         key = change.key
         peer, interface = self.caller.bus_name, key.kind.interface
         view = self._known.get(key) if change.exists else None
-        if view is None:
+        if view is None:  # told also of one that came and went meanwhile: an answer may have listed it
             self.left_out.discard(key)
-            if change.existed:
-                gone = [key.path, [interface]]
-                await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesRemoved", "oas", gone)
+            await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesRemoved", "oas", [key.path, [interface]])
             return
         is_new = not change.existed or key in self.left_out
         names = change.names | ({"may_answer"} if key.kind is APPROVAL else set())
@@ -223,9 +222,9 @@ class Watcher:
             except (NotFound, PermissionDenied):
                 return  # it is gone meanwhile, and the peer hears of that next; or the rights are gone
         if is_new:
-            self.left_out.discard(key)
             added = [key.path, {interface: values(key, view)}]
             await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", added)
+            self.left_out.discard(key)
         else:
             changed = [interface, values(key, view, names), []]
             await self._emit(peer, key.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", changed)
@@ -236,3 +235,11 @@ class Watcher:
     def _may_see(self, change: Change) -> bool:
         viewer = self.caller.viewer
         return change.owner is None or viewer is None or change.owner == viewer
+
+
+def _together(older: Change, newer: Change) -> Change:
+    """Two changes of one object as one."""
+    names = older.names | newer.names
+    if not older.exists and newer.exists:  # another one with the same name
+        names = frozenset(field.name for field in dataclasses.fields(newer.key.kind.view))
+    return dataclasses.replace(newer, names=names, existed=older.existed)

@@ -39,7 +39,7 @@ async def serving(answers: dict[str, Any], *, head: str = "", hang: bool = False
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
         writers.append(writer)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 asked = await reader.readuntil(b"\r\n\r\n")
                 if hang:

@@ -181,6 +181,7 @@ class Watcher:
             pending, self._pending = self._pending, {}
             await self._look_at({change.agent for change in pending.values()})
             for change in pending.values():
+                await self._look_at({change.agent})  # a question may have checked its rights meanwhile
                 if self._is_asking():  # the answer may be older than this change: send it afterwards
                     self._put_back(change)
                 else:
@@ -197,7 +198,6 @@ class Watcher:
         self._agents |= {agent: agent in seen for agent in new}
 
     async def _tell(self, change: Change) -> None:
-        await self._look_at({change.agent})  # a question may have checked its rights since the last change
         if not self._may_see(change) or not self._agents.get(change.agent, not change.agent):
             return
         try:
@@ -221,6 +221,9 @@ class Watcher:
                 view = await self._views.get(self.caller, key)
             except (NotFound, PermissionDenied):
                 return  # it is gone meanwhile, and the peer hears of that next; or the rights are gone
+            if self._is_asking():
+                self._put_back(change)
+                return
         if is_new:
             added = [key.path, {interface: values(key, view)}]
             await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", added)

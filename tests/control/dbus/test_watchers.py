@@ -114,3 +114,26 @@ async def test_an_object_that_an_answer_may_have_listed_is_told_to_be_gone(watch
     del watched.known[watched.new.key]
     watched.watcher.note(replace(watched.new, existed=True, exists=False))
     assert (await watched.told(2))[1:] == [("InterfacesRemoved", session_path(watched.new.key.name))]
+
+
+async def test_what_is_counted_during_a_question_is_told_after_the_answer(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, counted = asyncio.Event(), asyncio.Event()
+
+    async def get(*_: object) -> Any:
+        counting.set()
+        await counted.wait()
+        return watched.known[FIRST.key]
+
+    monkeypatch.setattr(watched.watcher._views, "get", get)
+    watched.bus.has_room.set()
+    watched.watcher.note(replace(FIRST, names=AGENT.counts))
+    await counting.wait()
+    watched.watcher.asks()
+    counted.set()
+    watched.watcher.note(watched.new)
+    await asyncio.sleep(0.05)
+    assert watched.bus.signals == []
+    watched.watcher.answered()
+    assert sorted(await watched.told(2)) == [watched.added, ("PropertiesChanged", FIRST.key.path)]

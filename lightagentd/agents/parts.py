@@ -20,7 +20,7 @@ from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.skills_prompt import skills_section
 from lightagentd.agents.system_prompt import SystemPrompts
-from lightagentd.agents.tool_calls.run import Dispatcher
+from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Limits

@@ -16,8 +16,8 @@ from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import SharedParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.given import given
-from lightagentd.agents.tool_calls.run import Dispatcher
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Config

@@ -5,7 +5,7 @@ policy, shown to the person who is asked, stored and run. A refused, invalid or 
 for the model; only a storage failure or a cancel ends the turn. No call runs before its intent is on disk.
 The intent also uses up the approval.
 
-A `ToolRun` belongs to one call. The daemon makes one `Dispatcher` for all agents.
+A `ToolRun` belongs to one call.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from lightagentd.agents.builtin import BuiltinContext, Builtins
+from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
     Outcome,
     Results,
-    cap_text,
     error_text,
     message_event,
 )
-from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
 from lightagentd.api import turn_events
-from lightagentd.config.configuration import Limits
 from lightagentd.errors import (
     ApprovalRequired,
     Cancelled,
@@ -46,21 +44,20 @@ from lightagentd.errors import (
     TimedOut,
     ToolError,
 )
-from lightagentd.events.history import Change, History, NewEvent
+from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import current_context, dump_json, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.decide import PERSON, Decision, Policy, PolicyCall, Ruling, blocked_by_plan
+from lightagentd.policy.decide import PERSON, Decision, PolicyCall, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.approvals import granted
-from lightagentd.policy.questions.asked import AllQuestions, is_input
+from lightagentd.policy.questions.asked import is_input
 from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
-from lightagentd.worker.pool import Pool
 
 Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
 """From a call, its result, the text of that and its metadata: what is said behind the text."""
@@ -68,27 +65,6 @@ Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
 
 def _no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str, Any]) -> str:
     return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dispatcher:
-    """The parts of the daemon that every call needs."""
-
-    history: History
-    policy: Policy
-    asked: AllQuestions
-    pool: Pool
-    limits: Limits
-    builtins: Builtins
-    toolbox: Callable[[], Toolbox]
-    give: Callable[..., Awaitable[dict[str, Any]]]
-    """What a call is given beside its arguments (`given`)."""
-
-    def readable(self, text: str) -> str:
-        """A text as the model, the history and the watchers get it. Secrets are removed before the text is
-        cut, because a cut could halve one.
-        """
-        return cap_text(self.history.redactor.result(text), self.limits.result_bytes)
 
 
 class ToolRun:

@@ -21,6 +21,7 @@ from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.deciding import grounds, policy_call
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
@@ -145,7 +146,11 @@ class ToolRun:
         else:
             await self._check()
             ruling = self._decide()
-            self._what |= {"decision": ruling.decision.value, "rule": ruling.rule, **self._grounds()}
+            self._what |= {
+                "decision": ruling.decision.value,
+                "rule": ruling.rule,
+                **grounds(self._ready, self._origin),
+            }
             if ruling.decision is Decision.ASK:
                 await self._results.settle()
                 await self._ask(ruling)
@@ -222,34 +227,7 @@ class ToolRun:
         return self._dispatcher.policy.decide(self._policy_call())
 
     def _policy_call(self) -> PolicyCall:
-        ready, origin, agent = self._ready, self._origin, self._origin.agent
-        return PolicyCall(
-            agent=agent.name,
-            tool=ready.action.tool,
-            action=ready.action.name,
-            args=ready.args,
-            effect=ready.effect,
-            agent_effects=tuple(agent.front.effects),
-            offered=agent.offers(ready.action.tool, ready.action.name),
-            agent_skills=None if agent.front.skills is None else tuple(agent.front.skills),
-            caller=origin.owner,
-            trigger=origin.trigger,
-            tainted=origin.tainted,
-            host=ready.host,
-            known_host=origin.knows(ready.host),
-            change_enabled=self._dispatcher.pool.has_change(agent.name),
-            plan=origin.plan,
-        )
-
-    def _grounds(self) -> dict[str, Any]:
-        """The grounds of the decision beside the call, where they differ from an ordinary prompt."""
-        ready, origin = self._ready, self._origin
-        found: dict[str, Any] = {"tainted": True} if origin.tainted else {}
-        if origin.plan:
-            found["plan"] = origin.plan
-        if ready.effect is Effect.REACH and ready.host:
-            found |= {"host": ready.host, "known_host": origin.knows(ready.host)}
-        return found
+        return policy_call(self._ready, self._origin, has_change=self._dispatcher.pool.has_change)
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored

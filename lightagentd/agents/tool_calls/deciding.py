@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.policy.decide import PolicyCall
+from lightagentd.policy.decide import Decision, Policy, PolicyCall, Ruling
 from lightagentd.tool import Effect
 
 
-def policy_call(ready: Ready, origin: Origin, *, has_change: Callable[[str], bool]) -> PolicyCall:
-    """The call as policy judges it. `has_change` says whether an agent has a worker for change."""
-    agent = origin.agent
+_STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
+
+HasChange = Callable[[str], bool]
+"""Whether an agent has a worker for change."""
+
+
+def decide(policy: Policy, ready: Ready, origin: Origin, *, has_change: HasChange) -> Ruling:
+    """The strictest ruling of those for the call's agent and for each agent above it, as if it made the call:
+    a child can do nothing that its parent could not do now.
+    """
+    return strictest(policy.decide(call) for call in policy_calls(ready, origin, has_change=has_change))
+
+
+def strictest(rulings: Iterable[Ruling]) -> Ruling:
+    """The first of the strictest."""
+    return min(rulings, key=lambda ruling: _STRICTEST_FIRST.index(ruling.decision))
+
+
+def policy_calls(ready: Ready, origin: Origin, *, has_change: HasChange) -> list[PolicyCall]:
+    """The call as policy judges it: for its own agent, then for each agent above it."""
+    return [_policy_call(ready, origin, of.agent, has_change(of.agent.name)) for of in origin.line]
+
+
+def _policy_call(ready: Ready, origin: Origin, agent: AgentDefinition, has_change: bool) -> PolicyCall:
     return PolicyCall(
         agent=agent.name,
         tool=ready.action.tool,
@@ -28,7 +50,7 @@ def policy_call(ready: Ready, origin: Origin, *, has_change: Callable[[str], boo
         tainted=origin.tainted,
         host=ready.host,
         known_host=origin.knows(ready.host),
-        change_enabled=has_change(agent.name),
+        change_enabled=has_change,
         plan=origin.plan,
     )
 

@@ -7,7 +7,7 @@ survey tells what `proc.info` and `net.connections` would, so policy must allow 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,20 +24,22 @@ async def given(
     policy: Policy,
     pool: Pool,
     snapshot_before: Callable[[str], str],
-    call: PolicyCall,
+    calls: Sequence[PolicyCall],
     *,
     owner: int,
 ) -> dict[str, Any]:
-    """`trusted_skill` gives a skill by its name if nobody but root and the daemon's user can write it;
+    """`calls` are the call as it is judged for its agent, and for each agent above it. `trusted_skill` gives a skill by its name if nobody but root and the daemon's user can write it;
     `owner` is on whose behalf the call runs.
     """
+    call = calls[0]
     if call.tool != "skill":
         return {}
-    found: dict[str, Any] = {} if call.agent_skills is None else {"skills": list(call.agent_skills)}
+    skills = [set(one.agent_skills) for one in calls if one.agent_skills is not None]
+    found: dict[str, Any] = {"skills": sorted(set.intersection(*skills))} if skills else {}
     skill = trusted_skill(str(call.args.get("name", "")))
     if call.action != "run" or call.effect is Effect.CHANGE or skill is None:
         return found
-    if skill.sees and all(_may(call, policy, tool, action) for tool, action in _TELLS):
+    if skill.sees and all(_may(one, policy, tool, action) for one in calls for tool, action in _TELLS):
         found["survey"] = await pool.survey(owner, files=skill.sees == "files")
     if skill.compares:
         args = call.args.get("args")

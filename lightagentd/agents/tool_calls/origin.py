@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNATTENDED = "unattended"
 """The trigger of a turn whose caller said that nobody is there to be asked."""
 
+_STRICTER: tuple[Literal["", "observe", "none"], ...] = ("", "observe", "none")
+
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,253}[a-z0-9_])?|[0-9a-f:.]{2,45}")
 
 
@@ -41,6 +43,18 @@ class Origin:
     is_check: bool = False
     """Whether it is the check of a plan's task: the daemon's own call in a turn, and no part of the
     conversation. Nobody is asked about it: it could not be taken up again after a restart."""
+    above: Origin | None = None
+    """The turn that had this one made. What it may not do now, its child may not do either."""
+
+    @property
+    def line(self) -> tuple[Origin, ...]:
+        """This origin, and all above it up to the one that a person prompted."""
+        return (self, *(self.above.line if self.above is not None else ()))
+
+    @property
+    def chain(self) -> str:
+        """The agents from the one that a person prompted down to this one: `ops → dba`."""
+        return " → ".join(one.agent.name for one in reversed(self.line))
 
     @property
     def worker_owner(self) -> int:
@@ -62,20 +76,33 @@ class Origin:
 
     @property
     def tainted(self) -> bool:
-        return self.session is not None and self.session.record.tainted
+        """Whether text from outside is in the session, or in one above it."""
+        return any(one.session is not None and one.session.record.tainted for one in self.line)
 
     @property
     def plan(self) -> Literal["", "observe", "none"]:
-        """The limit on calls while a plan is drafted in the session; empty when none is."""
-        return "" if self.session is None else self.session.plan_gate(self.agent)
+        """The limit on calls while a plan is drafted in the session or above it; empty when none is."""
+        gates = [one.session.plan_gate(one.agent) for one in self.line if one.session is not None]
+        return max(gates, key=_STRICTER.index, default="")
 
     def knows(self, host: str) -> bool:
-        """Whether the session knows a host: it went there before it was tainted, or a person allowed it."""
-        return bool(host) and self.session is not None and host in self.session.record.hosts
+        """Whether the session and all above it know a host: they went there before they were tainted, or a
+        person allowed it.
+        """
+        return bool(host) and all(
+            one.session is not None and host in one.session.record.hosts for one in self.line
+        )
 
     def after_call(self, call_id: str, *, taints: bool, host: str) -> tuple[Change, ...]:
-        """As `Session.after_call`; without a session there is nothing to remember."""
-        return () if self.session is None else self.session.after_call(call_id, taints=taints, host=host)
+        """As `Session.after_call`; those above learn the host, too. Without a session there is nothing to
+        remember.
+        """
+        sessions = [one.session for one in self.line if one.session is not None]
+        return tuple(
+            change
+            for session in sessions
+            for change in session.after_call(call_id, taints=taints and session is self.session, host=host)
+        )
 
     def asks(self, question_id: str) -> tuple[Change, ...]:
         """The change of state with which a turn begins to wait for a person."""

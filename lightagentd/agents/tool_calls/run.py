@@ -21,7 +21,7 @@ from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
-from lightagentd.agents.tool_calls.deciding import grounds, policy_call
+from lightagentd.agents.tool_calls.deciding import decide, grounds, policy_calls
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
@@ -50,7 +50,7 @@ from lightagentd.events.model import current_context, dump_json, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
-from lightagentd.policy.decide import PERSON, Decision, PolicyCall, Ruling, blocked_by_plan
+from lightagentd.policy.decide import PERSON, Decision, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.approvals import granted
 from lightagentd.policy.questions.asked import is_input
@@ -224,10 +224,8 @@ class ToolRun:
         )
 
     def _decide(self) -> Ruling:
-        return self._dispatcher.policy.decide(self._policy_call())
-
-    def _policy_call(self) -> PolicyCall:
-        return policy_call(self._ready, self._origin, has_change=self._dispatcher.pool.has_change)
+        dispatcher = self._dispatcher
+        return decide(dispatcher.policy, self._ready, self._origin, has_change=dispatcher.pool.has_change)
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored
@@ -377,7 +375,8 @@ class ToolRun:
     async def _work(self) -> tuple[str, dict[str, Any]]:
         """Have a worker run the call."""
         dispatcher, wanted = self._dispatcher, self._wanted()
-        wanted.expected.update(await dispatcher.give(self._policy_call(), owner=wanted.owner))
+        judged = policy_calls(self._ready, self._origin, has_change=dispatcher.pool.has_change)
+        wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))
         try:
             async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
                 async for event in events:

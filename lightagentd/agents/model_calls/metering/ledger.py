@@ -84,9 +84,11 @@ class Whose:
     owner: int
     session: str = ""
     trace_id: str = ""
+    above: Whose | None = None
+    """The turn that had this one made: what a child uses counts for it, too."""
 
     def keys(self, day: str) -> dict[str, str]:
-        """The scopes to count in, and the key of the row in each."""
+        """The scopes to count in, and the key of the own row in each."""
         found = {"turn": f"turn/{self.trace_id}"} if self.trace_id else {}
         if self.session:
             found["session"] = f"session/{self.session}"
@@ -99,8 +101,17 @@ class Whose:
             "all": "all/all",
         }
 
+    def rows(self, day: str) -> dict[str, str]:
+        """The key of each row to count in, those of the turns above among them, and its scope."""
+        above = self.above.rows(day) if self.above is not None else {}
+        return {key: scope for scope, key in self.keys(day).items()} | above
+
+    def keys_in(self, scope: str, day: str) -> list[str]:
+        """The keys of the rows in one scope, the own one first; empty where there is none."""
+        return [key for key, of_scope in self.rows(day).items() if of_scope == scope]
+
     def key_of(self, scope: str, day: str) -> str:
-        """The key of the row in one scope; empty where there is none."""
+        """The key of the own row in one scope; empty where there is none."""
         return self.keys(day).get(scope, "")
 
 
@@ -246,13 +257,15 @@ class Ledger:
         if day != self._day:
             self._day = day
             changes += self._forget_days(now)
-        added, keys = more.to_dict(), whose.keys(day)
-        for scope, key in keys.items():
+        added, own = more.to_dict(), {*whose.keys(day).values()}
+        for key in whose.rows(day):
             row = self.row(key)
             row.updated_us = now
-            if scope == "turn":
+            if key == whose.key_of("turn", day):
                 row.whose = {"agent": whose.agent, "owner": whose.owner, "session": whose.session}
-            changes.append(row.add(added))
+            # A child's turn is none of the turns of those above.
+            counted = added if key in own else {name: value for name, value in added.items() if name != "turns"}
+            changes.append(row.add(counted))
         return changes
 
     def _begin_turn(self, key: str) -> list[Change]:

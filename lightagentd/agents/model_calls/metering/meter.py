@@ -114,21 +114,28 @@ class Meter:
         return max(0, min([wanted, *rooms]))
 
     def used(self, limit: Limit, day: str) -> float:
-        """How much of a limit is used on a day, the running turns included."""
-        key = self.whose.key_of(limit.scope, day)
-        if not key:
-            return 0.0
+        """How much of a limit is used on a day, the running turns included: in the row, of the own one and
+        those of the turns above, where it is most.
+        """
+        return self._most_used(limit, day)[0]
+
+    def _most_used(self, limit: Limit, day: str) -> tuple[float, str]:
+        """As `used`, with the key of that row."""
+        keys = self.whose.keys_in(limit.scope, day)
+        return max(((self._used_in(key, limit, day), key) for key in keys), default=(0.0, ""))
+
+    def _used_in(self, key: str, limit: Limit, day: str) -> float:
         used = self.ledger.row(key).counters.used(limit.what)
         if limit.what in ("wall_s", "steps"):
             used += sum(
                 meter.wall_ms / 1000 if limit.what == "wall_s" else meter.asks
                 for meter in self.ledger.meters
-                if meter.whose.key_of(limit.scope, day) == key
+                if key in meter.whose.keys_in(limit.scope, day)
             )
         return used
 
     async def _exceeded(self, limit: Limit, used: float, day: str) -> None:
-        name = self.whose.key_of(limit.scope, day).partition("/")[2]
+        name = self._most_used(limit, day)[1].partition("/")[2]
         failure = budget_exceeded(limit, used)
         used_up = BudgetUsedUp(
             scope=limit.scope,

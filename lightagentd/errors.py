@@ -220,6 +220,10 @@ class ApprovalMismatch(Refused, code="approval_mismatch"):
     """What is about to run is not what was approved."""
 
 
+class ChildRefused(Refused, code="child_refused"):
+    """An agent asked itself, or one that waits for its answer."""
+
+
 class LimitExceeded(LightagentError, code="limit_exceeded", exit_status=75, http_status=429):
     """A limit of the configuration is reached."""
 
@@ -379,6 +383,10 @@ class ModelFiltered(ModelRejected, code="model_filtered"):
 
 class ToolError(LightagentError, code="tool_failed", http_status=502):
     """A tool call failed; tools raise it, and the model reads it as the result."""
+
+
+class ChildFailed(ToolError, code="child_failed"):
+    """Another agent was asked, and its turn ended without an answer."""
 
 
 class OutcomeUnknown(ToolError, code="outcome_unknown"):

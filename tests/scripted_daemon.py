@@ -233,6 +233,8 @@ def session(id: str = "ses_1", **changes: Any) -> dict[str, Any]:  # noqa: A002 
             tainted=False,
             tainted_by="",
             hosts=[],
+            parent="",
+            of_turn="",
         )
     ) | dict(changes)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
-from lightagentd.agents.sessions.recovery import Left, resume, unfinished_turns
+from lightagentd.agents.sessions.recovery import Left, not_in_memory, resume, unfinished_turns
 from lightagentd.agents.sessions.session import Session, SessionRecord, check_room
 from lightagentd.agents.supervision import Supervision
 from lightagentd.agents.turn import Asked, Step, Turn
@@ -91,7 +91,8 @@ class Agent:
         current = self._current.get(owner)
         if current is not None and current.is_current and not current.deleted:
             return current
-        own = [one for one in self.sessions.values() if one.record.owner == owner and not one.deleted]
+        every = self.sessions.values()
+        own = [one for one in every if one.record.owner == owner and not (one.deleted or one.record.parent)]
         return max(own, key=lambda one: (one.is_current, one.record.updated_us), default=None)
 
     async def start(self) -> None:
@@ -120,14 +121,14 @@ class Agent:
             outside=outside,
             becomes_current=becomes_current,
         )
-        return await self._prompt(session, asked)
+        return await self.ask(session, asked)
 
     async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
         """Prompt and drive the turn: each step begins only after the previous one was taken.
 
         Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
-        turn = await self._prompt(session, Asked(prompt=Prompt(text), stepwise=True))
+        turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True))
         assert turn.handed is not None
         try:
             while (step := await turn.handed.get()) is not None:
@@ -140,7 +141,8 @@ class Agent:
         if turn.failure is not None:
             raise turn.failure
 
-    async def _prompt(self, session: Session, asked: Asked) -> Turn:
+    async def ask(self, session: Session, asked: Asked) -> Turn:
+        """As `prompt`. The turn of a child is asked by the turn above it."""
         clean = self._shared.history.redactor.text
         prompt = await off_loop(lambda whole: whole.cleaned(clean), asked.prompt)  # storing it finds it clean
         self.panic.check()
@@ -179,7 +181,7 @@ class Agent:
     def adopt(self, session: Session) -> Session:
         """Take a session that was just stored into memory."""
         session.driver, session.take_current = self.run, self.take_current
-        session.ended = self._shared.ended_turns.add
+        session.ended = None if session.record.parent else self._shared.ended_turns.add
         return self.sessions.setdefault(session.id, session)
 
     def take_current(self, session: Session) -> None:
@@ -234,10 +236,10 @@ class Agent:
         """Make the parts, read the sessions, and end or queue the turns that the last run left. Raises."""
         parts = self._make_parts()
         history = self._shared.history
-        plans = history.queries.state("plans")
+        plans, unfinished = history.queries.state("plans"), unfinished_turns(history)
         for key, value in history.queries.state("sessions").items():
             record = SessionRecord.from_dict(value)
-            if record.agent == self.name:
+            if record.agent == self.name and (not record.parent or key in unfinished):
                 session = self.adopt(Session(record, history))
                 session.plan = Plan.from_dict(plans[key]) if key in plans else None
                 session.forget_messages()
@@ -245,10 +247,14 @@ class Agent:
             if current := self.sessions.get(str(value["session"])):
                 self.take_current(current)
         async with self.recovering:
-            for session_id, unfinished in unfinished_turns(history).items():
-                session_found = self.sessions.get(session_id)
-                if session_found is not None and not session_found.deleted:
-                    self.left.count(await resume(session_found, unfinished))
+            for session_id, turns in unfinished.items():
+                found = self.sessions.get(session_id)
+                if found is None or found.deleted:
+                    continue
+                if found.record.parent:
+                    await self._shared.children.found(self, found, not_in_memory(found, turns))
+                else:
+                    self.left.count(await resume(found, turns))
         self.parts = parts
 
     async def let_go(self) -> None:

@@ -84,10 +84,17 @@ class Content:
         self._allowed_skills[allowed] = (self.skills, kept)
         return kept
 
+    def members_of(self, definition: AgentDefinition) -> list[str]:
+        """The agents that an agent may ask, by name."""
+        wanted = definition.front.agents
+        others = [name for name in self.definitions.agents if name != definition.name]
+        return sorted(name for name in others if wanted is None or name in wanted)
+
     def problems_of(self, definition: AgentDefinition) -> list[str]:
         """What an agent's definition names and cannot use, as sentences."""
         tools = {tool.name: {one.name for one in tool.actions} for tool in self.toolbox.tools.values()}
-        return definition.problems(tools, {*self.skills.skills, *self.skills.broken})
+        agents = {*self.definitions.agents, *self.definitions.broken}
+        return definition.problems(tools, {*self.skills.skills, *self.skills.broken}, agents)
 
     def problems(self) -> list[str]:
         """The files that cannot be used, as sentences."""

@@ -9,6 +9,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
     tools: [names of tools, or tool.action]; all when missing; `tools.search` comes with any of them
     skills: [names of skills]; all when missing
+    agents: [names of agents that it may ask]; all others when missing
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
@@ -42,7 +43,7 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
-BUILT_IN = ("human", "memory", "plan", "tools")
+BUILT_IN = ("agent", "human", "memory", "plan", "tools")
 """The tools that no file has (`agents.builtin`)."""
 
 
@@ -69,6 +70,7 @@ class AgentFrontMatter(BaseModel):
     api_key_file: Path | None = None
     tools: list[str] | None = None
     skills: list[str] | None = None
+    agents: list[str] | None = None
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     plan_tools: Literal["observe", "none"] = "observe"
     limits: AgentLimits = Field(default_factory=AgentLimits)
@@ -102,7 +104,7 @@ class AgentFrontMatter(BaseModel):
         check_model(value)
         return value
 
-    @field_validator("tools", "skills", mode="before")
+    @field_validator("tools", "skills", "agents", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         if value is None:
@@ -133,7 +135,9 @@ class AgentDefinition:
             return True
         return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
 
-    def problems(self, tools: Mapping[str, Collection[str]], skills: Collection[str]) -> list[str]:
+    def problems(
+        self, tools: Mapping[str, Collection[str]], skills: Collection[str], agents: Collection[str]
+    ) -> list[str]:
         """What it names and cannot use, as sentences. `tools` are those that exist with their actions, with
         none where these are not known; empty if no tool is known.
         """
@@ -148,6 +152,8 @@ class AgentDefinition:
         own = self.front.skills or ()
         if missing := [name for name in own if name not in skills]:
             found.append(f"The agent {self.name} names skills that do not exist: {', '.join(missing)}.")
+        if missing := [name for name in self.front.agents or () if name not in agents]:
+            found.append(f"The agent {self.name} names agents that do not exist: {', '.join(missing)}.")
         if own and not (self.offers("skill", "load") or self.offers("skill", "run")):
             found.append(
                 f"The agent {self.name} has skills, but not the tool skill that reads and runs them."

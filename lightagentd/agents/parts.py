@@ -20,6 +20,8 @@ from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.skills_prompt import skills_section
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.team.children import Children
+from lightagentd.agents.team.prompt import team_section
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
@@ -64,6 +66,7 @@ class SharedParts:
     builtins: Builtins
     dispatcher: Dispatcher
     watches: Watches
+    children: Children
     ended_turns: EndedTurns = field(default_factory=EndedTurns)
 
 
@@ -124,5 +127,9 @@ class AgentParts:
             window_tokens=min(windows, default=0),
             shipped=share_folder() / "skills",
         )
-        sections = (prompt, skills, plan_section(session.plan, self.definition))
+        content = self.shared.content
+        members = team_section(
+            self.definition, content.members_of(self.definition), content.definitions.agents
+        )
+        sections = (prompt, skills, members, plan_section(session.plan, self.definition))
         return self.history.redactor.text("\n\n".join(filter(None, sections)))

@@ -7,7 +7,9 @@ every agent that is defined. An agent that cannot start is a problem that `statu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import re
 import shutil
 from collections.abc import Callable
 
@@ -26,7 +28,7 @@ from lightagentd.agents.sessions.recovery import (
     end_interrupted_turns,
     end_stored_turns,
 )
-from lightagentd.agents.sessions.session import Session, session_not_found
+from lightagentd.agents.sessions.session import Session, SessionRecord, session_not_found
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import (
     AgentBroken,
@@ -35,6 +37,7 @@ from lightagentd.errors import (
     Conflict,
     InvalidArgument,
     LightagentError,
+    NotFound,
     StorageError,
 )
 from lightagentd.host.paths import content_folders
@@ -42,6 +45,8 @@ from lightagentd.policy.in_force import retake_rules, take_rules
 from lightagentd.policy.rulefiles import POLICY_FOLDER
 
 _log = logging.getLogger(__name__)
+
+_SESSION_ID = re.compile(r"ses_[0-9a-f]{16}")
 
 _WAITS = "Agents start as soon as the disk takes writes: 'lactl history prune' removes old events."
 
@@ -55,6 +60,7 @@ class Registry:
         self.ended_turns = 0
         """How many turns the last run left that no agent took up."""
         self._history, self._content = shared.history, shared.content
+        shared.children.bind(self.get)
         self.waits = ""
         """Why no agent is started yet, as a sentence: nothing can be stored."""
         self._changing = asyncio.Lock()
@@ -77,6 +83,7 @@ class Registry:
             await self._try_start(name)
         for name in agents_with_turns(self._history) - self._running():
             self.ended_turns += await end_interrupted_turns(self._history, name)
+        await self.shared.children.open()
 
     def models_in_use(self) -> dict[str, list[str]]:
         """Each model named by an agent or the configuration, with the agents that may ask it."""
@@ -175,7 +182,20 @@ class Registry:
             found = agent.sessions.get(session_id)
             if found is not None and not found.deleted:
                 return agent, found
+        if _SESSION_ID.fullmatch(session_id):
+            with contextlib.suppress(NotFound):
+                record = SessionRecord.from_dict(self._history.queries.state_of("sessions", session_id))
+                if record.parent and record.agent in self.agents:  # it is over, so it is not in memory
+                    return self.agents[record.agent], Session(record, self._history)
         raise session_not_found(session_id)
+
+    def children_of(self, session_id: str) -> list[tuple[Agent, Session]]:
+        """The child sessions of a session. Reads a lot. Raises StorageError."""
+        found = []
+        for key, value in self._history.queries.state("sessions").items():
+            if value.get("parent") == session_id and str(value["agent"]) in self.agents:
+                found.append(self.session(key))
+        return found
 
     def waiting_bytes(self, owner: int) -> int:
         """The total size of one uid's waiting prompts at all agents."""

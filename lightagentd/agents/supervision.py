@@ -188,9 +188,9 @@ class Supervision:
         """Whether the next turn may run. In a paused session, a turn that began before a restart may
         continue, and a cancelled turn may end.
         """
-        if self.state != "running" or self._draining:
-            return False
         first = session.queue[0]
+        if self.state != "running" or (self._draining and first.above is None):
+            return False
         return first.cancelled or not (session.deleted or (session.record.paused and first.resumed is None))
 
     def _worked_off(self, session: Session, task: asyncio.Task[None]) -> None:

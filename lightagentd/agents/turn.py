@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.model_calls.metering.meter import Meter
@@ -18,12 +18,14 @@ from lightagentd.agents.tool_calls.results import Outcome
 from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError
 from lightagentd.events.history import Change
-from lightagentd.events.model import current_context
+from lightagentd.events.model import current_context, within
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.quoted import Prompt
 
 if TYPE_CHECKING:
+    from lightagentd.agents.agent import Agent
     from lightagentd.agents.sessions.session import Session
+    from lightagentd.agents.tool_calls.origin import Origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class Asked:
     """Whether it holds text from outside, which taints the session."""
     becomes_current: bool = False
     """Whether its owner chose the session: prompts without a session go there from now on."""
+    above: Turn | None = None
+    """The turn that asks, where another agent's does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,32 @@ class Resumed:
     """How many of the step's other calls the budgets had room for; None for all of them."""
     wall_ms: int = 0
     """Its running time that was not counted."""
+    joins: dict[str, str] = field(default_factory=dict)
+    """The calls that waited for children who ask a person: the model's id of each → its own id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """A call that waits for children: the model's id of it, its step, and the turns that it waits for."""
+
+    model_call: str
+    request_id: str
+    turns: Sequence[Turn]
+
+
+@dataclass(eq=False, kw_only=True)
+class Child:
+    """A child of a turn: its agent, its session, and its turns, the newest last."""
+
+    agent: Agent
+    session: Session
+    call_id: str
+    """The call that made it."""
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        return any(not turn.over.is_set() for turn in self.turns)
 
 
 class Turn:
@@ -100,7 +130,9 @@ class Turn:
         """The task of the session's plan that it works on, if it does."""
         self.task_note = ""
         """Why that task is not done although the turn came to an answer: its check did not pass."""
-        self.is_waiting = False
+        self.asks_person = False
+        """Whether a call of its own waits for a person now."""
+        self._in_line(asked.above)
         self.timer: asyncio.Timeout | None = None
         """Ends the turn when its time is over; set while it runs."""
         self.meter: Meter | None = None
@@ -124,6 +156,23 @@ class Turn:
         self.handed: asyncio.Queue[Step | None] | None = asyncio.Queue() if asked.stepwise else None
         """The steps on their way to a caller who drives the turn; None comes last."""
 
+    def _in_line(self, above: Turn | None) -> None:
+        """Its place in the line of turns that ask each other."""
+        self.above = above
+        self.origin: Origin | None = None
+        """As which it makes its calls; set when it runs."""
+        self.children: dict[str, Child] = {}
+        """The children that it made, by their sessions."""
+        self.joins: dict[str, Join] = {}
+        """The calls that wait for children now, by their ids."""
+        self.stays = False
+        """Whether it was suspended, and goes on in the next run of the daemon."""
+        self._stored_waits = self.waits_for
+        """The question for which it waits as it is stored."""
+        self._stopped_with_s: float | None = None
+        """The time that it had left when its clock was stopped; None while the clock runs."""
+        self._changed: asyncio.Event | None = None
+
     @property
     def figures(self) -> dict[str, Any]:
         """What its last event says of it."""
@@ -138,29 +187,109 @@ class Turn:
         if self.begun and self.task is not None:
             self.task.cancel()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing of it goes on because a person is asked, by itself or by a child."""
+        return self.asks_person or (
+            bool(self.joined) and all(child.is_waiting for child in self.joined if not child.over.is_set())
+        )
+
+    @property
+    def stays_with_children(self) -> bool:
+        """Whether a child was suspended, so that the turn waits for it in the next run of the daemon."""
+        return any(turn.stays for child in self.children.values() for turn in child.turns)
+
+    @property
+    def joined(self) -> list[Turn]:
+        """The turns of children that it waits for now and that are not over."""
+        return [turn for join in self.joins.values() for turn in join.turns if not turn.over.is_set()]
+
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:
         """A block while a person is asked: this time does not count as the turn's."""
-        self.waits_for, self.is_waiting = waits_for, True
-        left_s = self.left_s()
-        if left_s is not None and self.timer is not None:
-            self.timer.reschedule(None)
-        if self.meter is not None:
-            self.meter.pause()
+        self.waits_for, self.asks_person = waits_for, True
+        self._set_clocks()
         try:
             yield
         finally:
-            self.is_waiting = False
-            if self.meter is not None:
-                self.meter.run()
-            if left_s is not None and self.timer is not None:
+            self.asks_person = False
+            self._set_clocks()
+
+    @contextlib.contextmanager
+    def joining(self, call_id: str, join: Join) -> Iterator[None]:
+        """A block while a call waits for children, whose time counts for this turn, too."""
+        self.joins[call_id] = join
+        self._set_clocks()
+        try:
+            yield
+        finally:
+            del self.joins[call_id]
+            self._set_clocks()
+
+    def _set_clocks(self) -> None:
+        """Stop or go on with the clocks of the turn, and of those above it, as they wait now."""
+        waits = self.is_waiting
+        if self.meter is not None:
+            (self.meter.pause if waits or self.joined else self.meter.run)()
+        if waits and self._stopped_with_s is None:
+            self._stopped_with_s = self.left_s()
+            if self.timer is not None and self._stopped_with_s is not None:
+                self.timer.reschedule(None)
+        elif not waits and (left_s := self._stopped_with_s) is not None:
+            self._stopped_with_s = None
+            if self.timer is not None:
                 self.timer.reschedule(asyncio.get_running_loop().time() + left_s)
+        if self.above is not None:
+            self.above._set_clocks()
+
+    async def child_changed(self) -> None:
+        """Wait until a turn of a child is over."""
+        self._changed = self._changed or asyncio.Event()
+        await self._changed.wait()
+
+    def _tell_above(self) -> None:
+        if self.above is None:
+            return
+        self.above._set_clocks()
+        changed, self.above._changed = self.above._changed, None
+        if changed is not None:
+            changed.set()
 
     def left_s(self) -> float | None:
         """The remaining time; None when the time is not limited, or the turn is over."""
+        if self._stopped_with_s is not None:
+            return self._stopped_with_s
         if self.timer is None or self.timer.expired() or (when := self.timer.when()) is None:
             return None
         return max(0.0, when - asyncio.get_running_loop().time())
+
+    def waits(self, question_id: str) -> list[Change]:
+        """The changes of state with which it begins to wait for a person, or with an empty id stops to. Those
+        above that wait for this turn are stored as waiting, too, so that the next start finds them again.
+        """
+        changes: list[Change] = []
+        turn, request_id = self, current_context().request_id
+        while turn._stored_waits != question_id:
+            turn._stored_waits, turn.waits_for = question_id, question_id or turn.waits_for
+            changes.append(turn._waits(question_id, request_id))
+            above = turn.above
+            if above is None or not (
+                join := next((j for j in above.joins.values() if turn in j.turns), None)
+            ):
+                break
+            request_id = join.request_id
+            others = [child._stored_waits for child in above.joined if child._stored_waits]
+            question_id = above._stored_waits if above._stored_waits in others else next(iter(others), "")
+            turn = above
+        return changes
+
+    def settled(self) -> list[Change]:
+        """What to store with the result of a call that waited for children: as that the turn runs on."""
+        return self.waits("") if self._stored_waits and not self.joined else []
+
+    def _waits(self, question_id: str, request_id: str) -> Change:
+        with within(request_id=request_id):
+            return self.change("waiting" if question_id else "running", question_id)
 
     def change(self, state: str, waits_for: str = "") -> Change:
         """The change of state that keeps the unfinished turn findable: queued, running or waiting.
@@ -188,6 +317,8 @@ class Turn:
             }
             if self.calls_left is not None:
                 value["calls_left"] = self.calls_left
+            if self.joins:
+                value["joins"] = {join.model_call: call_id for call_id, join in self.joins.items()}
         return Change(state="turns", key=self.trace_id, value=value)
 
     def finish(self, failure: LightagentError | None, figures: dict[str, Any]) -> None:
@@ -200,6 +331,7 @@ class Turn:
         if self.handed is not None:
             self.handed.put_nowait(None)
         self.over.set()
+        self._tell_above()
         if self.session.ended is not None:
             self.session.ended(self)
 

@@ -54,7 +54,20 @@ class TurnLoop:
         self._shared = parts.shared
         self._supervision = supervision
         record = turn.session.record
-        whose = Whose(agent=record.agent, owner=record.owner, session=record.id, trace_id=turn.trace_id)
+        above = turn.above
+        whose = Whose(
+            agent=record.agent,
+            owner=record.owner,
+            session=record.id,
+            trace_id=turn.trace_id,
+            above=above.meter.whose if above is not None and above.meter is not None else None,
+        )
+        turn.origin = self._origin = Origin(
+            agent=parts.definition,
+            owner=record.owner,
+            turn=turn,
+            above=above.origin if above is not None else None,
+        )
         wall_ms = turn.resumed.wall_ms if turn.resumed else 0
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
         self._results = Results(turn.stream, self._shared.history.hurry)
@@ -82,11 +95,16 @@ class TurnLoop:
             finally:
                 if isinstance(error, Suspended) and turn.handed is not None:
                     error = asyncio.CancelledError()  # the caller who drives the turn goes, and it with them
-                if self._stays(error):
-                    self._session.forget_messages()
-                    turn.finish(_STILL_WAITING, turn.figures)
-                else:
-                    await uninterrupted(self._end(error))
+                turn.stays = self._stays(error)
+                try:
+                    if turn.children:
+                        await uninterrupted(self._shared.children.end_of(turn, stays=turn.stays))
+                finally:
+                    if turn.stays:
+                        self._session.forget_messages()
+                        turn.finish(_STILL_WAITING, turn.figures)
+                    else:
+                        await uninterrupted(self._end(error))
 
     async def _take_steps(self) -> None:
         """Begin the turn, or continue where it waited, and take its steps within its time.
@@ -97,6 +115,7 @@ class TurnLoop:
         if turn.resumed is None:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
+        left_s = min([left_s, *_left_above(turn)])
         turn.stream.emit(turn_events.Started(model=self._first_client().name))
         try:
             async with asyncio.timeout(left_s) as timer:
@@ -106,7 +125,7 @@ class TurnLoop:
         except TimeoutError:
             if not timer.expired():
                 raise
-            raise TimedOut(f"The turn did not end within {parts.turn_timeout_s:g} seconds.") from None
+            raise TimedOut(f"The turn did not end within {left_s:g} seconds.") from None
 
     def _stays(self, error: BaseException | None) -> bool:
         """Whether a stopped turn stays stored with the question for which it waits."""
@@ -116,7 +135,7 @@ class TurnLoop:
             and not turn.cancelled
             and turn.handed is None
             and asked.is_open(turn.waits_for)
-            and (asked.suspended or self._supervision.state == "failed")
+            and (asked.suspended or (self._supervision.state == "failed" and turn.above is None))
         )
 
     async def _end(self, error: BaseException | None) -> None:
@@ -230,9 +249,15 @@ class TurnLoop:
         """Finish the step in which the turn waited, beginning with its first call without a result."""
         with within(request_id=resumed.request_id):
             calls = unanswered(self._session.messages)
-            await self._run_calls(calls[:1], Before(), waits_for=resumed.waits_for)
-            for call in calls[1:]:
-                if REMOVED in call.arguments:
+            if resumed.joins:
+                await self._shared.children.resume(self._turn)
+            else:
+                await self._run_calls(calls[:1], Before(), waits_for=resumed.waits_for)
+                calls = calls[1:]
+            for call in calls:
+                if call.id in resumed.joins:
+                    await self._run_calls([call], Before(), joined=resumed.joins[call.id])
+                elif REMOVED in call.arguments:
                     await self._cannot_take_up(call)
                 else:
                     await self._run_calls([call], Before())
@@ -253,25 +278,26 @@ class TurnLoop:
         before: Before,
         *,
         waits_for: str = "",
+        joined: str = "",
         cut: bool = False,
     ) -> tuple[Outcome, ...]:
-        """Run calls one by one. `waits_for` is the question for which the first call waits already. `cut`:
-        the model's answer was cut in the last call because it was too long.
+        """Run calls one by one. `waits_for` is the question for which the first call waits already, `joined`
+        its id if it waits for children. `cut`: the model's answer was cut in the last call because it was too
+        long.
 
         Raises BudgetExceeded when no more calls are allowed, and CallLoop.
         """
-        turn, parts = self._turn, self._parts
-        origin = Origin(agent=parts.definition, owner=self._session.record.owner, turn=turn)
+        dispatcher, origin = self._parts.dispatcher, self._origin
         outcomes: list[Outcome] = []
         try:
             for call in calls:
-                if not waits_for:
+                if not (waits_for or joined):
                     self._repeats.check(call)
                     await self._make_room(before)
                 remark = partial(self._repeats.remark, cut=cut and call is calls[-1])
-                run = ToolRun(call, parts.dispatcher, origin, self._results, before=before, remark=remark)
-                outcome = await run.run(waits_for)
-                waits_for = ""
+                run = ToolRun(call, dispatcher, origin, self._results, before=before, remark=remark)
+                outcome = await run.run(waits_for, joined=joined)
+                waits_for = joined = ""
                 outcomes.append(outcome)
                 self._session.messages.append(outcome.message())
         except BaseException:
@@ -292,3 +318,13 @@ class TurnLoop:
             await self._shared.history.append(*events, changes=changes)
             await self._meter.refuse_calls()
         turn.calls_left -= 1
+
+
+def _left_above(turn: Turn) -> list[float]:
+    """The time that the turns above a turn have left: what runs for them ends with it."""
+    above, found = turn.above, list[float]()
+    while above is not None:
+        if (left_s := above.left_s()) is not None:
+            found.append(left_s)
+        above = above.above
+    return found

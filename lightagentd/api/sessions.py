@@ -11,7 +11,8 @@ class Session:
     `model`: what its turns ask first, empty for the agent's own. `mode`: normal, or the phase of its plan
     (drafting, ready, applying). `tainted`: text from outside is in it, since the call `tainted_by`; `hosts`
     are those that it may reach again without a question. `interrupted` says what is known of a turn that the
-    daemon stopped in the middle of, until the next turn is done.
+    daemon stopped in the middle of, until the next turn is done. `parent` is the session whose turn
+    `of_turn` made it to ask its agent; empty for one that a person began.
     """
 
     id: str
@@ -33,6 +34,8 @@ class Session:
     tainted: bool
     tainted_by: str
     hosts: list[str]
+    parent: str
+    of_turn: str
 
 
 @dataclass(frozen=True, kw_only=True)

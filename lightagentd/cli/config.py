@@ -157,7 +157,9 @@ def _problems_of_agents(place: Path) -> list[str]:
     problems = [f"The agent {name} is disabled: {why}" for name, why in found.broken.items()]
     for definition in found.agents.values():
         problems += definition.problems(
-            dict.fromkeys((*tools, *BUILT_IN), ()), {*catalog.skills, *catalog.broken}
+            dict.fromkeys((*tools, *BUILT_IN), ()),
+            {*catalog.skills, *catalog.broken},
+            {*found.agents, *found.broken},
         )
     return problems
 

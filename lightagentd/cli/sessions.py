@@ -49,15 +49,22 @@ def command() -> None:
 @command.command("list")
 @stored_option
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only those with this agent.")
+@click.option(
+    "--children",
+    "parent",
+    metavar="SESSION",
+    help="Those that turns of this session made to ask other agents.",
+)
 @click.pass_obj
-def list_sessions(settings: Settings, agent: str | None) -> None:
-    """List your sessions, newest first.
+def list_sessions(settings: Settings, agent: str | None, parent: str | None) -> None:
+    """List your sessions, newest first, without those that agents made to ask each other.
 
     The columns: id, agent, * for your current one with that agent, state, turns, last change (on a terminal
     how long ago), title. The state is idle, running or waiting (for a person), then paused and the phase of a
     plan where that is so. Where an administrator sees those of others, a terminal shows their uids, too.
     """
-    sessions = settings.call("Sessions.List", agent=agent)
+    of = whole_session(settings, parent) if parent else None
+    sessions = settings.call("Sessions.List", agent=agent, parent=of)
     current, terminal = current_ids(sessions), is_terminal()
     others = terminal and any(each["owner"] != os.geteuid() for each in sessions)
     columns: Columns = {

@@ -70,14 +70,20 @@ class AnswerView(_Lines):
         elif event["type"] == "reasoning_delta" and self._shows_thoughts:
             self._thoughts += event.get("text") or ""
         elif event["type"] == "approval_requested":  # with --quiet, too: else it would hang without a word
-            call, approval = f"{event['tool']}.{event['action']}", event["approval"]
+            call, approval = visible(f"{event['tool']}.{event['action']}"), event["approval"]
             warn(
-                f"The turn waits until somebody allows {visible(call)} ({visible(approval)}).",
+                f"The turn waits until somebody allows {call}{_asked_for(event)} ({visible(approval)}).",
                 f"Look: lactl approvals show {visible(approval)}. {how_to_answer(event)}",
             )
         elif event["type"] == "input_requested":
             question = cell(visible(event["question"]))
             warn(f"The turn waits for an answer: {question}", how_to_answer(event))
+
+
+def _asked_for(event: dict[str, Any]) -> str:
+    """Where another agent asks, the agents that asked each other: ` for ops → dba`."""
+    chain, arrow, _ = str(event.get("reason") or "").partition(": ")
+    return f" for {visible(chain)}" if arrow and " → " in chain else ""
 
 
 class Interrupt:

@@ -135,6 +135,12 @@ class Limits(Section):
     """How full a model's window may be, as a part of it, before the conversation is compacted."""
     result_bytes: int = Field(default=64 << 10, ge=256, le=MAX_MESSAGE_BYTES // 4)
     """How much of a call's output a model gets to read."""
+    child_depth: int = Field(default=4, ge=0, le=20)
+    """How many agents may ask each other in a line below the one that was prompted; 0 for none at all."""
+    children: int = Field(default=16, ge=1, le=1000)
+    """How many child sessions one turn may make."""
+    children_at_once: int = Field(default=4, ge=1, le=100)
+    """How many children of one turn may work at once; another one waits until one of them is done."""
     owner: OwnerLimits = Field(default_factory=OwnerLimits)
 
 

@@ -9,6 +9,7 @@ from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
 from lightagentd.agents.builtin.plan import PlanTool
+from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.content import Content
 from lightagentd.agents.model_calls.clients import ModelClients, store_circuit
@@ -16,6 +17,7 @@ from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import SharedParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.team.children import Children
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.given import given
 from lightagentd.agents.tool_choice.choice import Offers
@@ -42,11 +44,12 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     )
     key_file = paths.state / "approvals.key"
     asked = AllQuestions(history, limits, key_file=key_file)
-    plans, offers = Plans(history), Offers(history, policy)
+    plans, offers = Plans(history), Offers(history, policy, content.members_of)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
     search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)
-    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), search])
+    children = Children(history, limits, asked, content.members_of)
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), AgentTool(children), search])
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -77,4 +80,5 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
             give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
         ),
         watches=Watches(history, pool, content, policy),
+        children=children,
     )

@@ -312,8 +312,7 @@ class Upkeep:
             if session.record.updated_us < before_us
             and session.id not in busy
             and session.at_rest
-            and not session.deleted
-            and not session.queue
+            and not (session.deleted or session.queue or session.record.parent)
         ]
         return sorted(found, key=lambda one: one[1].record.updated_us)
 

@@ -64,12 +64,13 @@ limits: {max_steps: 5, turn_timeout_s: 60, max_queue: 2}
             ["tools that do not exist: file.rede, nosuch.x."],
         ),
         ("skills: [disk-check, x]", ["skills that do not exist: x."]),
+        ("agents: [dba, x, y]", ["agents that do not exist: x, y."]),
         ("tools: [skill.list]\nskills: [disk-check]", ["skills, but not the tool skill"]),
     ],
 )
 def test_what_an_agent_names_and_cannot_use_is_told(tmp_path: Path, front: str, told: list[str]) -> None:
     tools = {"file": ["read"], "off": [], "skill": ["list", "load"]}
-    found = load_definition(define(tmp_path, front)).problems(tools, ["disk-check"])
+    found = load_definition(define(tmp_path, front)).problems(tools, ["disk-check"], ["dba"])
     assert len(found) == len(told)
     assert all(part in sentence for part, sentence in zip(told, found, strict=True))
 

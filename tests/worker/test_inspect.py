@@ -279,7 +279,7 @@ async def test_a_script_gets_a_survey_if_its_skill_asks_and_policy_allows_what_i
         policy = Policy(enforced=lambda: True, trusted_skill=lambda _: True, rules=ruled)
         asked_by = replace(call, agent_effects=effects)
         skill = replace(SKILLS["health"], sees=sees)
-        found = await given({"x": skill}.get, policy, pool, str, asked_by, owner=0)
+        found = await given({"x": skill}.get, policy, pool, str, [asked_by], owner=0)
         assert ("survey" in found) is gets
 
 

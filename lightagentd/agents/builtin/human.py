@@ -88,13 +88,14 @@ class Human(Tool):
                 "Nobody is there to be asked: this turn runs unattended.",
                 suggestion="Say in your final answer what you would have asked, and what you left undone.",
             )
+        chain = ctx.origin.chain
         asked = self._inputs.new(
             agent=ctx.agent,
             session=ctx.origin.session_id,
             owner=ctx.owner,
             trace_id=current_context().trace_id,
             call_id=ctx.call_id,
-            question=args.question,
+            question=f"{chain}: {args.question}" if ctx.origin.above is not None else args.question,
             choices=args.choices,
             timeout_s=args.timeout_s,
         )

@@ -33,6 +33,8 @@ class BuiltinContext:
     """The `ctx` of a built-in action."""
 
     call_id: str
+    model_call: str
+    """The id that the model gave the call."""
     origin: Origin
     stream: TurnStream
     """Where whoever watches the turn hears of it."""

@@ -56,6 +56,20 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
     return session
 
 
+def said_before(history: History, source: str) -> list[NewEvent]:
+    """The stored conversation of a session up to the step that goes on, for a child. Reads a lot, so run it
+    in a thread. Raises LimitExceeded, MessageTooLarge, StorageError.
+    """
+    found = history.queries.messages(source, most_bytes=MAX_COPIED_BYTES)
+    messages = [Message.from_dict(event.data or {}) for event in found]
+    steps = [number for number, message in enumerate(messages) if message.tool_calls]
+    if unanswered(messages):
+        found = found[: steps[-1]]
+    if len(found) > MAX_COPIED:
+        raise LimitExceeded(f"The session {source} has more than {MAX_COPIED} messages.")
+    return [message_event(Message.from_dict(event.data or {}), **_origin(event)) for event in found]
+
+
 async def take(history: History, agent: str, owner: int, title: str, imported: Imported) -> Session:
     """A new session of `owner` with an imported conversation, which is text from outside. Raises
     StorageError.

@@ -8,6 +8,7 @@ usage do not belong to the session and stay.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -31,7 +32,16 @@ _BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current"
 class Deletion:
     """Deletes sessions with functions of the registry; owns nothing."""
 
-    def __init__(self, history: History, asked: AllQuestions, watches: Watches, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        history: History,
+        asked: AllQuestions,
+        watches: Watches,
+        ledger: Ledger,
+        children_of: Callable[[str], list[tuple[Agent, Session]]],
+    ) -> None:
+        """`children_of` gives the child sessions of a session, which are deleted with it."""
+        self._children_of = children_of
         self._history = history
         self._ledger = ledger
         self._asked = asked
@@ -52,6 +62,9 @@ class Deletion:
     async def _delete(self, agent: Agent, session: Session, by: int, reason: str) -> None:
         try:
             await agent.end_turns(session, Cancelled(_WHY))
+            for of_child, child in self._children_of(session.id):
+                child.deleted = True
+                await self._delete(of_child, child, by, reason)
             async with agent.recovering:
                 await self._watches.end_session(session.id)
                 await self._lapse(session.id)

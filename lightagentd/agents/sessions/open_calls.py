@@ -83,9 +83,11 @@ def _first_seq(history: History) -> int:
 
 
 def _waiting_calls(history: History) -> set[str]:
-    """The calls that ask a person, in turns that continue to wait."""
+    """The calls that ask a person, or wait for children who do, in turns that continue to wait."""
     inputs = history.queries.state("inputs")
-    return {str(inputs[key].get("call_id", "")) for key in waited_for(history) & inputs.keys()}
+    turns = history.queries.state("turns").values()
+    joined = {str(own) for turn in turns for own in dict(turn.get("joins", {})).values()}
+    return joined | {str(inputs[key].get("call_id", "")) for key in waited_for(history) & inputs.keys()}
 
 
 def _ended(intent: Event, until_us: int) -> CallEnded:

@@ -64,12 +64,16 @@ class Left:
 
 async def resume(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
     """`recover` the turns that are not in memory, and queue those that can continue; gives the result."""
-    waiting = {turn.trace_id for turn in session.queue} | session.storing
-    left = {trace: state for trace, state in unfinished.items() if trace not in waiting}
-    found = await recover(session, left)
+    found = await recover(session, not_in_memory(session, unfinished))
     session.queue.extend(found.requeued)
     session.queue.extendleft(reversed(found.resumed))
     return found
+
+
+def not_in_memory(session: Session, unfinished: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The unfinished turns of a session that are stored alone."""
+    waiting = {turn.trace_id for turn in session.queue} | session.storing
+    return {trace: state for trace, state in unfinished.items() if trace not in waiting}
 
 
 async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Found:
@@ -122,6 +126,7 @@ def _taken_up(state: dict[str, Any]) -> Resumed | None:
         request_id=str(state["request_id"]),
         calls_left=None if (left := state.get("calls_left")) is None else int(left),
         wall_ms=int(state.get("wall_ms", 0)),
+        joins={str(call): str(own) for call, own in dict(state.get("joins", {})).items()},
     )
 
 
@@ -195,18 +200,18 @@ async def end_stored_turns(
         if records.get(session_id, {}).get("agent") != agent:
             continue
         session = sessions.get(session_id) or Session(SessionRecord.from_dict(records[session_id]), history)
-        known = {turn.trace_id for turn in session.queue} | session.storing
-        found = await recover(session, {key: unfinished[key] for key in unfinished if key not in known})
+        found = await recover(session, not_in_memory(session, unfinished))
         for turn in [*found.resumed, *found.requeued]:
-            with session.context(turn):
-                data: dict[str, Any] = {
-                    **why.to_dict(),
-                    "steps": turn.steps_done,
-                    "duration_ms": 0,
-                    **_unattended(turn),
-                }
-                ended = TurnFailed(**data).event()
-                await session.end(turn, ended, lapsed=asked.lapse(turn.waits_for, why.message))
+            await end_stored(turn, asked, why)
+
+
+async def end_stored(turn: Turn, asked: AllQuestions, why: LightagentError) -> None:
+    """End a turn that does not run, and close its open question. Raises StorageError."""
+    with turn.session.context(turn):
+        about = {"steps": turn.steps_done, "duration_ms": 0, **_unattended(turn)}
+        data: dict[str, Any] = {**why.to_dict(), **about}
+        ended = TurnFailed(**data).event()
+        await turn.session.end(turn, ended, lapsed=asked.lapse(turn.waits_for, why.message))
 
 
 async def end_interrupted_turns(history: History, agent: str) -> int:

@@ -23,6 +23,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.errors import (
     AgentNotRunning,
+    Conflict,
     InvalidArgument,
     LightagentError,
     QueueFull,
@@ -46,6 +47,8 @@ SESSION_WAITING, OWNER_WAITING = 2, 8
 """How many times the largest prompt may wait in one session, and of one owner in all."""
 MAX_HOSTS = 500
 """More hosts a session does not remember: the record is stored again with each of them."""
+
+_OF_CHILD = ("parent", "of_turn", "of_call")
 
 Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
 
@@ -75,11 +78,17 @@ class SessionRecord:
     """The model that its turns ask first; empty for the agent's own."""
     interrupted: str = ""
     """What is known of a turn that the daemon stopped in the middle of, until the next turn is done."""
+    parent: str = ""
+    """The session whose turn made it; empty for one that a person made."""
+    of_turn: str = ""
+    """The trace of that turn."""
+    of_call: str = ""
+    """The call of that turn."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
         """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
-        texts = ("id", "agent", "title", "tainted_by", "forked_from", "model", "interrupted")
+        texts = ("id", "agent", "title", "tainted_by", "forked_from", "model", "interrupted", *_OF_CHILD)
         numbers = ("owner", "created_us", "updated_us", "turns")
         with decoding("sessions", str(value.get("id"))):
             checked(value, hosts=list, tainted=bool, paused=bool)
@@ -294,6 +303,11 @@ class Session:
         still stored and stays in the queue.
         """
         self.check_there()
+        if self.record.parent and asked.above is None:
+            raise Conflict(
+                f"The session {self.id} belongs to a turn of the session {self.record.parent}.",
+                suggestion=f"Prompt that one, or take a copy: lactl sessions fork {self.id}",
+            )
         if self.record.paused and of_plan is None:
             raise SessionPaused(
                 f"The session {self.id} is paused.", suggestion=f"Run: lactl sessions resume {self.id}"

@@ -25,9 +25,11 @@ async def answer_to(store: Questions[T], question_id: str, origin: Origin, strea
     if asked.state is State.WAITING:
         told = True
         stream.emit(asked.request())
+        origin.tell_above(asked.request())
     try:
         with origin.waiting(question_id):
             return await store.wait(question_id)
     finally:
         if told and (now := store.find(question_id)) and now.state is not State.WAITING:
             stream.emit(now.outcome())
+            origin.tell_above(now.outcome())

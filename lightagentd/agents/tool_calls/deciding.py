@@ -11,7 +11,6 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.policy.decide import Decision, Policy, PolicyCall, Ruling
 from lightagentd.tool import Effect
 
-
 _STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
 
 HasChange = Callable[[str], bool]

@@ -28,8 +28,9 @@ async def given(
     *,
     owner: int,
 ) -> dict[str, Any]:
-    """`calls` are the call as it is judged for its agent, and for each agent above it. `trusted_skill` gives a skill by its name if nobody but root and the daemon's user can write it;
-    `owner` is on whose behalf the call runs.
+    """`calls` are the call as it is judged for its agent, and for each agent above it. `trusted_skill`
+    gives a skill by its name if nobody but root and the daemon's user can write it; `owner` is on whose
+    behalf the call runs.
     """
     call = calls[0]
     if call.tool != "skill":

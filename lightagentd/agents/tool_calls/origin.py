@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.api import turn_events
 from lightagentd.events.history import Change
 from lightagentd.host.seat import Seat
 from lightagentd.policy.decide import CHECK, PERSON
@@ -106,14 +107,17 @@ class Origin:
 
     def asks(self, question_id: str) -> tuple[Change, ...]:
         """The change of state with which a turn begins to wait for a person."""
-        if self.turn is None:
-            return ()
-        self.turn.waits_for = question_id
-        return (self.turn.change("waiting", question_id),)
+        return () if self.turn is None else tuple(self.turn.waits(question_id))
 
     def running(self) -> tuple[Change, ...]:
         """The change of state with which a turn stops waiting for a person."""
-        return () if self.turn is None else (self.turn.change("running"),)
+        return () if self.turn is None else tuple(self.turn.waits(""))
+
+    def tell_above(self, event: turn_events.Event) -> None:
+        """Tell those who watch the turns above of a question: they wait for it, too."""
+        for one in self.line[1:]:
+            if one.turn is not None:
+                one.turn.stream.emit(event)
 
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:

@@ -60,6 +60,9 @@ from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Call, Checked
 
+TEAM = "agent"
+"""The built-in tool whose calls wait for children."""
+
 Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
 """From a call, its result, the text of that and its metadata: what is said behind the text."""
 
@@ -104,16 +107,18 @@ class ToolRun:
         """The approval or input that it waits for, or waited for."""
         self._granted: Approval | None = None
 
-    async def run(self, waits_for: str = "") -> Outcome:
+    async def run(self, waits_for: str = "", *, joined: str = "") -> Outcome:
         """Run the call. `waits_for` is the approval or input for which it waits since an earlier run of the
-        daemon.
+        daemon; `joined` is its id if it waited for children then.
 
         Raises StorageError, Suspended, and CancelledError (after the cancelled call's result went to
         `results`).
         """
         self._waits_for = waits_for
         try:
-            if is_input(waits_for):
+            if joined:
+                self._rejoin(joined)
+            elif is_input(waits_for):
                 self._resume_input()
             else:
                 await self._permit()
@@ -185,6 +190,13 @@ class ToolRun:
             call=self._call, call_id=asked.call_id, action=action, args=args, effect=Effect.OBSERVE
         )
 
+    def _rejoin(self, call_id: str) -> None:
+        """Continue a call that waits for children; its intent is stored, and it finds them by its id."""
+        action, args = parse_call(self._call, self._toolbox)
+        effect = action.effect_of(args)
+        self._what["call_id"] = call_id
+        self._ready = Ready(call=self._call, call_id=call_id, action=action, args=args, effect=effect)
+
     async def _check(self) -> None:
         """Check the arguments, in a worker where it takes one.
 
@@ -238,6 +250,7 @@ class ToolRun:
                 suggestion="Say what you would have done.",
             )
         preview, expected = await self._preview()
+        reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
         asked = approvals.new(
             ready.bound(origin),
             owner=origin.owner,
@@ -246,7 +259,7 @@ class ToolRun:
             preview=preview,
             expected=expected,
             rule=ruling.rule,
-            reason=ruling.reason,
+            reason=reason,
             hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
             granted=origin.approver is not None,
         )
@@ -344,7 +357,9 @@ class ToolRun:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
-            if origin.turn is not None and dispatcher.asked.inputs.questions.is_open(origin.turn.waits_for):
+            if self._asks() or (
+                ready.action.tool == TEAM and origin.turn and origin.turn.stays_with_children
+            ):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(stopped.code, error_text(stopped), {}, started)
@@ -368,7 +383,9 @@ class ToolRun:
             inputs = dispatcher.asked.inputs.questions
             found = answer_result(await answer_to(inputs, self._waits_for, self._origin, self._stream))
         else:
-            inside = BuiltinContext(call_id=ready.call_id, origin=self._origin, stream=self._stream)
+            inside = BuiltinContext(
+                call_id=ready.call_id, model_call=ready.call.id, origin=self._origin, stream=self._stream
+            )
             found = await dispatcher.builtins.run(action.tool, action.name, ready.args, inside)
         return found.output, found.metadata
 
@@ -408,11 +425,18 @@ class ToolRun:
             expected=dict(self._granted.expected) if self._granted is not None else {},
         )
 
+    def _asks(self) -> bool:
+        """Whether a question of its own to a person is open."""
+        turn, questions = self._origin.turn, self._dispatcher.asked.inputs.questions
+        if turn is None or not questions.is_open(turn.waits_for):
+            return False
+        return questions.get(turn.waits_for).call_id == self._ready.call_id
+
     def _taken(self) -> Stored:
         """What to store with the result of a call that asked a person: the turn no longer waits."""
         turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
-        if turn is None or not inputs.questions.is_open(turn.waits_for):
-            return [], []
+        if turn is None or not self._asks():
+            return [], turn.settled() if turn is not None else []
         lapsed, changes = inputs.taken(turn.waits_for)
         return lapsed, [*changes, *self._origin.running()]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
@@ -40,6 +40,7 @@ ALWAYS = (
     "human_ask",
     "plan_propose",
     "skill_load",
+    "agent_ask",
     "memory_remember",
     "memory_recall",
     "plan_show",
@@ -191,19 +192,25 @@ _Known = tuple[Toolbox, AgentDefinition, RuleSet, Sequence[Function]]
 class Offers:
     """Makes the offer of each turn; one for the daemon."""
 
-    def __init__(self, history: History, policy: Policy) -> None:
-        self._history, self._policy = history, policy
+    def __init__(
+        self, history: History, policy: Policy, members: Callable[[AgentDefinition], Sequence[str]]
+    ) -> None:
+        """`members` gives the names of the agents that an agent may ask."""
+        self._history, self._policy, self._members = history, policy, members
         self._sessions: WeakKeyDictionary[Session, _Kept] = WeakKeyDictionary()
-        self._all: dict[tuple[str, bool, str], _Known] = {}
+        self._all: dict[tuple[str, bool, str, bool], _Known] = {}
 
     def allowed(
         self, toolbox: Toolbox, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"]
     ) -> Sequence[Function]:
         """All functions that the agent's model may be offered; the same object until something changes."""
-        key = (agent.name, change, plan)
+        alone = not self._members(agent)
+        key = (agent.name, change, plan, alone)
         known, rules = self._all.get(key), self._policy.rules
         if known is None or known[0] is not toolbox or known[1] is not agent or known[2] is not rules:
             offered = toolbox.offered(agent, change=change, rules=rules, plan=plan)
+            if alone:  # there is nobody to ask
+                offered = [one for one in offered if toolbox.functions[one.name].tool != "agent"]
             known = self._all[key] = (toolbox, agent, rules, tuple(offered))
         return known[3]
 

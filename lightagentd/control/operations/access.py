@@ -213,7 +213,8 @@ class Access:
 
     def visible(self, caller: Caller, agent: Agent) -> list[Session]:
         """The agent's sessions that the caller may see."""
-        return [one for one in agent.sessions.values() if not one.deleted and sees(caller, one.record.owner)]
+        found = [one for one in agent.sessions.values() if not (one.deleted or one.record.parent)]
+        return [one for one in found if sees(caller, one.record.owner)]
 
     async def check_open(self, caller: Caller) -> None:
         """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this
@@ -228,7 +229,8 @@ class Access:
         await self.check_open(caller)
         agents = self._registry.agents.values()
         all_sessions = (one for agent in agents for one in agent.sessions.values())
-        used = sum(one.record.owner == caller.uid and not one.deleted for one in all_sessions)
+        own = [one for one in all_sessions if one.record.owner == caller.uid and not one.record.parent]
+        used = sum(not one.deleted for one in own)
         more = "Delete some: lactl sessions delete"
         await self._hold(caller, lambda: self._owners.check(caller.uid, "sessions", used, more))
 

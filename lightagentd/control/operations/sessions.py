@@ -58,8 +58,16 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         return session_info(await self.begin(caller, self._registry.get(agent), title))
 
     @method("List", returns="sessions")
-    async def listed(self, caller: Caller, agent: str = "") -> list[api.Session]:
-        """The caller's sessions, newest first."""
+    async def listed(self, caller: Caller, agent: str = "", parent: str = "") -> list[api.Session]:
+        """The caller's sessions, newest first; with parent the sessions that this one's turns made with other
+        agents, which are not among the others.
+        """
+        if parent:
+            await self._access.admit_to(caller, Operation.INSPECT, parent)
+            children = await asyncio.to_thread(self._registry.children_of, parent)
+            found = [child for of, child in children if agent in ("", of.name)]
+            found.sort(key=lambda child: child.record.created_us, reverse=True)
+            return [session_info(child) for child in found]
         caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)
         if agent:
             agents = [self._registry.get(agent)]

@@ -312,6 +312,8 @@ change_not_enabled: If this agent is to change the machine: systemctl enable --n
 plan_mode_blocked: To leave plan mode: lactl plan end @SESSION@
 approval_required: Prompt without --unattended, or write a rule into policy.d that allows the call.
 approval_denied: A person said no, or nobody answered in time.
+child_failed: Another agent was asked and gave no answer. Its own session says why: lactl sessions list
+child_refused: An agent asked one that waits for its answer itself. Its agents: key names whom it may ask.
 approval_mismatch: What was about to run was not what a person had allowed, so it did not run. Something
   changed it in between; find out what: lactl trace show @TRACE_ID@
 limit_exceeded: The limits: lactl config show

@@ -11,6 +11,10 @@ class SessionCreated(EventType, topic="session.created", type="created"):
     catalog = """A session with @AGENT@ was made
     The user with uid @CALLER_UID@ began the session @SESSION@. They and administrators alone can see it."""
     title: Text
+    parent: Text = ""
+    """The session whose turn made it, if one did."""
+    of_turn: Text = ""
+    """The trace of that turn."""
 
 
 class _ByPerson(EventType):

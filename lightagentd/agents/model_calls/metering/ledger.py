@@ -264,7 +264,9 @@ class Ledger:
             if key == whose.key_of("turn", day):
                 row.whose = {"agent": whose.agent, "owner": whose.owner, "session": whose.session}
             # A child's turn is none of the turns of those above.
-            counted = added if key in own else {name: value for name, value in added.items() if name != "turns"}
+            counted = (
+                added if key in own else {name: value for name, value in added.items() if name != "turns"}
+            )
             changes.append(row.add(counted))
         return changes
 

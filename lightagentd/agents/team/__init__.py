@@ -1,0 +1,1 @@
+"""Agents that work together: child sessions, which a turn makes with another agent (`children`)."""

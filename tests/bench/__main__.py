@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.bench import (
     agents,
     calls,
+    children,
     conversations,
     diagnosis,
     footprint,
@@ -34,6 +35,7 @@ from tests.bench import (
 BENCHMARKS = {
     "step": step.run,
     "calls": calls.run,
+    "children": children.run,
     "planes": planes.run,
     "sessions": sessions.run,
     "conversations": conversations.run,

@@ -45,7 +45,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     plans, offers = Plans(history), Offers(history, policy)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
-    search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)
+    search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), search])
     return SharedParts(
         paths=paths,
@@ -73,7 +73,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
             pool=pool,
             limits=limits,
             builtins=builtins,
-            toolbox=lambda: content.toolbox,
+            toolbox=content.toolbox_of,
             give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
         ),
         watches=Watches(history, pool, content, policy),

@@ -1,8 +1,9 @@
 """What a call of the tool `skill` is given beside its arguments, as `Context.expected`.
 
-It gets the skills that the agent may use. `skill.run` also gets, where the skill's `runbook.yaml` says so, a
-survey of all processes, and the last snapshot of the machine's state before the time that it asks about. The
-survey tells what `proc.info` and `net.connections` would, so policy must allow both to that agent.
+It gets the skills that the agent may use, and the folder of the agent's own ones. `skill.run` also gets,
+where the skill's `runbook.yaml` says so, a survey of all processes, and the last snapshot of the machine's
+state before the time that it asks about. The survey tells what `proc.info` and `net.connections` would, so
+policy must allow both to that agent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lightagentd.agents.kits.folder import SKILLS
 from lightagentd.policy.decide import Decision, Policy, PolicyCall
 from lightagentd.skills import Skill
 from lightagentd.tool import Effect
@@ -20,7 +22,7 @@ _TELLS = (("proc", "info"), ("net", "connections"))
 
 
 async def given(
-    trusted_skill: Callable[[str], Skill | None],
+    trusted_skill: Callable[[str, str], Skill | None],
     policy: Policy,
     pool: Pool,
     snapshot_before: Callable[[str], str],
@@ -28,13 +30,15 @@ async def given(
     *,
     owner: int,
 ) -> dict[str, Any]:
-    """`trusted_skill` gives a skill by its name if nobody but root and the daemon's user can write it;
-    `owner` is on whose behalf the call runs.
+    """`trusted_skill` gives a skill of an agent by its name if nobody but root and the daemon's user can
+    write it; `owner` is on whose behalf the call runs.
     """
     if call.tool != "skill":
         return {}
     found: dict[str, Any] = {} if call.agent_skills is None else {"skills": list(call.agent_skills)}
-    skill = trusted_skill(str(call.args.get("name", "")))
+    if kit := pool.own_tools.kits.get(call.agent):
+        found["own_skills"] = f"{kit}/{SKILLS}"
+    skill = trusted_skill(call.agent, str(call.args.get("name", "")))
     if call.action != "run" or call.effect is Effect.CHANGE or skill is None:
         return found
     if skill.sees and all(_may(call, policy, tool, action) for tool, action in _TELLS):

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
+from lightagentd.agents.choosing import NOTHING, Choice, admit
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.recovery import Left, resume, unfinished_turns
@@ -111,23 +112,32 @@ class Agent:
         unattended: bool = False,
         outside: bool = False,
         becomes_current: bool = False,
+        choice: Choice = NOTHING,
     ) -> Turn:
-        """Store a prompt (see `Asked`), and run its turn when those before it are done."""
+        """Store a prompt (see `Asked`), and run its turn when those before it are done. Raises what
+        `choosing.admit` does for a choice that the agent does not have.
+        """
         asked = Asked(
             prompt=prompt if isinstance(prompt, Prompt) else Prompt(prompt),
             correlation_id=correlation_id,
             unattended=unattended,
             outside=outside,
             becomes_current=becomes_current,
+            choice=choice,
         )
-        return await self._prompt(session, asked)
+        return await self.ask(session, asked)
 
-    async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
+    async def run(self, session: Session, text: str, choice: Choice = NOTHING) -> AsyncGenerator[Step, None]:
         """Prompt and drive the turn: each step begins only after the previous one was taken.
 
         Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
-        turn = await self._prompt(session, Asked(prompt=Prompt(text), stepwise=True))
+        turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True, choice=choice))
+        async for step in self.drive(turn):
+            yield step
+
+    async def drive(self, turn: Turn) -> AsyncGenerator[Step, None]:
+        """As `run`, with a turn that was asked for as `stepwise`."""
         assert turn.handed is not None
         try:
             while (step := await turn.handed.get()) is not None:
@@ -140,11 +150,13 @@ class Agent:
         if turn.failure is not None:
             raise turn.failure
 
-    async def _prompt(self, session: Session, asked: Asked) -> Turn:
+    async def ask(self, session: Session, asked: Asked) -> Turn:
+        """As `prompt`."""
         clean = self._shared.history.redactor.text
         prompt = await off_loop(lambda whole: whole.cleaned(clean), asked.prompt)  # storing it finds it clean
         self.panic.check()
         parts = self.running_parts()
+        admit(asked.choice, parts, session.record.model)
         check_room(session, prompt.text, self._waiting_bytes, parts.limits.max_prompt_bytes)
         try:
             turn = await session.enqueue(replace(asked, prompt=prompt), max_queue=parts.max_queue)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.choosing import NOTHING, Choice
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.results import Outcome
@@ -24,6 +25,10 @@ from lightagentd.quoted import Prompt
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
+
+
+MOST_CALLS = 1000
+"""Of how many calls the last event of a turn tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,8 @@ class Asked:
     """Whether it holds text from outside, which taints the session."""
     becomes_current: bool = False
     """Whether its owner chose the session: prompts without a session go there from now on."""
+    choice: Choice = NOTHING
+    """What it chose for its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +98,7 @@ class Turn:
         self.trace_id = trace_id
         self.correlation_id = asked.correlation_id
         self.unattended = asked.unattended
+        self.choice = asked.choice
         self.caller = caller
         """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
         self.resumed = resumed
@@ -116,6 +124,13 @@ class Turn:
         """What it ends with when that is not a plain cancel."""
         self.steps_done = resumed.steps if resumed else 0
         self.answer = ""
+        self.data: Any = None
+        """The value of an answer that fits the schema of the choice."""
+        self.repaired = False
+        """Whether the model was told that its answer does not fit."""
+        self.finish_reason = ""
+        self.calls: list[dict[str, Any]] = []
+        """What was called, the first MOST_CALLS."""
         self.said: list[str] = []
         """What the model said that is not stored yet."""
         self.started: float | None = None
@@ -129,6 +144,11 @@ class Turn:
         """What its last event says of it."""
         passed_ms = 0 if self.started is None else round((time.monotonic() - self.started) * 1000)
         return {"steps": self.steps_done, "duration_ms": passed_ms}
+
+    def note_call(self, **call: Any) -> None:
+        """Count a call that ended among those that the last event tells of."""
+        if len(self.calls) < MOST_CALLS:
+            self.calls.append(call)
 
     def cancel(self, why: LightagentError | None = None) -> None:
         """End the turn as cancelled: at once, or when its turn comes if it is queued."""
@@ -176,6 +196,10 @@ class Turn:
             value["caller"] = self.caller
         if self.unattended:
             value["unattended"] = True
+        if chosen := self.choice.to_dict():
+            value["choice"] = chosen
+        if self.repaired:
+            value["repaired"] = True
         if self.task_id:
             value["task"] = self.task_id
         if waits_for and self.handed is None:
@@ -194,7 +218,16 @@ class Turn:
         """Tell all watchers that the turn is over; no event follows."""
         self.failure = failure
         if failure is None:
-            self.stream.emit(turn_events.Done(text=self.answer, **figures))
+            self.stream.emit(
+                turn_events.Done(
+                    text=self.answer,
+                    data=self.data,
+                    usage=self.meter.usage() if self.meter is not None else None,
+                    calls=self.calls,
+                    finish_reason=self.finish_reason,
+                    **figures,
+                )
+            )
         else:
             self.stream.emit(turn_events.Failed.of(failure, **figures))
         if self.handed is not None:

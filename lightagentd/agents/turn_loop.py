@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.answers.judging import accept, instruction
+from lightagentd.agents.context_skill import context_of
 from lightagentd.agents.model_calls.asking import Asking
 from lightagentd.agents.model_calls.call import Reply, store_unwatched
 from lightagentd.agents.model_calls.metering.ledger import Whose
@@ -50,7 +52,7 @@ class TurnLoop:
     def __init__(self, turn: Turn, parts: AgentParts, supervision: Supervision) -> None:
         self._turn = turn
         self._session = turn.session
-        self._parts = parts
+        self._of_agent = parts
         self._shared = parts.shared
         self._supervision = supervision
         record = turn.session.record
@@ -59,6 +61,11 @@ class TurnLoop:
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
         self._results = Results(turn.stream, self._shared.history.hurry)
         self._repeats = Repeats(turn.trace_id)
+
+    @property
+    def _parts(self) -> AgentParts:
+        """What the turn may use now."""
+        return self._of_agent.for_turn(self._turn.choice)
 
     async def run(self) -> None:
         """Run the turn to its stored end. An unexpected error fails the agent."""
@@ -165,11 +172,15 @@ class TurnLoop:
             await uninterrupted(self._results.settle())
 
     def _first_client(self) -> ModelClient:
-        return self._parts.clients_for(self._session.record.model)[0]
+        choice = self._turn.choice
+        model = choice.model or self._session.record.model
+        return self._parts.clients_for(model, schema=choice.schema is not None)[0]
 
     async def _run_steps(self, asking: Asking) -> None:
         turn, session, parts = self._turn, self._session, self._parts
-        system = await parts.system_prompt(session)
+        report = await context_of(turn, parts)
+        more = await parts.shared.more_prompt(turn) if parts.shared.more_prompt is not None else ""
+        system = await parts.system_prompt(session, more, report, instruction(turn.choice.schema))
         offer = await self._shared.offers.begin(
             session,
             parts.definition,
@@ -186,8 +197,7 @@ class TurnLoop:
                 reply = await asking.ask(system, offer.functions(session.messages))
                 turn.steps_done = number
                 outcomes = await self._act(reply)
-            if not reply.calls:
-                turn.answer = reply.text
+                final = not reply.calls and await accept(turn, reply, is_last=number >= limit)
             if turn.handed is not None:
                 await self._results.settle()
                 step = Step(
@@ -197,11 +207,11 @@ class TurnLoop:
                     calls=reply.calls,
                     outcomes=outcomes,
                     usage=reply.usage,
-                    final=not reply.calls,
+                    final=final,
                 )
                 turn.handed.put_nowait(step)
                 await turn.handed.join()
-            if not reply.calls:
+            if final:
                 return
         raise StepLimit(
             f"The turn used all its {limit} steps without coming to an answer.",
@@ -261,7 +271,12 @@ class TurnLoop:
         Raises BudgetExceeded when no more calls are allowed, and CallLoop.
         """
         turn, parts = self._turn, self._parts
-        origin = Origin(agent=parts.definition, owner=self._session.record.owner, turn=turn)
+        origin = Origin(
+            agent=parts.definition,
+            owner=self._session.record.owner,
+            turn=turn,
+            at_present=lambda: self._parts.definition,
+        )
         outcomes: list[Outcome] = []
         try:
             for call in calls:

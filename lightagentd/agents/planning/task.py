@@ -52,7 +52,7 @@ async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
     """
     args = {"command": task.check, "effect": Effect.OBSERVE.value}
     call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
-    origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, is_check=True)
+    origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, own="check")
     results = Results(turn.stream, parts.history.hurry)
     with within(request_id=new_id("req")):
         try:

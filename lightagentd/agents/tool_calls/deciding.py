@@ -13,7 +13,7 @@ from lightagentd.tool import Effect
 
 def policy_call(ready: Ready, origin: Origin, *, has_change: Callable[[str], bool]) -> PolicyCall:
     """The call as policy judges it. `has_change` says whether an agent has a worker for change."""
-    agent = origin.agent
+    agent = origin.definition
     return PolicyCall(
         agent=agent.name,
         tool=ready.action.tool,

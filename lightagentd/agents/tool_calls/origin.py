@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.events.history import Change
 from lightagentd.host.seat import Seat
-from lightagentd.policy.decide import CHECK, PERSON
+from lightagentd.policy.decide import PERSON
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
@@ -34,13 +34,21 @@ class Origin:
     agent: AgentDefinition
     owner: int
     turn: Turn | None = None
+    at_present: Callable[[], AgentDefinition] | None = None
+    """What the turn may use now; a reload or a choice may have taken something from `agent` since."""
     approver: Seat | None = None
     """Where the process runs of the owner who made the call, if they may approve: it counts as approved."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
-    is_check: bool = False
-    """Whether it is the check of a plan's task: the daemon's own call in a turn, and no part of the
-    conversation. Nobody is asked about it: it could not be taken up again after a restart."""
+    own: Literal["", "check", "context"] = ""
+    """Whether it is the daemon's own call in a turn, and no part of the conversation: the check of a plan's
+    task, or the agent's context skill. Nobody is asked about it: it could not be taken up again after a
+    restart."""
+
+    @property
+    def definition(self) -> AgentDefinition:
+        """The agent as policy has to see it now."""
+        return self.agent if self.at_present is None else self.at_present()
 
     @property
     def worker_owner(self) -> int:
@@ -56,8 +64,8 @@ class Origin:
 
     @property
     def trigger(self) -> str:
-        if self.is_check:
-            return CHECK
+        if self.own:
+            return self.own
         return UNATTENDED if self.turn is not None and self.turn.unattended else PERSON
 
     @property

@@ -59,9 +59,11 @@ def whole_session(settings: Settings, name: str) -> str:
 
 
 def current_ids(sessions: list[dict[str, Any]]) -> set[str]:
-    """The session that receives each owner's prompts to each agent: the current one, else the latest."""
+    """The session that receives each owner's prompts to each agent: the current one, else the latest. Child
+    sessions receive none.
+    """
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for each in sessions:
+    for each in (one for one in sessions if not one.get("parent")):
         key = each["agent"], each["owner"]
         best = found.get(key)
         rank = each["current"], each["updated_us"]

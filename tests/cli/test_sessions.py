@@ -43,6 +43,14 @@ class TestList:
         assert heading.split()[2:4] == ["UID", "CUR"]
         assert [line.split()[2] for line in (first, second)] == [str(each["owner"]) for each in found]
 
+    def test_the_children_of_a_session_are_listed_apart_and_none_is_current(
+        self, scripted: ScriptedDaemon, lactl: Lactl
+    ) -> None:
+        scripted.answer("Sessions.List", {"sessions": [session("ses_1", parent=SESSION, current=False)]})
+        cells = lactl("sessions", "list", "--children", SESSION).out.rstrip("\n").split("\t")
+        assert scripted.parameters("Sessions.List")["parent"] == SESSION
+        assert cells[:3] == ["ses_1", "ops", "-"]
+
     def test_a_pipe_gets_the_time_whole(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("Sessions.List", {"sessions": [session(SESSION)]})
         cells = lactl("sessions", "list").out.rstrip("\n").split("\t")

@@ -229,7 +229,7 @@ class Turn:
     def _set_clocks(self) -> None:
         """Stop or go on with the clocks of the turn, and of those above it, as they wait now."""
         waits = self.is_waiting
-        if self.meter is not None:
+        if self.meter is not None and self.meter.on:
             (self.meter.pause if waits or self.joined else self.meter.run)()
         if waits and self._stopped_with_s is None:
             self._stopped_with_s = self.left_s()

@@ -62,7 +62,7 @@ class Deletion:
     async def _delete(self, agent: Agent, session: Session, by: int, reason: str) -> None:
         try:
             await agent.end_turns(session, Cancelled(_WHY))
-            for of_child, child in self._children_of(session.id):
+            for of_child, child in await asyncio.to_thread(self._children_of, session.id):
                 child.deleted = True
                 await self._delete(of_child, child, by, reason)
             async with agent.recovering:

@@ -367,6 +367,7 @@ async def test_what_ends_a_turn_ends_the_tree_below_it(paths: Paths, how: str) -
         await turn.over.wait()
         await until(lambda: test.daemon.history.queries.state("turns") == {})
         await until(lambda: not any(test.daemon.registry.get(name).turns_running for name in scripts))
+        assert not test.daemon.registry.shared.ledger.meters, "no clock runs on"
         if how == "delete":
             assert test.daemon.history.queries.state("sessions") == {}
         else:

@@ -35,6 +35,11 @@ class Meter:
         running = 0.0 if self._since is None else (time.monotonic() - self._since) * 1000
         return int(self._passed_ms + running)
 
+    @property
+    def on(self) -> bool:
+        """Whether the turn runs; its clock may be stopped meanwhile."""
+        return self in self.ledger.meters
+
     def run(self) -> None:
         """Start the clock."""
         self.ledger.meters.add(self)

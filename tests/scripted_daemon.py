@@ -321,6 +321,26 @@ def tool(name: str = "systemd", **changes: Any) -> dict[str, Any]:
     ) | dict(changes)
 
 
+def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
+    return asdict(
+        api.Kit(
+            name=name,
+            description="Looks after databases",
+            folder=f"/var/lib/lightagentd/kits/{name}",
+            added=True,
+            skills=["db-check"],
+            tools=["dbstat"],
+            agents=["reader"],
+            flows=[],
+            references=[],
+            files=9,
+            size_bytes=2000,
+            problems=[],
+            warnings=[],
+        )
+    ) | dict(changes)
+
+
 def skill(name: str = "disk", **changes: Any) -> dict[str, Any]:
     return asdict(
         api.Skill(

@@ -12,6 +12,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,24 +77,34 @@ def _too_large(source: Path) -> MessageTooLarge:
     )
 
 
-def kits_in(paths: Paths) -> dict[str, Path]:
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A kit to look at."""
+
+    path: Path
+    name: str = ""
+    """The name that its agent would get, in place of that of the folder."""
+    in_place: bool = False
+    """An agent is made of this folder as it is, so it matters who can write it."""
+
+
+def kits_in(paths: Paths) -> dict[str, Source]:
     """The kits in the folders of agents, as far as this user may see them."""
     from lightagentd.agents.kits.folder import is_kit
     from lightagentd.host.paths import content_folders
 
-    found: dict[str, Path] = {}
+    found: dict[str, Source] = {}
     for origin in content_folders("agent", paths):
         for path in sorted(origin.glob("*/AGENT.md")):
             if is_kit(path.parent) or origin == paths.kits:
-                found.setdefault(path.parent.name, path.parent)
+                name = path.parent.name
+                one = Source(path=path.parent, name=name, in_place=origin != paths.kits)
+                found.setdefault(name, one)
     return found
 
 
-async def look(sources: Iterable[tuple[Path, str]], paths: Paths) -> list[Checked]:
-    """What is wrong with kits, each by its folder or archive and its name, which may be empty.
-
-    Raises what keeps an archive from being read, and WorkerUnavailable.
-    """
+async def look(sources: Iterable[Source], paths: Paths) -> list[Checked]:
+    """What is wrong with kits. Raises WorkerUnavailable, ConfigError for a configuration that is broken."""
     from dataclasses import replace
 
     from lightagentd.config import configuration
@@ -112,7 +123,7 @@ async def look(sources: Iterable[tuple[Path, str]], paths: Paths) -> list[Checke
             if not safe:
                 warn(f"The tools are not loaded, since no sandbox works here: {pool.backend.reason}")
             drafts, loading = Path(folder, "kits"), pool if safe else None
-            return [await _looked_at(one, name, drafts, loading, around) for one, name in sources]
+            return [await _looked_at(one, drafts, loading, around) for one in sources]
         finally:
             await pool.close()
 
@@ -121,7 +132,7 @@ def _sandbox(configured: str) -> str:
     return "auto" if configured == "systemd" else configured
 
 
-async def _looked_at(source: Path, name: str, drafts: Path, pool: Pool | None, around: Around) -> Checked:
+async def _looked_at(source: Source, drafts: Path, pool: Pool | None, around: Around) -> Checked:
     from lightagentd.agents.kits.checking import Checked, check
     from lightagentd.agents.kits.folder import check_owned
     from lightagentd.agents.kits.store import terms, unpacked
@@ -129,15 +140,15 @@ async def _looked_at(source: Path, name: str, drafts: Path, pool: Pool | None, a
 
     limits = Limits()
     try:
-        if name and source.is_dir() and source.parent.name != "kits":
-            check_owned(source.resolve())
+        if source.in_place:
+            check_owned(source.path.resolve())
         opening = unpacked(
-            content_of(source), name, drafts, terms(limits.max_kit_bytes, limits.max_kit_files)
+            content_of(source.path), source.name, drafts, terms(limits.max_kit_bytes, limits.max_kit_files)
         )
         with opening as draft:
-            return (await check(draft, pool, around)).shown_as(draft, str(source))
+            return (await check(draft, pool, around)).shown_as(draft, str(source.path))
     except (ConfigError, InvalidArgument) as err:
-        return Checked(name=name or source.name, problems=[err.message])
+        return Checked(name=source.name or source.path.name, problems=[err.message])
 
 
 async def _around(pool: Pool, paths: Paths) -> Around:

@@ -19,6 +19,7 @@ from lightagentd.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from lightagentd.agents.kits.checking import Checked
+    from lightagentd.cli.kit_files import Source
 
 _HOLDS = ("skills", "tools", "agents", "flows", "references")
 kit_names = names_of("Kits.List", "name")
@@ -44,7 +45,13 @@ def list_kits(settings: Settings) -> None:
         "DESCRIPTION": lambda kit: " ".join(kit["problems"]) or kit["description"],
     }
     none = "There are no kits. Add one with: lactl kits add DIR"
-    listing(settings, settings.call("Kits.List"), columns, spare=("FOLDER", "FLOWS"), empty=none)
+    listing(
+        settings,
+        settings.call("Kits.List"),
+        columns,
+        spare=("FOLDER", "FLOWS", "AGENTS", "TOOLS", "SKILLS"),
+        empty=none,
+    )
 
 
 @command.command("show")
@@ -128,22 +135,22 @@ def _row(found: Checked) -> dict[str, Any]:
     return {"name": found.name, **holds, "problems": problems, "warnings": found.warnings}
 
 
-def _sources(what: str | None, name: str) -> list[tuple[Path, str]]:
-    """The kits to check, and their names. Raises NotFound."""
-    from lightagentd.cli.kit_files import kits_in
+def _sources(what: str | None, name: str) -> list[Source]:
+    """The kits to check. Raises NotFound."""
+    from lightagentd.cli.kit_files import Source, kits_in
     from lightagentd.host.paths import default_paths
 
     if what is not None and Path(what).exists():
-        return [(Path(what), name)]
+        return [Source(path=Path(what), name=name)]
     known = kits_in(default_paths())
     if what is None:
-        return [(folder, key) for key, folder in known.items()]
+        return list(known.values())
     if what not in known:
         raise NotFound(
             f"There is no kit {what[:60]!r}, and no folder or archive of that name.",
             suggestion="See: lactl kits list",
         )
-    return [(known[what], what)]
+    return [known[what]]
 
 
 def _print(settings: Settings, kit: dict[str, Any]) -> None:

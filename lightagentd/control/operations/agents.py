@@ -178,7 +178,6 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             problem = problem or " ".join(self._content.problems_of(definition))
         own, toolbox = self._content.own_of(name), self._content.toolbox_of(name)
         catalog = self._content.all_skills_of(name)
-        askable = definitions.askable(definition) if definition else {}
         return shown(
             api.Agent,
             front,
@@ -186,7 +185,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             model=front.model or self._now.config.models.default,
             tools=sorted(toolbox.tools) if front.tools is None else front.tools,
             skills=sorted(catalog.skills) if front.skills is None else front.skills,
-            agents=front.agents if front.agents is not None else sorted(set(askable.values())),
+            agents=await self._asked(caller, front, definitions.askable(definition) if definition else {}),
             kit=name.partition(".")[0] if "." in name else "",
             own_tools=sorted(own.toolbox.tools),
             own_skills=sorted(own.skills.skills),
@@ -199,6 +198,13 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             sessions=len(self._access.visible(caller, running)) if running else 0,
             problem=problem,
         )
+
+    async def _asked(self, caller: Caller, front: AgentFrontMatter, askable: dict[str, str]) -> list[str]:
+        """The agents that one may ask, without those that the caller may not inspect."""
+        seen = await self._access.inspectable(caller, set(askable.values()))
+        if front.agents is None:
+            return sorted(seen)
+        return [name for name in front.agents if name not in askable or askable[name] in seen]
 
 
 def _check_no_nul(**texts: str) -> None:

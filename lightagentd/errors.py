@@ -8,6 +8,7 @@ The families, each with its exit status of lactl and its HTTP status:
     ├── Conflict: 73, 409
     ├── Refused: 77, 403
     ├── LimitExceeded: 75, 429
+    ├── CallbackFailed: 1, 500
     ├── Cancelled: 130, 499
     ├── TimedOut: 124, 504
     ├── Unavailable: 69, 503

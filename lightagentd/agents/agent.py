@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 
 from lightagentd.agents.choosing import NOTHING, Choice, admit
@@ -133,22 +134,9 @@ class Agent:
         Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
         turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True, choice=choice))
-        async for step in self.drive(turn):
-            yield step
-
-    async def drive(self, turn: Turn) -> AsyncGenerator[Step, None]:
-        """As `run`, with a turn that was asked for as `stepwise`."""
-        assert turn.handed is not None
-        try:
-            while (step := await turn.handed.get()) is not None:
+        async with aclosing(turn.driven()) as steps:
+            async for step in steps:
                 yield step
-                turn.handed.task_done()
-        finally:
-            turn.cancel()
-            if turn.begun:
-                await turn.over.wait()
-        if turn.failure is not None:
-            raise turn.failure
 
     async def ask(self, session: Session, asked: Asked) -> Turn:
         """As `prompt`."""

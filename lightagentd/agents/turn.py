@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from lightagentd.agents.tool_calls.results import Outcome
 from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError
 from lightagentd.events.history import Change
-from lightagentd.events.model import current_context
+from lightagentd.events.model import current_context, dump_json
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.quoted import Prompt
 
@@ -95,6 +95,7 @@ class Turn:
         self.session = session
         self.prompt = asked.prompt
         self.size_bytes = len(asked.prompt.text.encode("utf-8", "replace"))
+        self.size_bytes += len(dump_json(asked.choice.to_dict()))
         self.trace_id = trace_id
         self.correlation_id = asked.correlation_id
         self.unattended = asked.unattended
@@ -157,6 +158,23 @@ class Turn:
         self.cancelled, self.cancelled_because = True, why
         if self.begun and self.task is not None:
             self.task.cancel()
+
+    async def driven(self) -> AsyncGenerator[Step, None]:
+        """The steps of a turn that was asked for as `stepwise`; each begins when the one before was taken.
+
+        Closing the generator cancels the turn. Raises the error that ended the turn, if any.
+        """
+        assert self.handed is not None
+        try:
+            while (step := await self.handed.get()) is not None:
+                yield step
+                self.handed.task_done()
+        finally:
+            self.cancel()
+            if self.begun:
+                await self.over.wait()
+        if self.failure is not None:
+            raise self.failure
 
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:

@@ -104,7 +104,10 @@ class TurnLoop:
         if turn.resumed is None:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
-        turn.stream.emit(turn_events.Started(model=self._first_client().name))
+        turn.stream.emit(turn_events.Started(model=(first := self._first_client().name)))
+        if turn.choice.model not in ("", first):
+            message = f"The agent has no model {turn.choice.model} any more; the turn asks {first}."
+            turn.stream.emit(turn_events.Notice(code="model_gone", message=message))
         try:
             async with asyncio.timeout(left_s) as timer:
                 turn.timer = timer

@@ -135,7 +135,7 @@ class Agents:
             )
             try:
                 async with asyncio.timeout(timeout_s) as timer:
-                    return await self._drive(running, await running.ask(found, asked))
+                    return await self._drive(await running.ask(found, asked))
             except TimeoutError:
                 if not timer.expired():
                     raise
@@ -161,12 +161,12 @@ class Agents:
             await history.append(created, changes=[made.record.change()])
         return running, running.adopt(made)
 
-    async def _drive(self, agent: Agent, turn: Turn) -> Answer:
+    async def _drive(self, turn: Turn) -> Answer:
         """Run a turn to its end. Raises the error that ended it."""
         events = asyncio.create_task(self._pump(turn.stream.watch()), name=f"embed-{turn.trace_id}")
         try:
             if self._on_step is not None:
-                async with contextlib.aclosing(agent.drive(turn)) as steps:
+                async with contextlib.aclosing(turn.driven()) as steps:
                     async for step in steps:
                         await _called("on_step", self._on_step, step)
             last = await events

@@ -25,10 +25,10 @@ from lightagentd.errors import (
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from tests.agents.asking import add, asked, asking, lines, prepare, result, waiting
-from tests.agents.scripted import Scripted, define, scripted, watch
+from tests.agents.scripted import Scripted, define, scripted, until, watch
 from tests.agents.test_approvals_restart import ask, kill, open_question, process, settled
 from tests.conftest import write
-from tests.scripted_model import Fault, ScriptedModel, call, say
+from tests.scripted_model import Fault, ScriptedModel, Stream, call, say
 
 DISK = {
     "type": "object",
@@ -189,6 +189,26 @@ async def test_the_chosen_model_is_asked_first(paths: Paths) -> None:
             events = await watch(await test.agent.prompt(session, "go", choice=choice))
             assert (events[-1]["text"], test.model.requests) == ("the other one", [])
             assert (await test.prompt(session))[-1]["text"] == "the first"
+
+
+async def test_a_chosen_model_that_is_gone_when_the_turn_comes_is_told(paths: Paths) -> None:
+    script = [Stream(pieces=[], hang=True), say("done")]
+    async with scripted(paths, script, front="fallback: [openai/y]") as test:
+        session = await test.session()
+        await test.agent.prompt(session, "first")
+        await until(lambda: test.model.requests)
+        await test.agent.prompt(session, "second", choice=await chosen(model="openai/y"))
+        define(paths, test.model)
+        await test.daemon.reload()
+        await test.agent.stop()
+        watcher = session.stream.watch()
+        await test.agent.start()
+        async for event in watcher.events():
+            if event["type"] == "notice":
+                assert event["code"] == "model_gone"
+                break
+        await until(lambda: session.at_rest)
+        assert test.conversation(session)[-1].content == "done"
 
 
 async def test_a_reload_that_narrows_the_agent_counts_at_once(paths: Paths) -> None:

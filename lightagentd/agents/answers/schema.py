@@ -5,12 +5,14 @@ The JSON is decoded here, with bounds; what computes runs in a process of its ow
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from lightagentd.agents.answers.checker import CPU_S
 from lightagentd.errors import AnswerMisfit, SchemaInvalid, ToolError
@@ -25,6 +27,9 @@ MAX_ANSWER_BYTES = 1 << 20
 _ANSWER_DEPTH = 64
 _LONGEST_S = 60.0
 """For a machine that is so busy that a process gets no processor time; `CPU_S` is the limit otherwise."""
+_AT_ONCE = 2
+"""How many checks run at once: each may take a processor for itself."""
+_room: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 _HINT = "See https://json-schema.org; the schema is one JSON object of at most 64 KiB."
@@ -109,7 +114,9 @@ def _references(value: Any) -> Iterator[str]:
 async def _check(asked: dict[str, Any]) -> dict[str, Any] | None:
     """What the checker says; None if it came to no end within its limits. Raises ToolError."""
     argv = [sys.executable, "-m", "lightagentd.agents.answers.checker"]
-    done = await process.run(argv, timeout_s=_LONGEST_S, cwd=Path("/"), stdin=json.dumps(asked).encode())
+    stdin = json.dumps(asked).encode()
+    async with _room.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
+        done = await process.run(argv, timeout_s=_LONGEST_S, cwd=Path("/"), stdin=stdin)
     if done.timed_out or done.signal:
         return None
     if done.status != 0:

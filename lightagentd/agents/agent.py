@@ -236,10 +236,10 @@ class Agent:
         """Make the parts, read the sessions, and end or queue the turns that the last run left. Raises."""
         parts = self._make_parts()
         history = self._shared.history
-        plans, unfinished = history.queries.state("plans"), unfinished_turns(history)
+        plans, busy = history.queries.state("plans"), unfinished_turns(history).keys()
         for key, value in history.queries.state("sessions").items():
             record = SessionRecord.from_dict(value)
-            if record.agent == self.name and (not record.parent or key in unfinished):
+            if record.agent == self.name and (not record.parent or key in busy):
                 session = self.adopt(Session(record, history))
                 session.plan = Plan.from_dict(plans[key]) if key in plans else None
                 session.forget_messages()
@@ -247,7 +247,7 @@ class Agent:
             if current := self.sessions.get(str(value["session"])):
                 self.take_current(current)
         async with self.recovering:
-            for session_id, turns in unfinished.items():
+            for session_id, turns in unfinished_turns(history).items():
                 found = self.sessions.get(session_id)
                 if found is None or found.deleted:
                     continue

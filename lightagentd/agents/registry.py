@@ -189,12 +189,16 @@ class Registry:
                     return self.agents[record.agent], Session(record, self._history)
         raise session_not_found(session_id)
 
-    def children_of(self, session_id: str) -> list[tuple[Agent, Session]]:
-        """The child sessions of a session. Reads a lot. Raises StorageError."""
-        found = []
+    def children_of(self, session_id: str) -> list[tuple[Agent | None, Session]]:
+        """The child sessions of a session, with their agents; None for one that is gone. Reads a lot. Raises
+        StorageError.
+        """
+        found: list[tuple[Agent | None, Session]] = []
         for key, value in self._history.queries.state("sessions").items():
-            if value.get("parent") == session_id and str(value["agent"]) in self.agents:
-                found.append(self.session(key))
+            if value.get("parent") == session_id:
+                agent = self.agents.get(str(value["agent"]))
+                session = agent.sessions.get(key) if agent is not None else None
+                found.append((agent, session or Session(SessionRecord.from_dict(value), self._history)))
         return found
 
     def waiting_bytes(self, owner: int) -> int:

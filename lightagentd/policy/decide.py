@@ -36,6 +36,7 @@ from lightagentd.tool import Effect
 __all__ = [
     "CHECK",
     "PERSON",
+    "STRICTEST_FIRST",
     "Decision",
     "Explanation",
     "Policy",
@@ -49,7 +50,7 @@ SHELLS = frozenset({("bash", "exec")})
 SCRIPTS = frozenset({("skill", "run")})
 """Actions that run a file of the administrator's."""
 
-_STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
+STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
 _ASK_SUGGESTION = "Say what you would do, and let the user do it or approve it."
 
 
@@ -190,7 +191,7 @@ def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:
     """The rule that decides; of several that allow, one with `even_if_tainted`."""
     return min(
         rules,
-        key=lambda one: (_STRICTEST_FIRST.index(one.rule.decision), not one.rule.even_if_tainted),
+        key=lambda one: (STRICTEST_FIRST.index(one.rule.decision), not one.rule.even_if_tainted),
         default=None,
     )
 

@@ -38,7 +38,7 @@ class Deletion:
         asked: AllQuestions,
         watches: Watches,
         ledger: Ledger,
-        children_of: Callable[[str], list[tuple[Agent, Session]]],
+        children_of: Callable[[str], list[tuple[Agent | None, Session]]],
     ) -> None:
         """`children_of` gives the child sessions of a session, which are deleted with it."""
         self._children_of = children_of
@@ -64,7 +64,7 @@ class Deletion:
             await agent.end_turns(session, Cancelled(_WHY))
             for of_child, child in await asyncio.to_thread(self._children_of, session.id):
                 child.deleted = True
-                await self._delete(of_child, child, by, reason)
+                await self._delete(of_child or agent, child, by, reason)
             async with agent.recovering:
                 await self._watches.end_session(session.id)
                 await self._lapse(session.id)

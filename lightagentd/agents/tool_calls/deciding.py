@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.policy.decide import Decision, Policy, PolicyCall, Ruling
+from lightagentd.policy.decide import STRICTEST_FIRST, Policy, PolicyCall, Ruling
 from lightagentd.tool import Effect
-
-_STRICTEST_FIRST = (Decision.DENY, Decision.ASK, Decision.ALLOW)
 
 HasChange = Callable[[str], bool]
 """Whether an agent has a worker for change."""
@@ -21,12 +19,8 @@ def decide(policy: Policy, ready: Ready, origin: Origin, *, has_change: HasChang
     """The strictest ruling of those for the call's agent and for each agent above it, as if it made the call:
     a child can do nothing that its parent could not do now.
     """
-    return strictest(policy.decide(call) for call in policy_calls(ready, origin, has_change=has_change))
-
-
-def strictest(rulings: Iterable[Ruling]) -> Ruling:
-    """The first of the strictest."""
-    return min(rulings, key=lambda ruling: _STRICTEST_FIRST.index(ruling.decision))
+    rulings = [policy.decide(call) for call in policy_calls(ready, origin, has_change=has_change)]
+    return min(rulings, key=lambda ruling: STRICTEST_FIRST.index(ruling.decision))
 
 
 def policy_calls(ready: Ready, origin: Origin, *, has_change: HasChange) -> list[PolicyCall]:

@@ -65,7 +65,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         if parent:
             await self._access.admit_to(caller, Operation.INSPECT, parent)
             children = await asyncio.to_thread(self._registry.children_of, parent)
-            found = [child for of, child in children if agent in ("", of.name)]
+            found = [child for _, child in children if agent in ("", child.record.agent)]
             found.sort(key=lambda child: child.record.created_us, reverse=True)
             return [session_info(child) for child in found]
         caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)

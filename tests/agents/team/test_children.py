@@ -464,6 +464,18 @@ async def test_a_person_cannot_prompt_a_child_but_copy_it(paths: Paths) -> None:
         assert copied.parent == ""
 
 
+async def test_a_child_of_an_agent_that_is_gone_is_deleted_with_its_parent(paths: Paths) -> None:
+    async with team(paths, {"test": [ask("dba"), say("ok")], "dba": [say("x")]}) as test:
+        session = await test.begin()
+        await test.prompt(session)
+        (record,) = test.records("dba")
+        await test.daemon.registry.get("dba").stop()
+        del test.daemon.registry.agents["dba"]
+        await test.daemon.service.sessions.delete(ME, session.id, confirmed=True)
+        assert test.daemon.history.queries.state("sessions") == {}
+        assert [event.data for event in test.daemon.history.queries.messages(record.id) if event.data] == []
+
+
 async def test_a_call_without_a_turn_asks_nobody(paths: Paths) -> None:
     async with team(paths, {"test": [say("x")], "dba": [say("x")]}) as test:
         args = {"agent": "dba", "text": "x"}

@@ -123,6 +123,7 @@ def test_a_stranger_gets_nowhere(service: Machine) -> None:
     worker = worker_unit(service)
     units = {"daemon": UNIT, "worker": worker, "filter": bus_unit(worker)}
     pids = {name: main_pid(service, unit) for name, unit in units.items()}
+    service.run(["systemctl", "start", "lightagent-keys.service"])  # which makes its folder, if there is none
     harmless = looks(pids, worker)
     assert which_worked(service, harmless, None) == harmless
     before = state(service, worker)

@@ -200,6 +200,11 @@ def agent(name: str = "ops", **changes: Any) -> dict[str, Any]:
             fallback=[],
             tools=["bash", "systemd"],
             skills=[],
+            agents=[],
+            kit="",
+            own_tools=[],
+            own_skills=[],
+            covered_skills=[],
             effects=["observe", "reach"],
             max_steps=40,
             origin="/usr/share/lightagentd/agent/ops",
@@ -314,6 +319,26 @@ def tool(name: str = "systemd", **changes: Any) -> dict[str, Any]:
                 )
             ],
             problem="",
+        )
+    ) | dict(changes)
+
+
+def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
+    return asdict(
+        api.Kit(
+            name=name,
+            description="Looks after databases",
+            folder=f"/var/lib/lightagentd/kits/{name}",
+            added=True,
+            skills=["db-check"],
+            tools=["dbstat"],
+            agents=["reader"],
+            flows=[],
+            references=[],
+            files=9,
+            size_bytes=2000,
+            problems=[],
+            warnings=[],
         )
     ) | dict(changes)
 

@@ -129,13 +129,15 @@ def _handed_over(path: Path, text: str) -> str:
     return str(path)
 
 
-def _folders() -> list[Path]:
-    return [Path(folder) for folder in os.environ.get(FOLDERS_VARIABLE, "").split(":") if folder]
+def _folders(ctx: Context) -> list[Path]:
+    """That of the agent's own skills, which win, and those of all agents."""
+    shared = os.environ.get(FOLDERS_VARIABLE, "").split(":")
+    return [Path(folder) for folder in (ctx.expected.get("own_skills"), *shared) if folder]
 
 
 def _catalog(ctx: Context, only: str = "") -> SkillCatalog:
     """What the agent may use, or one of it."""
-    catalog, allowed = load_skills(_folders(), only=only), ctx.expected.get("skills")
+    catalog, allowed = load_skills(_folders(ctx), only=only), ctx.expected.get("skills")
     return catalog if allowed is None else catalog.only(allowed)
 
 

@@ -1,4 +1,5 @@
-"""The content read from files: agent definitions, skills, and tools as a worker describes them.
+"""The content read from files: agent definitions, skills, and tools as a worker describes them; also what an
+agent has of its own.
 
 The daemon makes one `Content`; the registry reads it at the start and at each reload.
 """
@@ -7,10 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
 
 from lightagentd.agents.builtin import Builtins
-from lightagentd.agents.definition import AgentDefinition, Definitions, load_definitions
+from lightagentd.agents.definition import (
+    AgentDefinition,
+    Definitions,
+    load_definitions,
+    roles_in,
+    take_agent,
+)
+from lightagentd.agents.kits.folder import is_kit
+from lightagentd.agents.kits.own import Own, read_own
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
@@ -27,24 +38,78 @@ class Content:
     def __init__(self, paths: Paths) -> None:
         self.definitions = Definitions()
         self.skills = SkillCatalog()
+        """Those of all agents, as the `toolbox`."""
         self.toolbox = Toolbox()
         self.toolbox_problem = ""
         """Why the tools could not be described; then those of before stay."""
+        self.own: dict[str, Own] = {}
+        """What agents with a kit have of their own, by their names."""
         self._paths = paths
         self._unused_files: list[str] = []
         """Tool files with the name of a built-in tool, as sentences."""
-        self._allowed_skills: dict[frozenset[str], tuple[SkillCatalog, SkillCatalog]] = {}
+        self._toolboxes: dict[str, tuple[Toolbox, Own, Toolbox]] = {}
+        self._catalogs: dict[str, tuple[SkillCatalog, Own, frozenset[str] | None, SkillCatalog]] = {}
 
     async def read(self, pool: Pool, builtins: Builtins) -> None:
         """Read everything again. Running agents keep the definition that they started with."""
-        self.definitions, self.skills, _ = await asyncio.gather(
+        definitions, self.skills, _ = await asyncio.gather(
             asyncio.to_thread(load_definitions, content_folders("agent", self._paths)),
             asyncio.to_thread(load_skills, content_folders("skills", self._paths)),
             self._read_tools(pool, builtins),
         )
+        own = await self._read_own(pool, definitions, definitions.agents)
+        self.definitions, self.own = definitions, own
+        pool.own_tools.kits.clear()
+        pool.own_tools.kits.update(self._kits(own))
         for skill in self.skills.skills.values():
             for warning in skill.warnings:
                 _log.warning("%s", warning)
+
+    async def read_agent(self, pool: Pool, path: Path) -> None:
+        """Read one agent and the members of its kit again, or for the first time."""
+        name = path.parent.name
+        found = Definitions()
+        roles = await asyncio.to_thread(roles_in, content_folders("agent", self._paths))
+        await asyncio.to_thread(take_agent, found, path, roles)
+        own = await self._read_own(pool, found, found.agents)
+        self.forget([name, *self.definitions.members(name)], pool)
+        self.definitions.agents.update(found.agents)
+        self.definitions.broken.update(found.broken)
+        self.definitions.paths.update(found.paths)
+        self.own.update(own)
+        pool.own_tools.kits.update(self._kits(own))
+
+    def forget(self, names: Collection[str], pool: Pool) -> None:
+        """Agents that are gone."""
+        for name in names:
+            for known in (self.definitions.agents, self.definitions.broken, self.definitions.paths):
+                known.pop(name, None)
+            for held in (self.own, pool.own_tools.kits, self._toolboxes, self._catalogs):
+                held.pop(name, None)
+
+    async def _read_own(self, pool: Pool, definitions: Definitions, names: Collection[str]) -> dict[str, Own]:
+        """What these agents have of their own. One whose tools are broken is broken, and so are the members
+        of its kit.
+        """
+        kits = [name for name in names if is_kit(definitions.agents[name].folder)]
+        folders = [definitions.agents[name].folder.resolve() for name in kits]
+        reads = [read_own(folder, pool, self.toolbox) for folder in folders]
+        found = dict(zip(kits, await asyncio.gather(*reads), strict=True))
+        for name, own in found.items():
+            if own.unknown and name in self.own:
+                found[name] = replace(self.own[name], unknown=own.unknown)
+            if own.problems:
+                definitions.broken[name] = " ".join(own.problems)
+        for name in [name for name in definitions.agents if name not in definitions.broken]:
+            kit = definitions.agents[name].kit
+            if kit in definitions.broken:
+                definitions.broken[name] = f"It is a member of the kit {kit}, which is disabled."
+        for name in definitions.broken:
+            definitions.agents.pop(name, None)
+        return {name: own for name, own in found.items() if name in definitions.agents}
+
+    def _kits(self, own: Collection[str]) -> dict[str, str]:
+        return {name: str(self.definitions.agents[name].folder.resolve()) for name in own}
 
     async def _read_tools(self, pool: Pool, builtins: Builtins) -> None:
         try:
@@ -58,43 +123,80 @@ class Content:
 
     def actions(self) -> Actions:
         """The argument names of every action, to check rules against."""
-        known = self.toolbox.functions.values()
-        return {(one.tool, one.name): set(one.schema.get("properties", {})) for one in known}
+        found: dict[tuple[str, str], set[str]] = {}
+        for toolbox in (self.toolbox, *(own.toolbox for own in self.own.values())):
+            for one in toolbox.functions.values():
+                found.setdefault((one.tool, one.name), set()).update(one.schema.get("properties", {}))
+        return found
 
-    def trusts_skill(self, name: str) -> bool:
-        return name in self.skills.skills and self.skills.skills[name].trusted()
+    def toolbox_of(self, agent: str) -> Toolbox:
+        """The tools of an agent, with its own; the same object until they change."""
+        own = self.own.get(agent)
+        if own is None or not own.toolbox.tools:
+            return self.toolbox
+        known = self._toolboxes.get(agent)
+        if known is None or known[0] is not self.toolbox or known[1] is not own:
+            whole = Toolbox({**self.toolbox.tools, **own.toolbox.tools})
+            known = self._toolboxes[agent] = (self.toolbox, own, whole)
+        return known[2]
 
-    def trusted_skill(self, name: str) -> Skill | None:
+    def skill_of(self, agent: str, name: str) -> Skill | None:
+        """A skill of an agent: its own wins."""
+        own = self.own_of(agent).skills
+        if name in own.broken:
+            return None
+        return own.skills.get(name) or self.skills.skills.get(name)
+
+    def trusts_skill(self, agent: str, name: str) -> bool:
+        return self.trusted_skill(agent, name) is not None
+
+    def trusted_skill(self, agent: str, name: str) -> Skill | None:
         """The skill, if others cannot write it."""
-        return self.skills.skills[name] if self.trusts_skill(name) else None
+        found = self.skill_of(agent, name)
+        return found if found is not None and found.trusted() else None
 
     def catalog_of(self, definition: AgentDefinition) -> Callable[[], SkillCatalog]:
         """The skills of an agent; the same object until they change."""
         front = definition.front
         allowed = None if front.skills is None else frozenset(front.skills)
-        return lambda: self._skills_for(allowed)
+        return lambda: self._skills_for(definition.name, allowed)
 
-    def _skills_for(self, allowed: frozenset[str] | None) -> SkillCatalog:
-        if allowed is None:
+    def _skills_for(self, agent: str, allowed: frozenset[str] | None) -> SkillCatalog:
+        own = self.own_of(agent)
+        if allowed is None and own is _NONE:
             return self.skills
-        cached = self._allowed_skills.get(allowed)
-        if cached is not None and cached[0] is self.skills:
-            return cached[1]
-        kept = self.skills.only(allowed)
-        self._allowed_skills[allowed] = (self.skills, kept)
-        return kept
+        cached = self._catalogs.get(agent)
+        if cached is None or cached[0] is not self.skills or cached[1] is not own or cached[2] != allowed:
+            whole = self.skills.with_own(own.skills)
+            kept = whole if allowed is None else whole.only(allowed)
+            cached = self._catalogs[agent] = (self.skills, own, allowed, kept)
+        return cached[3]
 
-    def members_of(self, definition: AgentDefinition) -> list[str]:
-        """The agents that an agent may ask, by name."""
-        wanted = definition.front.agents
-        others = [name for name in self.definitions.agents if name != definition.name]
-        return sorted(name for name in others if wanted is None or name in wanted)
+    def own_of(self, agent: str) -> Own:
+        """What an agent has of its own; nothing for one without a kit."""
+        return self.own.get(agent, _NONE)
+
+    def all_skills_of(self, agent: str) -> SkillCatalog:
+        """The skills that an agent could use, whatever its definition names."""
+        return self.skills.with_own(self.own_of(agent).skills)
+
+    def members_of(self, definition: AgentDefinition) -> dict[str, str]:
+        """The agents that an agent may ask: the names that it may write, with the names that these have."""
+        wanted, known = definition.front.agents, self.definitions.askable(definition)
+        return {
+            short: known[short]
+            for short in sorted(known)
+            if wanted is None or not {short, known[short]}.isdisjoint(wanted)
+        }
 
     def problems_of(self, definition: AgentDefinition) -> list[str]:
         """What an agent's definition names and cannot use, as sentences."""
-        tools = {tool.name: {one.name for one in tool.actions} for tool in self.toolbox.tools.values()}
-        agents = {*self.definitions.agents, *self.definitions.broken}
-        return definition.problems(tools, {*self.skills.skills, *self.skills.broken}, agents)
+        toolbox, own = self.toolbox_of(definition.name), self.own_of(definition.name)
+        skills = self.all_skills_of(definition.name)
+        tools = {tool.name: {one.name for one in tool.actions} for tool in toolbox.tools.values()}
+        agents = {*self.definitions.askable(definition), *self.definitions.broken}
+        found = definition.problems(tools, {*skills.skills, *skills.broken}, agents)
+        return [*found, own.unknown] if own.unknown else found
 
     def problems(self) -> list[str]:
         """The files that cannot be used, as sentences."""
@@ -103,8 +205,16 @@ class Content:
             found += self.problems_of(definition)
         found += [f"The skill {name} is disabled: {why}" for name, why in self.skills.broken.items()]
         found += [
+            f"The agent {agent} cannot use its skill {name}: {why}"
+            for agent, own in self.own.items()
+            for name, why in own.skills.broken.items()
+        ]
+        found += [
             f"The tool {tool.name} is disabled: {tool.path}: {tool.problem}"
             for tool in self.toolbox.tools.values()
             if tool.problem
         ]
         return found + self._unused_files
+
+
+_NONE = Own()

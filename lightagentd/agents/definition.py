@@ -9,7 +9,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     base_url, api_key_file: an endpoint of this agent's own, for its model and for fallbacks of its provider
     tools: [names of tools, or tool.action]; all when missing; `tools.search` comes with any of them
     skills: [names of skills]; all when missing
-    agents: [names of agents that it may ask]; all others when missing
+    agents: [names of agents that it may ask]; all others when missing, but no member of another agent's kit
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
@@ -17,10 +17,11 @@ The keys of the front matter are all optional; an unknown key is refused by name
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lightagentd import frontmatter
+from lightagentd.agents.kits.folder import AGENTS, check_above, check_owned, folders_in, is_kit
 from lightagentd.config.configuration import Seconds, check_place
 from lightagentd.config.models import wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
@@ -39,7 +41,9 @@ from lightagentd.tool import Effect
 OWN_ENDPOINT = "endpoint"
 """The provider of a model that is named without one, at the agent's own base_url."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-"""An agent's name is also a systemd instance name and a D-Bus path element."""
+"""An agent's name is also a systemd instance name and a D-Bus path element. That of a member of a kit is the
+kit's agent and its own, with a dot between them.
+"""
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
@@ -127,6 +131,13 @@ class AgentDefinition:
     front: AgentFrontMatter
     prompt: str
     path: Path
+    kit: str = ""
+    """The agent to whose kit it belongs, as a member of it; empty for an agent that others may ask."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its definition, and of its kit."""
+        return self.path.parent
 
     def offers(self, tool: str, action: str) -> bool:
         """Whether the agent may use this action at all."""
@@ -139,7 +150,7 @@ class AgentDefinition:
         self, tools: Mapping[str, Collection[str]], skills: Collection[str], agents: Collection[str]
     ) -> list[str]:
         """What it names and cannot use, as sentences. `tools` are those that exist with their actions, with
-        none where these are not known; empty if no tool is known.
+        none where these are not known; empty if no tool is known. `agents` are those that it could ask.
         """
         listed = [name.partition(".") for name in (self.front.tools or ()) if tools]
         missing = [
@@ -147,18 +158,26 @@ class AgentDefinition:
             for tool, dot, action in listed
             if tool not in tools or (dot and tools[tool] and action not in tools[tool])
         ]
-        told = f"names tools that do not exist: {', '.join(missing)}"
-        found = [f"The agent {self.name} {told}."] if missing else []
+        actions = [f"{tool}.{action}" for tool, found in tools.items() for action in found]
         own = self.front.skills or ()
-        if missing := [name for name in own if name not in skills]:
-            found.append(f"The agent {self.name} names skills that do not exist: {', '.join(missing)}.")
-        if missing := [name for name in self.front.agents or () if name not in agents]:
-            found.append(f"The agent {self.name} names agents that do not exist: {', '.join(missing)}.")
+        asked = [name for name in self.front.agents or () if name not in agents]
+        found = [
+            *self._missing("tools", missing, [*tools, *actions]),
+            *self._missing("skills", [name for name in own if name not in skills], skills),
+            *self._missing("agents", asked, agents),
+        ]
         if own and not (self.offers("skill", "load") or self.offers("skill", "run")):
             found.append(
                 f"The agent {self.name} has skills, but not the tool skill that reads and runs them."
             )
         return found
+
+    def _missing(self, kind: str, missing: Sequence[str], known: Collection[str]) -> list[str]:
+        if not missing:
+            return []
+        near = [one for name in missing for one in difflib.get_close_matches(name[:100], known, 1)]
+        meant = f" Did you mean {', '.join(dict.fromkeys(near))}?" if near else ""
+        return [f"The agent {self.name} names {kind} that do not exist: {', '.join(missing)}.{meant}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +189,21 @@ class Definitions:
     paths: dict[str, Path] = field(default_factory=dict)
     masked: dict[str, Path] = field(default_factory=dict)
     """What keeps an agent off that another folder defines, by its name."""
+
+    def members(self, name: str) -> list[str]:
+        """The members of an agent's kit, broken ones too."""
+        return [one for one in self.paths if one.startswith(f"{name}.")]
+
+    def askable(self, who: AgentDefinition) -> dict[str, str]:
+        """The agents that this one could ask: the names that it may write, with the names that these have.
+
+        Those of its own kit come by their short names, too, and win. Members of other kits are not among
+        them.
+        """
+        kit = who.kit or who.name
+        found = {name: name for name, one in self.agents.items() if one.kit in ("", kit)}
+        own = {name.partition(".")[2]: name for name, one in self.agents.items() if one.kit == kit}
+        return {short: name for short, name in (found | own).items() if name != who.name}
 
 
 def check_model(model: str) -> None:
@@ -207,20 +241,45 @@ def load_definitions(folders: Sequence[Path]) -> Definitions:
     roles = roles_in(folders)
     for origin in folders:
         for entry in origin.glob("*"):
-            if entry.name not in found.paths and _is_mask(entry):
-                found.masked.setdefault(entry.name, entry)
-        for path in sorted(origin.glob("*/AGENT.md")):
-            name = path.parent.name
-            if name in found.paths or name in found.masked:
+            if entry.name in found.paths:
                 continue
-            found.paths[name] = path
-            try:
-                definition = load_definition(path)
-                check_role(definition.front.role, roles, where=f"{path}: ")
-                found.agents[name] = definition
-            except ConfigError as err:
-                found.broken[name] = err.message
+            if _is_mask(entry):
+                found.masked.setdefault(entry.name, entry)
+            elif entry.is_symlink() and not entry.exists() and NAME.fullmatch(entry.name):
+                found.paths[entry.name] = entry / "AGENT.md"
+                found.broken[entry.name] = f"{entry} leads to {entry.readlink()}, which is not there."
+        for path in sorted(origin.glob("*/AGENT.md")):
+            if path.parent.name not in found.paths and path.parent.name not in found.masked:
+                take_agent(found, path, roles)
     return found
+
+
+def take_agent(found: Definitions, path: Path, roles: Mapping[str, Path], *, name: str = "") -> None:
+    """Add one agent, and the members of its kit. `name` is that of its folder unless given."""
+    name = name or path.parent.name
+    if not _take(found, name, path, roles):
+        return
+    folder = path.parent / AGENTS
+    for short in folders_in(folder):
+        _take(found, f"{name}.{short}", folder / short / "AGENT.md", roles, kit=name)
+
+
+def _take(found: Definitions, name: str, path: Path, roles: Mapping[str, Path], *, kit: str = "") -> bool:
+    found.paths[name] = path
+    try:
+        definition = replace(load_definition(path), name=name, kit=kit)
+        check_role(definition.front.role, roles, where=f"{path}: ")
+        if is_kit(path.parent):
+            check_owned(path.parent.resolve())
+            if path.parent.is_symlink():
+                check_above(path.parent.resolve())
+        if kit and (path.parent / AGENTS).exists():
+            raise ConfigError(f"{path.parent / AGENTS}: a member of a kit has no agents of its own.")
+    except ConfigError as err:
+        found.broken[name] = err.message
+        return False
+    found.agents[name] = definition
+    return True
 
 
 def _is_mask(entry: Path) -> bool:

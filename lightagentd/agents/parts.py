@@ -23,6 +23,7 @@ from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.team.children import Children
 from lightagentd.agents.team.prompt import team_section
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.agents.tool_choice.choice import Offers
 from lightagentd.agents.watches import Watches
 from lightagentd.config.configuration import Limits
@@ -84,6 +85,11 @@ class AgentParts:
     @property
     def dispatcher(self) -> Dispatcher:
         return self.shared.dispatcher
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """The tools, with the agent's own."""
+        return self.shared.content.toolbox_of(self.definition.name)
 
     @property
     def history(self) -> History:

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.definition import (
@@ -63,7 +64,7 @@ class Registry:
         shared.children.bind(self.get)
         self.waits = ""
         """Why no agent is started yet, as a sentence: nothing can be stored."""
-        self._changing = asyncio.Lock()
+        self.changing = asyncio.Lock()
         """Held while the set of agents changes."""
         self._unmade: dict[str, str] = {}
         """Agents whose models cannot be made as they are configured now, as sentences."""
@@ -80,7 +81,7 @@ class Registry:
         folder = self.shared.paths.config / POLICY_FOLDER
         await take_rules(self.shared.policy, folder, self._history, self._content.actions())
         for name in self._content.definitions.agents:
-            await self._try_start(name)
+            await self.try_start(name)
         for name in agents_with_turns(self._history) - self._running():
             self.ended_turns += await end_interrupted_turns(self._history, name)
         await self.shared.children.open()
@@ -211,7 +212,7 @@ class Registry:
         Raises AgentExists, ConfigError, StorageError.
         """
         check_name(name)
-        async with self._changing:
+        async with self.changing:
             return await uninterrupted(self._create(name, front, prompt))
 
     async def _create(self, name: str, front: AgentFrontMatter, prompt: str) -> Agent:
@@ -238,29 +239,35 @@ class Registry:
             raise
         self._content.definitions.agents[name] = definition
         self._content.definitions.paths[name] = definition.path
-        await self._try_start(name)
+        await self.try_start(name)
         return self.agents[name]
 
     async def delete(self, name: str) -> None:
         """Stop an agent that was made at run time and forget its definition."""
-        async with self._changing:
+        async with self.changing:
             await uninterrupted(self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        agent = self.get(name)
+        if name not in self._content.definitions.paths:
+            self.get(name)
         path = self._content.definitions.paths[name]
+        if (kit := name.partition(".")[0]) != name or path.is_relative_to(self.shared.paths.kits):
+            hint = f"Remove the whole kit: lactl kits remove {kit}"
+            raise Conflict(f"The agent {name} belongs to the kit {kit}.", suggestion=hint)
         if not path.is_relative_to(self.shared.paths.own_agents):
             own = self.shared.paths.config / "agent"
             hint = "Remove its folder there, then: lactl reload"
             if not path.is_relative_to(own):  # the package would bring it again
                 hint = f"It is shipped. To keep it off: ln -s /dev/null {own / name}; then: lactl reload"
             raise Conflict(f"The agent {name} is defined in {path}.", suggestion=hint)
-        await agent.stop()
-        await self.shared.pool.end_agent(name)
-        await asyncio.to_thread(shutil.rmtree, path.parent)
-        self.agents.pop(name).end_watching()
-        self._content.definitions.agents.pop(name)
-        self._content.definitions.paths.pop(name)
+        names = [name, *self._content.definitions.members(name)]
+        for one in names:
+            if one in self.agents:
+                await self.agents[one].stop()
+            await self.shared.pool.end_agent(one)
+        folder = path.parent  # or a link to one, whose agent was made of a folder that stays where it is
+        await asyncio.to_thread(folder.unlink if folder.is_symlink() else partial(shutil.rmtree, folder))
+        self.forget(names)
 
     async def sync(self) -> list[str]:
         """After `read_content`: take the rules of policy.d, start new agents, stop those whose definition is
@@ -268,7 +275,7 @@ class Registry:
 
         Returns a description for the administrator.
         """
-        async with self._changing:
+        async with self.changing:
             return await self._sync()
 
     async def _sync(self) -> list[str]:
@@ -284,14 +291,14 @@ class Registry:
         for name, definition in self._content.definitions.agents.items():
             agent = self.agents.get(name)
             if agent is None or (agent.state == "stopped" and agent.problem):
-                await self._try_start(name)
+                await self.try_start(name)
                 done.append(f"started agent {name}")
             elif agent.parts is not None and (what := self._new_for(agent.parts.definition, definition)):
                 if agent.turns_running:
                     done.append(f"agent {name} takes its new {what} when it is restarted (a turn runs)")
                     continue
                 await agent.stop()
-                await self._try_start(name)
+                await self.try_start(name)
                 done.append(f"restarted agent {name}")
         return done
 
@@ -309,7 +316,16 @@ class Registry:
             return ""
         return "model settings" if changed else ""
 
-    async def _try_start(self, name: str) -> None:
+    def forget(self, names: Iterable[str]) -> None:
+        """Agents that were stopped, and whose definitions are gone."""
+        gone = list(names)
+        for name in gone:
+            if (agent := self.agents.pop(name, None)) is not None:
+                agent.end_watching()
+        self._content.forget(gone, self.shared.pool)
+
+    async def try_start(self, name: str) -> None:
+        """Start a defined agent; why it does not start is its `problem`."""
         agent = self.agents.get(name)
         if agent is None:
             agent = Agent(name, self._parts_of(name), self.shared, self.waiting_bytes)

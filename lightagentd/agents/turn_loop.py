@@ -192,7 +192,7 @@ class TurnLoop:
         offer = await self._shared.offers.begin(
             session,
             parts.definition,
-            parts.shared.content.toolbox,
+            parts.toolbox,
             self._first_client(),
             change=self._shared.pool.has_change(parts.definition.name),
             max_tools=parts.limits.max_tools,
@@ -233,7 +233,7 @@ class TurnLoop:
             role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.reasoning
         )
         self._turn.said.clear()
-        message = storable(said, self._shared.content.toolbox, self._shared.history.redactor)
+        message = storable(said, self._parts.toolbox, self._shared.history.redactor)
         room = self._meter.room_for_calls(len(reply.calls))
         self._turn.calls_left = room if room < len(reply.calls) else None
         events, changes = reply.stored(self._meter, counted_calls=room)

@@ -6,7 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """A definition and its running instance. `state`: running, stopped, failed (being restarted), broken."""
+    """A definition and its running instance. `state`: running, stopped, failed (being restarted), broken.
+    `agents` are those that it may ask. `kit` names the agent whose kit it belongs to as a member; others are
+    not offered it. `own_tools` and `own_skills` are in its folder, for it alone; `covered_skills` are those
+    of them that stand in place of one that all agents have.
+    """
 
     name: str
     description: str
@@ -15,6 +19,11 @@ class Agent:
     fallback: list[str]
     tools: list[str]
     skills: list[str]
+    agents: list[str]
+    kit: str
+    own_tools: list[str]
+    own_skills: list[str]
+    covered_skills: list[str]
     effects: list[str]
     max_steps: int
     origin: str
@@ -92,3 +101,25 @@ class Skill:
     origin: str
     problem: str
     body: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """What an agent's folder holds beside its definition. `added`: it was added at run time, and can be
+    removed. `agents` are its members by their short names. `problems` keep it from work; they and `warnings`
+    name the file, and the line if known.
+    """
+
+    name: str
+    description: str
+    folder: str
+    added: bool
+    skills: list[str]
+    tools: list[str]
+    agents: list[str]
+    flows: list[str]
+    references: list[str]
+    files: int
+    size_bytes: int
+    problems: list[str]
+    warnings: list[str]

@@ -30,11 +30,16 @@ def command() -> None:
 def list_agents(settings: Settings) -> None:
     """List all agents.
 
-    The columns: name, state, model, sessions, origin, and the description or what is wrong.
+    The columns: name, state, model, sessions, origin, and the description or what is wrong. A member of a kit
+    has the name of the kit's agent and its own, with a dot between them.
     """
     none = 'There are no agents. Make one with: lactl agents create NAME --description "…"'
     listing(
-        settings, settings.call("Agents.List"), _COLUMNS, spare=("ORIGIN", "SESSIONS", "MODEL"), empty=none
+        settings,
+        settings.call("Agents.List"),
+        _COLUMNS,
+        spare=("ORIGIN", "SESSIONS", "MODEL"),
+        empty=none,
     )
 
 
@@ -65,8 +70,17 @@ def show(settings: Settings, agent: str) -> None:
     "systemd credential of the daemon. For administrators.",
 )
 @click.option("--prompt", metavar="TEXT", help="Its system prompt.")
+@click.option(
+    "--from",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    shell_complete=files,
+    help="A folder with an AGENT.md and what else a kit holds, which stays where it is and must be root's or "
+    "the daemon's. For administrators.",
+)
 @click.pass_obj
-def create(settings: Settings, /, **definition: Any) -> None:
+def create(settings: Settings, /, folder: Path | None, **definition: Any) -> None:
     """Define the agent NAME and start it.
 
     The definition is kept across restarts of the daemon.
@@ -74,6 +88,8 @@ def create(settings: Settings, /, **definition: Any) -> None:
     key_file = definition["api_key_file"]
     if key_file and "/" in key_file:
         definition["api_key_file"] = str(Path.cwd() / key_file)
+    if folder is not None:
+        definition["folder"] = str(Path.cwd() / folder)
     _print(settings, settings.call("Agents.Create", **definition))
 
 

@@ -147,6 +147,7 @@ def _load(place: Path) -> InForce:
 def _problems_of_agents(place: Path) -> list[str]:
     """What is wrong with the definitions, as far as files tell: only workers know a tool's actions."""
     from lightagentd.agents.definition import BUILT_IN, load_definitions
+    from lightagentd.agents.kits.folder import SKILLS, tool_files
     from lightagentd.host.paths import content_folders, default_paths
     from lightagentd.skills import load_skills
 
@@ -156,10 +157,12 @@ def _problems_of_agents(place: Path) -> list[str]:
     found = load_definitions(content_folders("agent", paths))
     problems = [f"The agent {name} is disabled: {why}" for name, why in found.broken.items()]
     for definition in found.agents.values():
+        own = [path.stem for path in tool_files(definition.folder)]
+        skills = catalog.with_own(load_skills([definition.folder / SKILLS]))
         problems += definition.problems(
-            dict.fromkeys((*tools, *BUILT_IN), ()),
-            {*catalog.skills, *catalog.broken},
-            {*found.agents, *found.broken},
+            dict.fromkeys((*tools, *own, *BUILT_IN), ()),
+            {*skills.skills, *skills.broken},
+            {*found.askable(definition), *found.broken},
         )
     return problems
 

@@ -110,9 +110,10 @@ def _show(settings: Settings, found: dict[str, Any]) -> None:
 
 def _able(settings: Settings, skill: str) -> str:
     """The agent `ops`, or the first one that runs and may run a skill. Raises AgentNotFound."""
+    agents = settings.call("Agents.List")
     able = [
-        agent["name"]
-        for agent in settings.call("Agents.List")
+        agent["name"]  # one with files of its own last: they could tell anything of this machine
+        for agent in sorted(agents, key=lambda one: bool(one["own_tools"] or one["own_skills"]))
         if agent["state"] == "running" and skill in agent["skills"] and "skill" in agent["tools"]
     ]
     if not able:

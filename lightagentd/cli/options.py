@@ -202,3 +202,10 @@ def action_names(context: click.Context, parameter: click.Parameter, incomplete:
 def agent_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """The argument AGENT."""
     return click.argument("agent", shell_complete=agent_names)(function)
+
+
+def of_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option --agent of what shows an agent's own things beside those of all agents."""
+    told = "With what this agent has of its own."
+    option = click.option("--agent", metavar="AGENT", default="", shell_complete=agent_names, help=told)
+    return option(function)

@@ -115,7 +115,7 @@ def explain(
       lactl policy explain ops file.write path=/etc/hosts content=x
       lactl policy explain ops bash.exec command='df -h' --tainted
     """
-    parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole), **more}
+    parameters = {"agent": agent, **call_parameters(settings, agent, action, arguments, whole), **more}
     found = settings.call("Policy.Explain", **parameters)
     if as_json(settings, found):
         return

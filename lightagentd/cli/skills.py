@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd.cli.named_file import check_readable, read_file
-from lightagentd.cli.options import Group, Settings, files, names_of, words_of
+from lightagentd.cli.options import Group, Settings, files, names_of, of_agent, words_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told, warn
 from lightagentd.errors import (
     ConfigError,
@@ -36,8 +36,9 @@ def command() -> None:
 
 
 @command.command("list")
+@of_agent
 @click.pass_obj
-def list_skills(settings: Settings) -> None:
+def list_skills(settings: Settings, agent: str) -> None:
     """List all skills.
 
     The columns: name, whether it is a runbook, effect, origin, and the description or what is wrong.
@@ -51,7 +52,7 @@ def list_skills(settings: Settings) -> None:
     }
     listing(
         settings,
-        settings.call("Skills.List"),
+        settings.call("Agents.Skills", name=agent) if agent else settings.call("Skills.List"),
         columns,
         spare=("ORIGIN", "RUNBOOK", "EFFECT"),
         empty="There are no skills.",

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, action_names, agent_argument, agent_names, tool_names
+from lightagentd.cli.options import (
+    Group,
+    Settings,
+    action_names,
+    agent_argument,
+    agent_names,
+    of_agent,
+    tool_names,
+)
 from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.turn import end_with, watch
@@ -22,8 +30,9 @@ def command() -> None:
 
 
 @command.command("list")
+@of_agent
 @click.pass_obj
-def list_tools(settings: Settings) -> None:
+def list_tools(settings: Settings, agent: str) -> None:
     """List all tools.
 
     The columns: name, actions, origin, and the description or what is wrong.
@@ -35,15 +44,17 @@ def list_tools(settings: Settings) -> None:
         "DESCRIPTION": lambda tool: tool["problem"] or tool["description"],
     }
     none = "There are no tools; lactl status says what is wrong."
-    listing(settings, settings.call("Tools.List"), columns, spare=("ORIGIN", "ACTIONS"), empty=none)
+    found = settings.call("Agents.Tools", name=agent) if agent else settings.call("Tools.List")
+    listing(settings, found, columns, spare=("ORIGIN", "ACTIONS"), empty=none)
 
 
 @command.command("show")
 @click.argument("name", shell_complete=tool_names)
+@of_agent
 @click.pass_obj
-def show(settings: Settings, name: str) -> None:
+def show(settings: Settings, name: str, agent: str) -> None:
     """Show one tool with its actions and their arguments."""
-    tool = settings.call("Tools.Get", name=name)
+    tool = _tool(settings, agent, name)
     if as_json(settings, tool):
         return
     fields((key, tool[key]) for key in ("name", "description", "origin", "problem") if tool[key])
@@ -119,7 +130,7 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
     tool_result, as metadata.exit_status. A call that you may approve counts as approved by you: policy does
     not ask again, and the history says who called.
     """
-    parameters = {"agent": agent, **call_parameters(settings, action, arguments, whole)}
+    parameters = {"agent": agent, **call_parameters(settings, agent, action, arguments, whole)}
     metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
     end_with(metadata)
     status, killer = metadata.get("exit_status"), metadata.get("signal")
@@ -128,7 +139,7 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
 
 
 def call_parameters(
-    settings: Settings, action: str, arguments: tuple[str, ...], whole: str | None
+    settings: Settings, agent: str, action: str, arguments: tuple[str, ...], whole: str | None
 ) -> dict[str, Any]:
     """The tool, the action and the arguments of a call, as they stand on a command line."""
     tool, dot, name = action.partition(".")
@@ -138,7 +149,7 @@ def call_parameters(
         )
     if whole is not None and arguments:
         raise click.UsageError("KEY=VALUE and --args cannot be used together.")
-    found = _object(whole) if whole is not None else _pairs(settings, tool, name, arguments)
+    found = _object(whole) if whole is not None else _pairs(settings, (agent, tool, name), arguments)
     return {"tool": tool, "action": name, "args": found}
 
 
@@ -155,11 +166,26 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _pairs(settings: Settings, tool: str, name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments, each of the type that the action's schema says. Raises ToolNotFound."""
+def _tool(settings: Settings, agent: str, name: str) -> dict[str, Any]:
+    """A tool of all agents, or of this one. Raises ToolNotFound."""
+    try:
+        found: dict[str, Any] = settings.call("Tools.Get", name=name)
+    except ToolNotFound:
+        own = settings.call("Agents.Tools", name=agent) if agent else []
+        if not (named := [tool for tool in own if tool["name"] == name]):
+            raise
+        found = named[0]
+    return found
+
+
+def _pairs(settings: Settings, called: tuple[str, str, str], arguments: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments, each of the type that the schema says. `called` are agent, tool and action. Raises
+    ToolNotFound.
+    """
+    agent, tool, name = called
     if not arguments:
         return {}
-    described = settings.call("Tools.Get", name=tool)
+    described = _tool(settings, agent, tool)
     if described["problem"]:
         return {}  # the daemon says why it is disabled
     actions = described["actions"]

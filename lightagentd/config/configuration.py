@@ -127,6 +127,10 @@ class Limits(Section):
     max_attachment_bytes: int = Field(default=1 << 20, ge=1, le=MAX_MESSAGE_BYTES // 4)
     """The largest file that may be attached to a prompt; all of one prompt together may have four times that.
     """
+    max_kit_bytes: int = Field(default=50 << 20, ge=1, le=1 << 30)
+    """How much a kit may have that is added at run time, unpacked."""
+    max_kit_files: int = Field(default=2000, ge=1, le=10_000)
+    """How many files it may have."""
     max_tools: int = Field(default=96, ge=8, le=2000)
     """How many functions a model is offered at once, and fewer where they would take more than a third of its
     window. An agent that has more offers those that fit the prompt, those that its session used before, and a

@@ -17,6 +17,7 @@ import time
 from asyncvarlink import VarlinkInterface
 
 from lightagentd import __version__, api
+from lightagentd.agents.kits.store import recover
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.bus.address import bus_of, is_system_service
@@ -121,6 +122,7 @@ class Daemon:
             self._interrupted = await asyncio.to_thread(installing.settle, self.paths.state)
             async with extending():
                 await self.recovery.open()
+            await asyncio.to_thread(recover, self.paths.kits)
             await self.pool.start()
             self._server = VarlinkServer(
                 listeners,

@@ -47,7 +47,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     plans, offers = Plans(history), Offers(history, policy, content.members_of)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
-    search = ToolSearch(offers, lambda: content.toolbox, pool.has_change)
+    search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     children = Children(history, limits, asked, content.members_of)
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), AgentTool(children), search])
     return SharedParts(
@@ -76,7 +76,7 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
             pool=pool,
             limits=limits,
             builtins=builtins,
-            toolbox=lambda: content.toolbox,
+            toolbox=content.toolbox_of,
             give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
         ),
         watches=Watches(history, pool, content, policy),

@@ -104,7 +104,9 @@ class Upkeep:
                 self.problem = err.message
             await asyncio.sleep(PERIOD_S)
             if self._settings.snapshots:
-                await snapshots.once_a_day(self._history, list(self._registry.agents.values()))
+                own = self._registry.shared.content.own  # whose files could have their worker say anything
+                agents = sorted(self._registry.agents.values(), key=lambda one: one.name in own)
+                await snapshots.once_a_day(self._history, agents)
 
     async def prune(self) -> api.Pruned:
         """Apply the limits now. Raises Conflict when a run is under way already, StorageError,

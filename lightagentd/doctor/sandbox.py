@@ -207,7 +207,8 @@ class SandboxDoctor:
         folders += [Path(name) for name in ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/etc", "/usr")]  # noqa: S108
         files = [PACKAGE_FOLDER / "worker" / "program.py", Path(sys.executable).resolve()]
         files += [paths.history / "data.mdb", Path("/etc/passwd"), Path("/proc/sys/kernel/core_pattern")]
-        hidden = [paths.state, paths.history / "data.mdb", paths.keys, *self._key_files]
+        stored = [one for one in sorted(paths.state.glob("*")) if one != paths.kits]  # those are read
+        hidden = [*stored, paths.history / "data.mdb", paths.keys, *self._key_files]
         hidden += [Path("/etc/shadow"), Path("/etc/gshadow"), Path("/etc/ssl/private")]
         hidden += [*Path("/etc/ssh").glob("ssh_host_*_key"), *sandbox.home_secrets()]
         hidden += [Path(os.environ[name]) for name in ("CREDENTIALS_DIRECTORY",) if name in os.environ]

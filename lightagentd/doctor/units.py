@@ -223,6 +223,11 @@ def _instances(paths: Paths) -> list[Finding]:
             for entry in folder.iterdir()
             if (entry / "AGENT.md").is_file()
         }
+        agents |= {
+            f"{path.parents[2].name}.{path.parent.name}"  # members of a kit
+            for folder in content_folders("agent", paths)
+            for path in folder.glob("*/agents/*/AGENT.md")
+        }
         prompts = {path.stem for path in (paths.config / "prompts").glob("*.toml")}
         enabled = {link.name for folder in _ENABLED for link in folder.glob("*.*/lightagent-*@*.*")}
     except OSError as err:

@@ -64,6 +64,11 @@ class Paths:
         """Agents that were made at run time; the daemon cannot write below /etc."""
         return self.state / "agent"
 
+    @property
+    def kits(self) -> Path:
+        """Kits that were added at run time; workers read this folder and nothing else of the state."""
+        return self.state / "kits"
+
 
 def default_paths() -> Paths:
     """The folders for the user that runs this process."""
@@ -103,6 +108,6 @@ def content_folders(kind: str, paths: Paths) -> list[Path]:
     """The existing folders of one kind of content; the first match wins."""
     folders = [paths.config / kind]
     if kind == "agent":
-        folders.append(paths.own_agents)
+        folders += [paths.own_agents, paths.kits]
     folders.append(share_folder() / kind)
     return [folder for folder in folders if folder.is_dir()]

@@ -71,7 +71,7 @@ class Explanation:
 
 class Policy:
     """Decides on calls. `enforced`: the workers' sandbox holds. `trusted_skill`: whether nobody else can
-    write a skill's files. `disk_low`: the disk has room only to record calls that observe.
+    write the files of an agent's skill. `disk_low`: the disk has room only to record calls that observe.
 
     `rules` are the active rules of policy.d, replaced as a whole. `problem` says why newer ones were
     rejected, if so, and `lint` names the rules that can match nothing.
@@ -81,7 +81,7 @@ class Policy:
         self,
         *,
         enforced: Callable[[], bool],
-        trusted_skill: Callable[[str], bool],
+        trusted_skill: Callable[[str, str], bool],
         rules: RuleSet | None = None,
         disk_low: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -178,7 +178,9 @@ class Policy:
         if key in SHELLS:
             return Effect.CHANGE, "unenforced-shell"
         # Who installed a skill said what its runbook does, and of its other scripts nothing.
-        if key in SCRIPTS and (call.args.get("script") or not self._trusted_skill(_skill_of(call))):
+        if key in SCRIPTS and (
+            call.args.get("script") or not self._trusted_skill(call.agent, _skill_of(call))
+        ):
             return Effect.CHANGE, "unenforced-script"
         return call.effect, ""
 

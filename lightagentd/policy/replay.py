@@ -45,7 +45,7 @@ class Replay:
     def __init__(self, rules: RuleSet, now: Policy) -> None:
         self._now = now
         # The effect in force is found out before, as far as it can be, so nothing here is unenforced.
-        self._candidate = Policy(enforced=lambda: True, trusted_skill=lambda _name: True, rules=rules)
+        self._candidate = Policy(enforced=lambda: True, trusted_skill=lambda _agent, _name: True, rules=rules)
 
     def judge(self, agent: str, owner: int | None, data: Mapping[str, Any]) -> Judged | None:
         """Judge the call in an event's data; None when policy did not decide it."""

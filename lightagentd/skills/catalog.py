@@ -26,6 +26,14 @@ class SkillCatalog:
     skills: dict[str, Skill] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
 
+    def with_own(self, own: SkillCatalog) -> SkillCatalog:
+        """These and an agent's own, which win."""
+        named = {*own.skills, *own.broken}
+        return SkillCatalog(
+            skills={name: one for name, one in self.skills.items() if name not in named} | own.skills,
+            broken={name: why for name, why in self.broken.items() if name not in named} | own.broken,
+        )
+
     def only(self, names: Collection[str]) -> SkillCatalog:
         """Those with these names."""
         return SkillCatalog(

@@ -90,17 +90,21 @@ class CallContext:
 
 def describe(loaded: LoadedTool) -> dict[str, Any]:
     """One tool as JSON."""
-    problem = loaded.error
+    problem, line = loaded.error, loaded.line
     actions: list[dict[str, Any]] = []
     try:
-        actions = [_describe_action(action) for action in loaded.actions.values()]
+        for action in loaded.actions.values():
+            line = action.method.__code__.co_firstlineno
+            actions.append(_describe_action(action))
+        line = loaded.line
     except Exception as err:  # noqa: BLE001 - pydantic raises many kinds for types without a JSON Schema
-        problem = f"{type(err).__name__}: {err}"
+        problem, actions = f"{action.name}: {type(err).__name__}: {err}", []
     return {
         "name": loaded.name,
         "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
         "path": str(loaded.path),
         "problem": problem,
+        "line": line,
         "actions": actions,
     }
 

@@ -42,9 +42,9 @@ class Call:
     expected: dict[str, Any] = field(default_factory=dict)
     """What an approved call's preview rested on."""
 
-    def to_wire(self) -> dict[str, Any]:
-        """The message to the worker, which knows its own place."""
-        found = {**vars(self), "effect": self.effect.value}
+    def to_wire(self, kit: str) -> dict[str, Any]:
+        """The message to the worker, which knows its own place; `kit` is the folder of the agent's."""
+        found = {**vars(self), "effect": self.effect.value, "kit": kit}
         del found["place"]
         return found
 

@@ -17,6 +17,7 @@ import signal
 import stat
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ LOAD_LIMIT_S = 5.0
 """How long one file may take to load, in the main thread of a process."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What a tool and an action may be called: their names make the name of a function towards a model."""
+_CLASS = re.compile(rb"class \w+\(.*Tool\b")
 FUNCTION_LIMIT_CHARS = 64
 """The longest name of a function that the models' interfaces take."""
 
@@ -42,6 +44,8 @@ class LoadedTool:
     tool: Tool | None = None
     actions: dict[str, Action] = field(default_factory=dict)
     error: str = ""
+    line: int = 0
+    """The line of the file that the error comes from; 0 when it is not known."""
 
 
 class ToolFiles(Mapping[str, LoadedTool]):
@@ -93,8 +97,27 @@ def load_tool(path: Path) -> LoadedTool:
             raise TypeError("the tool declares no action")
     except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a file raises is a report, not a crash
         sys.modules.pop(module_name, None)
-        return LoadedTool(name=name, path=path, error=f"{type(err).__name__}: {err}")
+        error = f"{type(err).__name__}: {err}"
+        return LoadedTool(name=name, path=path, error=error, line=_line_of(err, path))
     return LoadedTool(name=name, path=path, tool=tool, actions=actions)
+
+
+def _line_of(err: BaseException, path: Path) -> int:
+    """The last line of the file that took part in an error, else that of its first class; 0 if unknown."""
+    if isinstance(err, SyntaxError) and err.filename == str(path):
+        return err.lineno or 0
+    frames = traceback.walk_tb(err.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
+    return lines[-1] if lines else line_of_class(path)
+
+
+def line_of_class(path: Path) -> int:
+    """The line of a file's first class that looks like a tool; 0 if there is none."""
+    try:
+        text = path.read_bytes().splitlines()
+    except OSError:
+        return 0
+    return next((number for number, line in enumerate(text, 1) if _CLASS.match(line)), 0)
 
 
 def _import(path: Path, module_name: str) -> Tool:

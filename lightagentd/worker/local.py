@@ -88,7 +88,11 @@ class LocalWorkers:
 
     shares = False
 
-    def __init__(self, settings: configuration.Worker, paths: Paths) -> None:
+    def __init__(
+        self, settings: configuration.Worker, paths: Paths, kits: Callable[[], list[str]] = list
+    ) -> None:
+        """`kits` gives the folders of the agents' kits."""
+        self._kits = kits
         self.backend = sandbox.Backend(name="none", enforced=False, reason="The pool is not started.")
         self.bus = BusProxy(paths.runtime / "bus")
         self._settings = settings
@@ -136,7 +140,7 @@ class LocalWorkers:
                 paths=self._paths,
                 listen_fd=listener.fileno(),
                 tools=content_folders("tools", self._paths),
-                extra=skills,
+                extra=[*skills, *self._kit_folders()],
                 bus=self.bus.path,
                 env=self._environment(whom.agent, where, skills),
             )
@@ -154,6 +158,11 @@ class LocalWorkers:
         child = LocalChild(held, path, self._settings.start_timeout_s, whom.agent)
         self._children = {one for one in self._children if one.runs} | {child}
         return child
+
+    def _kit_folders(self) -> list[Path]:
+        """Those of the kits that were added, and of the others."""
+        found = [self._paths.kits, *map(Path, self._kits())]
+        return [folder for folder in found if folder.is_dir()]
 
     def _environment(self, agent: str, where: Effect | Place, skills: Sequence[Path]) -> dict[str, str]:
         """The environment of tools, in addition to `clean_environment`."""

@@ -9,7 +9,8 @@ connection; the worker then kills the processes of the call. A worker that does 
 killed, with all that it runs.
 
 When there are `max_workers`, an idle worker of observe or reach is handed over to another agent of the same
-person instead: a hundred agents that call at once would otherwise start a worker for most calls.
+person instead: a hundred agents that call at once would otherwise start a worker for most calls. Agents with
+a kit are left out of that: their workers load the kit's tools.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lightagentd.config import configuration
@@ -49,6 +51,7 @@ from lightagentd.worker.lanes import (
     distinct,
 )
 from lightagentd.worker.local import LocalWorkers, clear_folder
+from lightagentd.worker.own_tools import OwnTools
 from lightagentd.worker.room import Room
 from lightagentd.worker.sandbox import Backend
 from lightagentd.worker.source import Child, Source, Whom
@@ -73,7 +76,8 @@ class Pool:
         self._paths = paths
         self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
-        self.source: Source = LocalWorkers(settings, paths)
+        self.own_tools = OwnTools(self._worker, self._end)
+        self.source: Source = LocalWorkers(settings, paths, self.own_tools.folders)
         """Where the workers come from."""
         self._reaper: asyncio.Task[None] | None = None
         self.kept = KeptOutputs(paths.runtime / "kept")
@@ -94,7 +98,7 @@ class Pool:
         """Choose the source of workers, and begin to end idle ones. Raises WorkerUnavailable."""
         clear_folder(self._paths.workers)
         await self.kept.start()
-        self.source = await choose_source(self._settings, self._paths)
+        self.source = await choose_source(self._settings, self._paths, self.own_tools.folders)
         self._reaper = asyncio.create_task(self._end_idle(), name="worker-reaper")
 
     async def close(self) -> None:
@@ -163,6 +167,10 @@ class Pool:
         await self._end(worker)
         return found
 
+    async def describe_own(self, kit: str, tools: Sequence[str]) -> list[dict[str, Any]]:
+        """As `OwnTools.describe`."""
+        return await self.own_tools.describe(kit, tools, alone=self.source.shares)
+
     async def check(
         self,
         agent: str,
@@ -194,6 +202,7 @@ class Pool:
             "session": session,
             "owner": owner,
             "preview": preview,
+            "kit": self.own_tools.kit_for(agent, where),
             "context": current_context().to_wire(),
         }
         lost: PeerLost | None = None
@@ -265,7 +274,9 @@ class Pool:
             try:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
                     async for reply in worker.connection.stream(
-                        "org.lightagent1.Worker.Call", **call.to_wire(), context=current_context().to_wire()
+                        "org.lightagent1.Worker.Call",
+                        **call.to_wire(self.own_tools.kit_for(call.agent, where)),
+                        context=current_context().to_wire(),
                     ):
                         event = reply["event"]
                         if event["kind"] == "kept":
@@ -341,9 +352,10 @@ class Pool:
 
     async def _opened(self, lane: Lane, whom: Whom) -> WorkerProcess:
         def serves(idle: WorkerProcess) -> bool:
-            return not self.source.holds(whom) and self._lanes.may_serve(whom, idle)
+            own = self.own_tools.kits.keys() & {whom.agent, idle.agent}
+            return not own and not self.source.holds(whom) and self._lanes.may_serve(whom, idle)
 
-        async with self._room.place(whom, serves, self._end_child) as idle:
+        async with self._room.place(whom, serves, partial(self._end, whole=True)) as idle:
             if idle is not None:
                 # No pause here, or it could get another call meanwhile.
                 connection = self._lanes.take(idle.child)
@@ -396,19 +408,16 @@ class Pool:
             self._lanes.restore(replace(worker, busy=False, idle_since=time.monotonic()))
             self._room.changed.set()
 
-    async def _end(self, worker: WorkerProcess) -> None:
-        """Close a connection, and with the last one end its worker."""
+    async def _end(self, worker: WorkerProcess, *, whole: bool = False) -> None:
+        """Close a connection, or all of its worker, and with the last one end that."""
+        if whole:
+            self._lanes.drop(worker.child)
         self._lanes.remove(worker)
         worker.connection.close()
         async with worker.child.lock:
             if not self._lanes.of(worker.child):
                 await worker.child.end()
         self._room.changed.set()
-
-    async def _end_child(self, worker: WorkerProcess) -> None:
-        """End a worker with all its connections."""
-        self._lanes.drop(worker.child)
-        await self._end(worker)
 
     async def _end_idle(self) -> None:
         while True:
@@ -419,7 +428,9 @@ class Pool:
                     await self._end(worker)
 
 
-async def choose_source(settings: configuration.Worker, paths: Paths) -> Source:
+async def choose_source(
+    settings: configuration.Worker, paths: Paths, kits: Callable[[], list[str]] = list
+) -> Source:
     """The worker units if they are proven to work, else the best sandbox that works here.
 
     Raises WorkerUnavailable if the configuration requires units that do not work.
@@ -438,6 +449,6 @@ async def choose_source(settings: configuration.Worker, paths: Paths) -> Source:
             problem or "The worker units serve only the system's own daemon, as the user lightagent.",
             suggestion='See systemctl status "lightagent-*", or configure sandbox = "auto".',
         )
-    local = LocalWorkers(settings, paths)
+    local = LocalWorkers(settings, paths, kits)
     await local.start(problem)
     return local

@@ -40,15 +40,15 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.events.context import EventContext, tell_whose, using
-from lightagentd.host import libc
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
+from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
-from lightagentd.worker.loader import ToolFiles
-from lightagentd.worker.lockdown import MACHINE, forbid_programs, serves
+from lightagentd.worker.loader import LoadedTool, ToolFiles
+from lightagentd.worker.lockdown import MACHINE, forbid_programs, harden, serves
 from lightagentd.worker.proof import prove
 from lightagentd.worker.removal import remove
 
@@ -71,6 +71,14 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
     async def Describe(self) -> list[Any]:
         """The tools that were loaded, and the files that were not."""
         return [describe(loaded) for loaded in self._worker.tools.values()]
+
+    @varlinkmethod(return_parameter="tool", allow_foreign=True)
+    async def DescribeOwn(self, *, kit: str, tool: str) -> Any:
+        """One tool of the kit in this folder, loaded or not. It may end this worker."""
+        try:
+            return describe(self._worker.loaded(tool, kit))
+        except LightagentError as err:
+            raise error_reply(err) from err
 
     @varlinkmethod(allow_foreign=True)
     async def Retire(self) -> None:
@@ -108,14 +116,16 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         session: str,
         owner: int,
         preview: bool,
+        kit: str,
         context: Any,
     ) -> Any:
         """The arguments as the action would get them, and, when asked for, what the call would do."""
         try:
             with using(EventContext.from_wire(context, agent=agent, session=session, owner=owner)):
-                found = self._worker.find(tool, action)
+                found = self._worker.find(tool, action, kit)
                 checked = check_args(found, args)
-                seen = await self._worker.preview(found, checked, agent, session, owner) if preview else None
+                owning = self._worker.loaded(tool, kit).tool if preview else None
+                seen = await self._worker.preview(found, owning, checked, agent, session, owner)
         except LightagentError as err:
             raise error_reply(err) from err
         return {
@@ -147,12 +157,13 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         effect: str,
         timeout_s: float,
         expected: Any,
+        kit: str,
         context: Any,
     ) -> AsyncIterator[Any]:
         """Run one call. Streams objects whose kind is output or event; the last one's kind is result."""
         whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
         try:
-            found = self._worker.find(tool, action)
+            found = self._worker.find(tool, action, kit, Effect(effect))
             checked = check_args(found, args)
             running = CallContext(
                 call_id=call_id,
@@ -202,7 +213,8 @@ class Worker:
         self._publishing = asyncio.Event()
         self._lost = 0
         self._previews = itertools.count(1)
-        tools.ready = self._adopt
+        self._kit = KitTools()
+        tools.ready = self._kit.ready = self._adopt
 
     def _adopt(self, tool: Tool) -> None:
         """Let a newly loaded tool publish through this worker."""
@@ -213,10 +225,17 @@ class Worker:
         """The number of running calls."""
         return len(self._calls)
 
-    def find(self, tool: str, action: str) -> Action:
-        loaded = self.tools.get(tool)
-        if loaded is None:
+    def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
+        """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
+        change = Effect.CHANGE in (effect, self._effect)
+        self._kit.check(kit)
+        found = self.tools.get(tool) or self._kit.get(tool, kit, change=change)
+        if found is None:
             raise ToolNotFound(f"There is no tool {tool!r}.")
+        return found
+
+    def find(self, tool: str, action: str, kit: str = "", effect: Effect = Effect.OBSERVE) -> Action:
+        loaded = self.loaded(tool, kit, effect)
         if loaded.error:
             raise ToolNotFound(f"The tool {tool} is disabled: {loaded.error}")
         found = loaded.actions.get(action)
@@ -249,11 +268,11 @@ class Worker:
                 await self._publishing.wait()
 
     async def preview(
-        self, action: Action, args: Args, agent: str, session: str, owner: int
+        self, action: Action, owning: Tool | None, args: Args, agent: str, session: str, owner: int
     ) -> Preview | None:
-        """The tool's preview of a call. Raises the tool's errors."""
-        owning = self.tools[action.tool].tool
-        assert owning is not None
+        """The tool's preview of a call; none without a tool. Raises the tool's errors."""
+        if owning is None:
+            return None
         call_id = f"preview-{next(self._previews)}"
         context = CallContext(
             call_id=call_id,
@@ -392,20 +411,13 @@ class Worker:
 
     async def close(self) -> None:
         """Make every tool release its resources."""
-        for loaded in self.tools.loaded.values():
+        for loaded in (*self.tools.loaded.values(), *self._kit.loaded().values()):
             if loaded.tool is None:
                 continue
             try:
                 await loaded.tool.close()
             except Exception:  # noqa: BLE001 - one tool must not keep the others from letting go
                 _log.exception("the tool %s failed while it was closed", loaded.name)
-
-
-def _harden(ends: Ends) -> None:
-    """Deny the shells this process' core and /proc/PID/mem, and adopt the processes that they leave."""
-    libc.prctl(libc.PR_SET_DUMPABLE, 0)
-    if ends is not Ends.CGROUP:  # there they go to systemd
-        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
 
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:
@@ -459,7 +471,7 @@ def main(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s%(whose)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(tell_whose)
-    _harden(ends)
+    harden(ends)
     try:
         sock = socket.socket(fileno=options.listen_fd)
     except OSError:

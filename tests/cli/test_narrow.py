@@ -14,7 +14,7 @@ from tests.cli.test_inputs import question
 from tests.cli.test_models import FOUND, UNKNOWN, model, provider
 from tests.cli.test_trace import serve
 from tests.cli.test_usage import row
-from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, session, skill, tool
+from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, kit, session, skill, tool
 
 BUDGET = {"scope": "owner_day", "name": "uid 1000", "what": "total_tokens", "used": 12e6, "limit": 20e6}
 TEXT = "Restarts what has failed, and says why it did, in some more words than a line has."
@@ -113,6 +113,11 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "Tools.List",
         {"tools": [tool(description=TEXT, actions=ACTIONS)]},
         "systemd Restarts failed,",
+    ),
+    "kits list": (
+        "Kits.List",
+        {"kits": [kit("database-administrator", description=TEXT)]},
+        "database-administrator Restarts failed,",
     ),
     "skills list": (
         "Skills.List",

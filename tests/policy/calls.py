@@ -40,7 +40,7 @@ def rules(*tables: str, file: str = "/etc/lightagentd/policy.d/10-test.toml") ->
 
 
 def explain(call: PolicyCall, *tables: str, enforced: bool = True) -> Explanation:
-    policy = Policy(enforced=lambda: enforced, trusted_skill=lambda _name: True, rules=rules(*tables))
+    policy = Policy(enforced=lambda: enforced, trusted_skill=lambda *_: True, rules=rules(*tables))
     return policy.explain(call)
 
 

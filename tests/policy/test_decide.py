@@ -31,7 +31,7 @@ def decide(
 ) -> tuple[str, str]:
     """The decision and its rule; every refusal has an error that says what to do."""
     tool, _, action = name.partition(".")
-    policy = Policy(enforced=lambda: enforced, trusted_skill=lambda skill: trusted and skill == "disk-check")
+    policy = Policy(enforced=lambda: enforced, trusted_skill=lambda _, name: trusted and name == "disk-check")
     ruling = policy.decide(
         PolicyCall(
             agent="ops",

@@ -15,7 +15,7 @@ from tests.policy.calls import a_call, rules
 def test_a_change_is_refused_as_long_as_there_is_no_room(table: str) -> None:
     full = True
     known = rules(table) if table else rules()
-    policy = Policy(enforced=lambda: True, trusted_skill=lambda _: True, rules=known, disk_low=lambda: full)
+    policy = Policy(enforced=lambda: True, trusted_skill=lambda *_: True, rules=known, disk_low=lambda: full)
     ruling = policy.decide(a_call())
     assert (ruling.decision, ruling.rule) == (Decision.DENY, "disk-full")
     assert isinstance(ruling.error, PolicyDenied)
@@ -27,13 +27,13 @@ def test_a_change_is_refused_as_long_as_there_is_no_room(table: str) -> None:
 
 
 def test_a_shell_that_no_sandbox_holds_is_refused_as_a_change() -> None:
-    policy = Policy(enforced=lambda: False, trusted_skill=lambda _: False, disk_low=lambda: True)
+    policy = Policy(enforced=lambda: False, trusted_skill=lambda *_: False, disk_low=lambda: True)
     ruling = policy.decide(a_call("bash.exec", effect=Effect.OBSERVE))
     assert (ruling.decision, ruling.rule) == (Decision.DENY, "disk-full")
 
 
 def test_a_replay_leaves_what_was_refused_for_want_of_room_as_it_is() -> None:
-    policy = Policy(enforced=lambda: True, trusted_skill=lambda _: True, disk_low=lambda: True)
+    policy = Policy(enforced=lambda: True, trusted_skill=lambda *_: True, disk_low=lambda: True)
     stored = {
         "decision": "deny",
         "rule": "disk-full",

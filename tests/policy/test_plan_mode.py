@@ -49,7 +49,7 @@ def test_with_plan_tools_none_no_call_runs(name: str, effect: Effect) -> None:
 @pytest.mark.parametrize("effect", list(Effect))
 def test_a_command_that_nothing_holds_to_observe_counts_as_change(name: str, effect: Effect) -> None:
     call = a_call(name, effect=effect, plan="observe", args={"name": "x"})
-    policy = Policy(enforced=lambda: False, trusted_skill=lambda _name: False, rules=rules(ALLOW_ALL))
+    policy = Policy(enforced=lambda: False, trusted_skill=lambda *_: False, rules=rules(ALLOW_ALL))
     found = policy.explain(call)
     assert (found.ruling.decision, found.ruling.rule) == (Decision.DENY, "plan-mode")
     assert found.effect is Effect.CHANGE
@@ -57,7 +57,7 @@ def test_a_command_that_nothing_holds_to_observe_counts_as_change(name: str, eff
 
 def test_a_script_of_the_administrator_observes_on_every_backend() -> None:
     call = a_call("skill.run", effect=Effect.OBSERVE, plan="observe", args={"name": "x"})
-    policy = Policy(enforced=lambda: False, trusted_skill=lambda _name: True)
+    policy = Policy(enforced=lambda: False, trusted_skill=lambda *_: True)
     assert policy.decide(call).decision is Decision.ALLOW
 
 
@@ -74,7 +74,7 @@ def test_nobody_is_asked_about_a_check() -> None:
 
 
 def judged(data: dict[str, Any]) -> tuple[str, str]:
-    now = Policy(enforced=lambda: True, trusted_skill=lambda _name: True)
+    now = Policy(enforced=lambda: True, trusted_skill=lambda *_: True)
     stored = {"tool": "web", "action": "get", "args": {}, "effect": "reach", **data}
     found = Replay(RuleSet(), now).judge("ops", 1000, stored)
     assert found is not None
@@ -88,6 +88,6 @@ def test_a_replay_takes_plan_mode_from_what_was_stored() -> None:
 
 
 def test_a_replay_does_not_guess_at_what_it_does_not_know() -> None:
-    now = Policy(enforced=lambda: True, trusted_skill=lambda _name: True)
+    now = Policy(enforced=lambda: True, trusted_skill=lambda *_: True)
     data = {"tool": "web", "action": "get", "args": {}, "effect": "reach", "decision": "allow", "rule": "x"}
     assert Replay(RuleSet(), now).judge("ops", 1000, {**data, "plan": "half"}) is None

@@ -28,7 +28,7 @@ def stored(**changes: Any) -> dict[str, Any]:
 
 def after(data: dict[str, Any], *tables: str, enforced: bool = True, owner: int | None = 0) -> str:
     """The decision by other rules, or `skipped`."""
-    now = Policy(enforced=lambda: enforced, trusted_skill=lambda _name: True)
+    now = Policy(enforced=lambda: enforced, trusted_skill=lambda *_: True)
     judged = Replay(rules(*tables), now).judge("ops", owner, data)
     if judged is None:
         return "skipped"

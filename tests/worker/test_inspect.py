@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from lightagentd.errors import NotFound, PermissionDenied, Refused, WorkerUnavai
 from lightagentd.host.paths import Paths
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.rulefiles import RuleSet
+from lightagentd.skills import Skill
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool
@@ -276,11 +278,15 @@ async def test_a_script_gets_a_survey_if_its_skill_asks_and_policy_allows_what_i
         ("processes", rules, (Effect.OBSERVE,), False),
         ("processes", RuleSet(), (Effect.REACH,), False),
     ):
-        policy = Policy(enforced=lambda: True, trusted_skill=lambda _: True, rules=ruled)
+        policy = Policy(enforced=lambda: True, trusted_skill=lambda *_: True, rules=ruled)
         asked_by = replace(call, agent_effects=effects)
-        skill = replace(SKILLS["health"], sees=sees)
-        found = await given({"x": skill}.get, policy, pool, str, [asked_by], owner=0)
+        skills = {(asked_by.agent, "x"): replace(SKILLS["health"], sees=sees)}
+        found = await given(partial(_skill_in, skills), policy, pool, str, [asked_by], owner=0)
         assert ("survey" in found) is gets
+
+
+def _skill_in(skills: dict[tuple[str, str], Skill], agent: str, name: str) -> Skill | None:
+    return skills.get((agent, name))
 
 
 @in_module_loop

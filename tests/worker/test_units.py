@@ -30,8 +30,10 @@ def test_run_is_the_same_allow_list_as_in_bwrap(effect: str) -> None:
     unit = f"lightagent-{effect}@.service"
     bound = [value.removeprefix("-") for value in lines(unit, "BindReadOnlyPaths")]
     allowed = sandbox.RUN_ALLOWED + (sandbox.RUN_ALLOWED_REACH if effect == "reach" else ())
-    assert bound == ["/run/lightagent-bus/%i:/run/dbus", *allowed]
-    assert lines(unit, "TemporaryFileSystem")[0].startswith("/run:ro")
+    assert bound == ["/run/lightagent-bus/%i:/run/dbus", *allowed, "/var/lib/lightagentd/kits"]
+    run, _, state = lines(unit, "TemporaryFileSystem")
+    assert run.startswith("/run:ro")
+    assert state.startswith("/var/lib/lightagentd:ro,mode=0711")  # nothing else of it, and no names
     assert any(value.startswith(f"{sandbox.SCRATCH}:rw") for value in lines(unit, "TemporaryFileSystem"))
 
 

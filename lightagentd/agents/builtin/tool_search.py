@@ -37,7 +37,7 @@ class ToolSearch(Tool):
     name = SEARCH[0]
 
     def __init__(
-        self, offers: Offers, toolbox: Callable[[], Toolbox], has_change: Callable[[str], bool]
+        self, offers: Offers, toolbox: Callable[[str], Toolbox], has_change: Callable[[str], bool]
     ) -> None:
         self._offers = offers
         self._toolbox = toolbox
@@ -48,8 +48,8 @@ class ToolSearch(Tool):
         """Find more functions that you can call, by what they do. You have more than you were given: search
         here before you say that something cannot be done. What is found can be called from then on.
         """
-        toolbox = self._toolbox()
         agent = ctx.origin.agent
+        toolbox = self._toolbox(agent.name)
         change = self._has_change(agent.name)
         allowed = self._offers.allowed(toolbox, agent, change=change, plan=ctx.origin.plan)
         among = frozenset(function.name for function in allowed) - {SEARCH_FUNCTION}

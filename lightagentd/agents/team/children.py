@@ -14,7 +14,7 @@ The daemon makes one `Children`, and the registry binds it to the agents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.sessions.copying import said_before
 from lightagentd.agents.sessions.recovery import end_stored, recover
 from lightagentd.agents.sessions.session import Session, SessionRecord, new_record, title_from
+from lightagentd.agents.team.prompt import shortest
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.turn import Asked, Child, Join, Turn
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -59,9 +60,9 @@ class Children:
         history: History,
         limits: Limits,
         asked: AllQuestions,
-        members: Callable[[AgentDefinition], Sequence[str]],
+        members: Callable[[AgentDefinition], Mapping[str, str]],
     ) -> None:
-        """`members` gives the names of the agents that an agent may ask."""
+        """`members` gives the agents that an agent may ask, as `Content.members_of` does."""
         self._history, self._limits, self._asked = history, limits, asked
         self.members = members
         self._agent: Callable[[str], Agent] | None = None
@@ -93,20 +94,20 @@ class Children:
         return child
 
     def _member(self, origin: Origin, name: str) -> Agent:
-        line = [one.agent.name for one in origin.line]
-        if name in line:
+        members = self.members(origin.agent)
+        real = members.get(name, name)
+        if real in [one.agent.name for one in origin.line]:
             raise ChildRefused(
-                f"The agent {name} waits for this answer itself: {origin.chain} → {name}.",
+                f"The agent {real} waits for this answer itself: {origin.chain} → {real}.",
                 suggestion="Ask another agent, or do it yourself.",
             )
-        members = self.members(origin.agent)
         if name not in members or self._agent is None:
             raise AgentNotFound(
                 f"There is no agent {name[:60]!r} that {origin.agent.name} may ask.",
-                suggestion=f"It may ask: {', '.join(members) or 'none'}.",
+                suggestion=f"It may ask: {', '.join(shortest(members)) or 'none'}.",
                 field="agent",
             )
-        return self._agent(name)
+        return self._agent(real)
 
     async def _room(self, origin: Origin) -> None:
         """Wait until another child may work. Raises LimitExceeded where there may be no more of them."""

@@ -44,7 +44,7 @@ async def call_as_person(
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
     parts = agent.running_parts()
-    found = parts.shared.content.toolbox.find(tool, action)
+    found = parts.toolbox.find(tool, action)
     call = ToolCall(id=new_id("call"), name=found.function, arguments=json.dumps(args))
     trace_id = new_id("trace")
     stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))

@@ -26,7 +26,8 @@ class Dispatcher:
     pool: Pool
     limits: Limits
     builtins: Builtins
-    toolbox: Callable[[], Toolbox]
+    toolbox: Callable[[str], Toolbox]
+    """The tools of an agent."""
     give: Callable[..., Awaitable[dict[str, Any]]]
     """What a call is given beside its arguments (`given`)."""
 

@@ -89,7 +89,7 @@ class ToolRun:
         """
         self._call = call
         self._dispatcher = dispatcher
-        self._toolbox = dispatcher.toolbox()
+        self._toolbox = dispatcher.toolbox(origin.agent.name)
         self._origin = origin
         self._results = results
         self._stream = results.stream

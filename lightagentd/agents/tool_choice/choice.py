@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
@@ -193,9 +193,9 @@ class Offers:
     """Makes the offer of each turn; one for the daemon."""
 
     def __init__(
-        self, history: History, policy: Policy, members: Callable[[AgentDefinition], Sequence[str]]
+        self, history: History, policy: Policy, members: Callable[[AgentDefinition], Mapping[str, str]]
     ) -> None:
-        """`members` gives the names of the agents that an agent may ask."""
+        """`members` gives the agents that an agent may ask."""
         self._history, self._policy, self._members = history, policy, members
         self._sessions: WeakKeyDictionary[Session, _Kept] = WeakKeyDictionary()
         self._all: dict[tuple[str, bool, str, bool], _Known] = {}

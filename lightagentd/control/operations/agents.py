@@ -10,9 +10,12 @@ from pydantic import ValidationError
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentFrontMatter
+from lightagentd.agents.kits.kits import Kits
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
+from lightagentd.control.operations.skills import listed
+from lightagentd.control.operations.tools import described
 from lightagentd.control.presentation import shown
 from lightagentd.errors import InvalidArgument
 from lightagentd.llm.providers import RUNBOOK
@@ -30,6 +33,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         self._access, self._managing = access, managing
         self._registry, self._pool, self._now = runtime.registry, runtime.pool, runtime.now
         self._content = runtime.registry.shared.content
+        self._kits = Kits(runtime.registry)
 
     @method("List", returns="agents")
     async def listed(self, caller: Caller) -> list[api.Agent]:
@@ -46,6 +50,20 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             self._registry.get(name)
         return await self._agent(caller, name)
 
+    @method("Tools", returns="tools")
+    async def tools(self, caller: Caller, name: str) -> list[api.Tool]:
+        """The tools that there are for an agent: those of all agents, and its own."""
+        await self._access.admit(caller, Operation.INSPECT, agent=name)
+        self._registry.get(name)
+        return [described(tool) for tool in self._content.toolbox_of(name).tools.values()]
+
+    @method("Skills", returns="skills")
+    async def skills(self, caller: Caller, name: str) -> list[api.Skill]:
+        """The skills that there are for an agent, without their bodies: its own, and those of all agents."""
+        await self._access.admit(caller, Operation.INSPECT, agent=name)
+        self._registry.get(name)
+        return listed(self._content.all_skills_of(name))
+
     @method("Create", returns="agent")
     async def create(
         self,
@@ -58,12 +76,20 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         base_url: str = "",
         api_key_file: str = "",
         prompt: str = "",
+        folder: str = "",
     ) -> api.Agent:
         """Define an agent, keep the definition across restarts, and start it. prompt is its system prompt.
-        model is runbook, PROVIDER/MODEL, or with a base_url the model's name alone. Only an administrator may
-        name an api_key_file.
+        model is runbook, PROVIDER/MODEL, or with a base_url the model's name alone. With folder it is what
+        that folder holds, which stays where it is, and nothing else is given. Only an administrator may name
+        a folder or an api_key_file.
         """
         caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        if folder:  # its tools and scripts are programs
+            caller = await self._access.admit(caller, Operation.ADMINISTER)
+            await self._access.check_open(caller)
+            given = (description, role, model, base_url, api_key_file, prompt)
+            await self._create_from(name, folder, alone=not any(given))
+            return await self._agent(caller, name)
         if api_key_file:  # what stands in a file of the daemon would be sent to wherever base_url says
             caller = await self._access.admit(caller, Operation.ADMINISTER)
         await self._access.check_open(caller)
@@ -91,6 +117,16 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         async with self._managing:
             await self._registry.create(name, front, prompt)
         return await self._agent(caller, name)
+
+    async def _create_from(self, name: str, folder: str, *, alone: bool) -> None:
+        if not alone:
+            raise InvalidArgument(
+                "A folder has an AGENT.md of its own, so nothing else can be given.",
+                field="folder",
+                suggestion="Write it there.",
+            )
+        async with self._managing:
+            await self._kits.create_from(name, folder)
 
     @method("Delete")
     async def delete(self, caller: Caller, name: str) -> None:
@@ -140,13 +176,20 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             front, running = definition.front, self._registry.agents.get(name)
             problem, state = (running.problem, running.state) if running else ("", "stopped")
             problem = problem or " ".join(self._content.problems_of(definition))
+        own, toolbox = self._content.own_of(name), self._content.toolbox_of(name)
+        catalog = self._content.all_skills_of(name)
         return shown(
             api.Agent,
             front,
             name=name,
             model=front.model or self._now.config.models.default,
-            tools=front.tools if front.tools is not None else sorted(self._content.toolbox.tools),
-            skills=front.skills if front.skills is not None else sorted(self._content.skills.skills),
+            tools=sorted(toolbox.tools) if front.tools is None else front.tools,
+            skills=sorted(catalog.skills) if front.skills is None else front.skills,
+            agents=await self._asked(caller, front, definitions.askable(definition) if definition else {}),
+            kit=name.partition(".")[0] if "." in name else "",
+            own_tools=sorted(own.toolbox.tools),
+            own_skills=sorted(own.skills.skills),
+            covered_skills=sorted(own.skills.skills.keys() & self._content.skills.skills.keys()),
             effects=[effect.value for effect in front.effects],
             max_steps=front.limits.max_steps or self._now.config.limits.max_steps,
             origin=path,
@@ -155,6 +198,13 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             sessions=len(self._access.visible(caller, running)) if running else 0,
             problem=problem,
         )
+
+    async def _asked(self, caller: Caller, front: AgentFrontMatter, askable: dict[str, str]) -> list[str]:
+        """The agents that one may ask, without those that the caller may not inspect."""
+        seen = await self._access.inspectable(caller, set(askable.values()))
+        if front.agents is None:
+            return sorted(seen)
+        return [name for name in front.agents if name not in askable or askable[name] in seen]
 
 
 def _check_no_nul(**texts: str) -> None:

@@ -89,7 +89,7 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
             raise InvalidArgument("plan must be observe or none.", field="plan") from err
         self._registry.get(agent)
         definition = self._shared.content.definitions.agents[agent]
-        toolbox = self._shared.content.toolbox
+        toolbox = self._shared.content.toolbox_of(agent)
         named = toolbox.find(tool, action)
         info, args = parse_call(ToolCall(id="", name=named.function, arguments=json.dumps(args)), toolbox)
         properties = info.schema.get("properties", {})

@@ -20,6 +20,7 @@ from lightagentd.control.operations.doctor import Doctor
 from lightagentd.control.operations.events import Events
 from lightagentd.control.operations.history import History
 from lightagentd.control.operations.inputs import Inputs
+from lightagentd.control.operations.kits import Kits
 from lightagentd.control.operations.manager import Manager
 from lightagentd.control.operations.memory import Memory
 from lightagentd.control.operations.models import Models
@@ -50,6 +51,7 @@ class Service:
         self.safety = Safety(access, runtime)
         self.doctor = Doctor(access, runtime)
         self.agents = Agents(access, runtime, managing)
+        self.kits = Kits(access, runtime, managing)
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
         self.plans = Plans(access, shared.plans)
@@ -85,6 +87,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Safety,
     Doctor,
     Agents,
+    Kits,
     Sessions,
     Conversations,
     Plans,

@@ -12,7 +12,7 @@ from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import SkillNotFound
 from lightagentd.policy.operation import Operation
-from lightagentd.skills import Skill
+from lightagentd.skills import Skill, SkillCatalog
 
 
 class Skills(Operations, interface="org.lightagent1.Skills"):
@@ -25,10 +25,7 @@ class Skills(Operations, interface="org.lightagent1.Skills"):
     async def listed(self, caller: Caller) -> list[api.Skill]:
         """All skills, broken ones too, without their bodies."""
         await self._access.admit(caller, Operation.INSPECT)
-        catalog = self._content.skills
-        found = [_info(skill, body="") for skill in catalog.skills.values()]
-        found += [_broken(name, why) for name, why in catalog.broken.items()]
-        return sorted(found, key=lambda skill: skill.name)
+        return listed(self._content.skills)
 
     @method("Get", returns="skill")
     async def get(self, caller: Caller, name: str) -> api.Skill:
@@ -44,6 +41,13 @@ class Skills(Operations, interface="org.lightagent1.Skills"):
                 f"There is no skill {name[:60]!r}.", suggestion=f"{meant}Run: lactl skills list"
             )
         return _info(catalog.skills[name], body=catalog.skills[name].body)
+
+
+def listed(catalog: SkillCatalog) -> list[api.Skill]:
+    """All skills of a catalog, without their bodies."""
+    found = [_info(skill, body="") for skill in catalog.skills.values()]
+    found += [_broken(name, why) for name, why in catalog.broken.items()]
+    return sorted(found, key=lambda skill: skill.name)
 
 
 def _info(skill: Skill, *, body: str) -> api.Skill:

@@ -43,7 +43,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
     async def listed(self, caller: Caller) -> list[api.Tool]:
         """All tools, with their actions; broken files too."""
         await self._access.admit(caller, Operation.INSPECT)
-        return [_tool(tool) for tool in self._content.toolbox.tools.values()]
+        return [described(tool) for tool in self._content.toolbox.tools.values()]
 
     @method("Get", returns="tool")
     async def get(self, caller: Caller, name: str) -> api.Tool:
@@ -52,7 +52,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         tool = self._content.toolbox.tools.get(name)
         if tool is None:
             raise ToolNotFound(f"There is no tool {name[:60]!r}.", suggestion="Run: lactl tools list")
-        return _tool(tool)
+        return described(tool)
 
     @stream("Call", returns="event", is_last=is_last_event)
     async def call(
@@ -81,7 +81,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         """
         await self._access.admit(caller, Operation.INSPECT, agent=agent)
         check_limit(limit)
-        toolbox = self._content.toolbox
+        toolbox = self._content.toolbox_of(agent)
         change = not agent or self._pool.has_change(agent)
         offered = toolbox.offered(self._who(agent), change=change, rules=self._policy.rules)
         names = frozenset(function.name for function in offered)
@@ -141,6 +141,7 @@ def _info(
     )
 
 
-def _tool(tool: ToolInfo) -> api.Tool:
+def described(tool: ToolInfo) -> api.Tool:
+    """A tool as callers see it."""
     actions = [shown(api.Action, one, effect=one.effect.value if one.effect else "") for one in tool.actions]
     return shown(api.Tool, tool, origin=tool.path, actions=actions)

@@ -48,7 +48,7 @@ KEYS_LIMIT = 1000
 FILE_LIMIT_BYTES = 64 * 1024
 HANDLE = r"key_[0-9a-f]{16}"
 LABEL = r"[A-Za-z0-9._-]{0,40}"
-_AGENT = r"[a-z][a-z0-9-]{0,30}"
+_AGENT = r"[a-z][a-z0-9-]{0,30}(?:\.[a-z][a-z0-9-]{0,30})?"
 _MASTER, _MARKER, _LOCK, _KEYS = "master.key", "wrapped-by-credential", "lock", "keys"
 _TEMPORARY = ".new-"
 

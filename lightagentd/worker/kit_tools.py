@@ -1,0 +1,98 @@
+"""The tools of an agent's kit, in that agent's workers alone.
+
+The daemon says with each call in which folder the kit is. A worker takes one kit for its whole life and
+refuses calls for another one: what a kit's file did to its process stays with its agent. Tools that all
+agents share come first, so no kit can take the place of one.
+
+A worker for change runs with more rights than the others, so it loads a file only when nobody but root and
+its own user can have written it. Everywhere else the daemon has checked who could write the kit, and the
+loader looks again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lightagentd.errors import PermissionDenied
+from lightagentd.host.users import called
+from lightagentd.text.reason import reason
+from lightagentd.tool import Place, Tool
+from lightagentd.worker.loader import LoadedTool, ToolFiles
+
+TOOLS = "tools"
+_OWN_PLACES = (None, Place.WATCHER)
+"""Where the tools of a kit may run; the other places serve all agents."""
+
+
+class KitTools:
+    """Owns the instances of a kit's tools for the life of the process."""
+
+    def __init__(self) -> None:
+        self.ready: Callable[[Tool], None] | None = None
+        self._folder = ""
+        self._tools: ToolFiles | None = None
+
+    def check(self, folder: str) -> None:
+        """Raises PermissionDenied for a call of an agent with another kit than this worker has."""
+        if self._folder and folder != self._folder:
+            raise PermissionDenied(f"This worker serves the kit in {self._folder} alone.")
+
+    def get(self, name: str, folder: str, *, change: bool) -> LoadedTool | None:
+        """A tool of the kit in this folder; none without a folder, and for a name that it does not have.
+
+        `change`: the call has that effect. Raises PermissionDenied.
+        """
+        self.check(folder)
+        if not folder:
+            return None
+        if self._tools is None:
+            self._folder = folder
+            self._tools = ToolFiles([Path(folder, TOOLS)], self.ready)
+        if name not in [*self._tools]:  # to ask the mapping itself would load the file
+            return None
+        if change:
+            _check_trusted(Path(folder, TOOLS), name)
+        return _placed(self._tools[name])
+
+    def loaded(self) -> dict[str, LoadedTool]:
+        """Those that were used."""
+        return self._tools.loaded if self._tools is not None else {}
+
+
+def _placed(found: LoadedTool) -> LoadedTool:
+    shared = [action.name for action in found.actions.values() if action.place not in _OWN_PLACES]
+    if not shared:
+        return found
+    why = f"the action {shared[0]} has a place that only tools of all agents can have"
+    return LoadedTool(name=found.name, path=found.path, error=why)
+
+
+def _check_trusted(folder: Path, name: str) -> None:
+    """Raises PermissionDenied."""
+    owners = {0, os.geteuid()}
+    try:
+        for path in _written(folder):
+            info = path.lstat()
+            sticky = path in folder.parents and info.st_mode & stat.S_ISVTX
+            if info.st_uid not in owners:
+                raise _refused(name, f"{path} belongs to {called(info.st_uid)}")
+            if stat.S_ISLNK(info.st_mode) or (stat.S_IMODE(info.st_mode) & 0o022 and not sticky):
+                raise _refused(name, f"others than its owner can write or exchange {path}")
+    except OSError as err:
+        raise _refused(name, reason(err, at=True)) from err
+
+
+def _refused(name: str, why: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"The worker for change does not load the kit's tool {name}: {why}.",
+        suggestion="Only what is root's runs there. Put the kit into /etc/lightagentd/agent, as root.",
+    )
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    yield from folder.parents
+    yield folder
+    yield from folder.rglob("*")

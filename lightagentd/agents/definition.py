@@ -11,6 +11,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     skills: [names of skills]; all when missing
     agents: [names of agents that it may ask]; all others when missing, but no member of another agent's kit
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
+    parallel: true when calls of one answer that observe, or ask other agents, run at once
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
 """
@@ -76,6 +77,7 @@ class AgentFrontMatter(BaseModel):
     skills: list[str] | None = None
     agents: list[str] | None = None
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
+    parallel: bool = False
     plan_tools: Literal["observe", "none"] = "observe"
     limits: AgentLimits = Field(default_factory=AgentLimits)
 
@@ -295,8 +297,6 @@ def load_definition(path: Path) -> AgentDefinition:
         raise ConfigError(f"{path}: the folder's name {name!r} cannot be an agent's name.")
     content = frontmatter.read(path)
     check_place(path)
-    if line := content.lines.get("parallel"):
-        raise ConfigError(f"{path}, line {line}: the key parallel: calls run one by one, so leave it out.")
     return AgentDefinition(name=name, front=content.parse(AgentFrontMatter), prompt=content.body, path=path)
 
 

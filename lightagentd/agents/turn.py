@@ -73,16 +73,21 @@ class Resumed:
     wall_ms: int = 0
     """Its running time that was not counted."""
     joins: dict[str, str] = field(default_factory=dict)
-    """The calls that waited for children who ask a person: the model's id of each → its own id."""
+    """The calls that waited for children, of whom one asks a person: the model's id of each → its own id."""
+    begun: frozenset[int] = frozenset()
+    """The places in the model's answer of other calls that had begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """A call that waits for children: the model's id of it, its step, and the turns that it waits for."""
+    """A call that waits for children: its id, the model's id of it, its step, and the turns that it waits
+    for, which are none while it makes a child.
+    """
 
+    call_id: str
     model_call: str
-    request_id: str
-    turns: Sequence[Turn]
+    request_id: str = field(default_factory=lambda: current_context().request_id)
+    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -163,8 +168,12 @@ class Turn:
         """As which it makes its calls; set when it runs."""
         self.children: dict[str, Child] = {}
         """The children that it made, by their sessions."""
+        self.makes_child = asyncio.Lock()
+        """Held while it makes one: they are counted before."""
         self.joins: dict[str, Join] = {}
         """The calls that wait for children now, by their ids."""
+        self.at_work = 0
+        """How many of the calls that it runs at once wait for nothing."""
         self.stays = False
         """Whether it was suspended, and goes on in the next run of the daemon."""
         self._stored_waits = self.waits_for
@@ -190,9 +199,9 @@ class Turn:
     @property
     def is_waiting(self) -> bool:
         """Whether nothing of it goes on because a person is asked, by itself or by a child."""
-        return self.asks_person or (
-            bool(self.joined) and all(child.is_waiting for child in self.joined if not child.over.is_set())
-        )
+        if self.at_work > 0:
+            return False
+        return self.asks_person or (bool(self.joined) and all(child.is_waiting for child in self.joined))
 
     @property
     def stays_with_children(self) -> bool:
@@ -208,29 +217,40 @@ class Turn:
     def waiting(self, waits_for: str) -> Iterator[None]:
         """A block while a person is asked: this time does not count as the turn's."""
         self.waits_for, self.asks_person = waits_for, True
-        self._set_clocks()
+        self.set_clocks()
         try:
             yield
         finally:
             self.asks_person = False
-            self._set_clocks()
+            self.set_clocks()
 
     @contextlib.contextmanager
-    def joining(self, call_id: str, join: Join) -> Iterator[None]:
+    def joining(self, join: Join) -> Iterator[None]:
         """A block while a call waits for children, whose time counts for this turn, too."""
-        self.joins[call_id] = join
-        self._set_clocks()
+        self.joins[join.call_id] = join
+        try:
+            with self.working(-1):
+                yield
+        finally:
+            del self.joins[join.call_id]
+            self.set_clocks()
+
+    @contextlib.contextmanager
+    def working(self, calls: int) -> Iterator[None]:
+        """A block in which so many more calls are at work, of those that run at once."""
+        self.at_work += calls
+        self.set_clocks()
         try:
             yield
         finally:
-            del self.joins[call_id]
-            self._set_clocks()
+            self.at_work -= calls
+            self.set_clocks()
 
-    def _set_clocks(self) -> None:
+    def set_clocks(self) -> None:
         """Stop or go on with the clocks of the turn, and of those above it, as they wait now."""
         waits = self.is_waiting
         if self.meter is not None and self.meter.on:
-            (self.meter.pause if waits or self.joined else self.meter.run)()
+            (self.meter.pause if waits or (self.joined and self.at_work <= 0) else self.meter.run)()
         if waits and self._stopped_with_s is None:
             self._stopped_with_s = self.left_s()
             if self.timer is not None and self._stopped_with_s is not None:
@@ -240,7 +260,7 @@ class Turn:
             if self.timer is not None:
                 self.timer.reschedule(asyncio.get_running_loop().time() + left_s)
         if self.above is not None:
-            self.above._set_clocks()
+            self.above.set_clocks()
 
     async def child_changed(self) -> None:
         """Wait until a turn of a child is over."""
@@ -250,7 +270,7 @@ class Turn:
     def _tell_above(self) -> None:
         if self.above is None:
             return
-        self.above._set_clocks()
+        self.above.set_clocks()
         changed, self.above._changed = self.above._changed, None
         if changed is not None:
             changed.set()
@@ -318,7 +338,7 @@ class Turn:
             if self.calls_left is not None:
                 value["calls_left"] = self.calls_left
             if self.joins:
-                value["joins"] = {join.model_call: call_id for call_id, join in self.joins.items()}
+                value["joins"] = {join.model_call: join.call_id for join in self.joins.values()}
         return Change(state="turns", key=self.trace_id, value=value)
 
     def finish(self, failure: LightagentError | None, figures: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from lightagentd.agents.model_calls.metering.ledger import Whose
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.model_calls.storable import storable
 from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.sessions.recovery import UNKNOWN
+from lightagentd.agents.tool_calls.at_once import Group, Order
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
 
 REMOVED = "[removed: "
 """Begins what stands in the store in place of a secret (`Redactor`, `hide`)."""
+_LOST = (
+    "Error (cancelled): The call was not run. The daemon was started again meanwhile, and its"
+    " arguments held a secret, which is not stored. Ask for it again if it is still wanted."
+)
+_NONE: Mapping[str, str] = {}
 _STILL_WAITING = AgentNotRunning(
     "The agent stopped while this turn waits for an approval, or for an answer.",
     suggestion="The turn goes on at its next start; lactl approvals and lactl inputs show the question.",
@@ -243,31 +250,32 @@ class TurnLoop:
         self._session.messages.append(message)
         if not reply.calls:
             return ()
-        return await self._run_calls(reply.calls, before, cut=reply.finish.reason == "length")
+        places = _places(reply.calls)
+        return await self._run_calls(reply.calls, before, places, cut=reply.finish.reason == "length")
 
     async def _resume(self, resumed: Resumed) -> None:
         """Finish the step in which the turn waited, beginning with its first call without a result."""
         with within(request_id=resumed.request_id):
             calls = unanswered(self._session.messages)
+            said = next((one for one in reversed(self._session.messages) if one.tool_calls), None)
+            places = _places(said.tool_calls if said is not None else ())
             if resumed.joins:
                 await self._shared.children.resume(self._turn)
+                first = [call for call in calls if call.id in resumed.joins]
+                await self._run_calls(first, Before(), places, joined=resumed.joins)
             else:
-                await self._run_calls(calls[:1], Before(), waits_for=resumed.waits_for)
-                calls = calls[1:]
-            for call in calls:
-                if call.id in resumed.joins:
-                    await self._run_calls([call], Before(), joined=resumed.joins[call.id])
+                first = calls[:1]
+                await self._run_calls(first, Before(), places, waits_for=resumed.waits_for)
+            for call in [call for call in calls if call not in first]:
+                if places.get(call.id) in resumed.begun:
+                    await self._cannot_take_up(call, UNKNOWN)
                 elif REMOVED in call.arguments:
-                    await self._cannot_take_up(call)
+                    await self._cannot_take_up(call, _LOST)
                 else:
-                    await self._run_calls([call], Before())
+                    await self._run_calls([call], Before(), places)
 
-    async def _cannot_take_up(self, call: ToolCall) -> None:
-        """Give a result to a call whose original arguments are lost."""
-        text = (
-            "Error (cancelled): The call was not run. The daemon was started again meanwhile, and its"
-            " arguments held a secret, which is not stored. Ask for it again if it is still wanted."
-        )
+    async def _cannot_take_up(self, call: ToolCall, text: str) -> None:
+        """Give a result to a call that is not run, or not again."""
         message = Message(role="tool", content=text, tool_call_id=call.id, name=call.name)
         await self._shared.history.append(message_event(message))
         self._session.messages.append(message)
@@ -276,37 +284,52 @@ class TurnLoop:
         self,
         calls: Sequence[ToolCall],
         before: Before,
+        places: Mapping[str, int],
         *,
         waits_for: str = "",
-        joined: str = "",
+        joined: Mapping[str, str] = _NONE,
         cut: bool = False,
     ) -> tuple[Outcome, ...]:
-        """Run calls one by one. `waits_for` is the question for which the first call waits already, `joined`
-        its id if it waits for children. `cut`: the model's answer was cut in the last call because it was too
-        long.
+        """Run calls one by one, or at once those of them that can be. `places` are those in the model's
+        answer, by the model's ids. `waits_for` is the question for which
+        the first call waits already, `joined` the ids of those that wait for children. `cut`: the model's
+        answer was cut in the last call because it was too long.
 
         Raises BudgetExceeded when no more calls are allowed, and CallLoop.
         """
-        dispatcher, origin = self._parts.dispatcher, self._origin
-        outcomes: list[Outcome] = []
+        group = Group(self._session.messages.append)
         try:
             for call in calls:
-                if not (waits_for or joined):
-                    self._repeats.check(call)
-                    await self._make_room(before)
+                if call.id not in joined and not waits_for:
+                    if group.has_like(call):
+                        await group.run()
+                    try:
+                        self._repeats.check(call)
+                        await self._make_room(before)
+                    except LightagentError:
+                        await group.run()
+                        raise
                 remark = partial(self._repeats.remark, cut=cut and call is calls[-1])
-                run = ToolRun(call, dispatcher, origin, self._results, before=before, remark=remark)
-                outcome = await run.run(waits_for, joined=joined)
-                waits_for = joined = ""
-                outcomes.append(outcome)
-                self._session.messages.append(outcome.message())
+                run = ToolRun(
+                    call, self._parts.dispatcher, self._origin, self._results, before=before, remark=remark
+                )
+                order, own_id = Order(position=places[call.id]), joined.get(call.id, "")
+                may = self._parts.definition.front.parallel and not waits_for
+                beside = may and await run.can_run_beside(order, joined=own_id)
+                if not beside:
+                    await group.run()
+                group.add(call, order, partial(run.run, waits_for, joined=own_id))
+                if not beside:
+                    await group.run()
+                waits_for = ""
+            await group.run()
         except BaseException:
             # The conversation on disk is the truth now: it is read again before the next turn. What the step
             # used is used, even where no call came as far as to be stored with it.
             store_unwatched(self._shared.history, *before.take())
             self._session.forget_messages()
             raise
-        return tuple(outcomes)
+        return tuple(group.outcomes)
 
     async def _make_room(self, before: Before) -> None:
         """Check that the budgets allow one more call. Stores `before` and raises BudgetExceeded otherwise."""
@@ -318,6 +341,11 @@ class TurnLoop:
             await self._shared.history.append(*events, changes=changes)
             await self._meter.refuse_calls()
         turn.calls_left -= 1
+
+
+def _places(calls: Sequence[ToolCall]) -> dict[str, int]:
+    """The places of calls in the model's answer, from 1, by their ids."""
+    return {call.id: place for place, call in enumerate(calls, 1)}
 
 
 def _left_above(turn: Turn) -> list[float]:

@@ -87,7 +87,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     [
         ("description: x\ntool: [bash]", "line 3: the key tool is not known"),
         ("model: gpt", "line 2: the key model"),
-        ("parallel: true", "line 2: the key parallel: calls run one by one, so leave it out"),
+        ("parallel: maybe", "line 2: the key parallel"),
         ("description: x\nfallback: [runbook, '/x']", "line 3: the key fallback"),
         ("base_url: ftp://x", "line 2: the key base_url"),
         ("base_url: h.example/v1", "the key base_url: it has no scheme: write https:// before it"),

@@ -38,6 +38,8 @@ class BuiltinContext:
     origin: Origin
     stream: TurnStream
     """Where whoever watches the turn hears of it."""
+    in_order: Callable[[], Awaitable[None]]
+    """Waits until the results of the calls before this one are stored, where calls run at once."""
 
     @property
     def agent(self) -> str:

@@ -6,13 +6,14 @@ that made them.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
 from lightagentd.agents.team.children import Children
-from lightagentd.agents.turn import Child
+from lightagentd.agents.turn import Child, Join
 from lightagentd.errors import ChildFailed, Refused
 from lightagentd.tool import Args, Result, Tool
 
@@ -64,8 +65,7 @@ class AgentTool(Tool):
     @builtin_action(timeout_s=NO_TIME_LIMIT_S)
     async def ask(self, ctx: BuiltinContext, args: AskArgs) -> Result:
         """Ask another agent and wait for its answer. It can do nothing that you may not do."""
-        child = await self._begin(ctx, args)
-        await self._children.join(ctx.origin, ctx.call_id, ctx.model_call, [child])
+        [child] = await self._join(ctx, lambda: self._begin(ctx, args))
         answer = await self._children.answer(child)
         return Result(output=answer, metadata={"agent": args.agent, "session": child.session.id})
 
@@ -74,18 +74,20 @@ class AgentTool(Tool):
         """Ask another agent without waiting. Gives the child's id; agent_wait gives the answer. It ends with
         your turn.
         """
-        child = await self._begin(ctx, args)
+        [child] = await self._begin(ctx, args)
         about = {"agent": args.agent, "session": child.session.id}
         return Result(output=f"{child.session.id} is at it.", metadata=about)
 
     @builtin_action(timeout_s=NO_TIME_LIMIT_S)
     async def wait(self, ctx: BuiltinContext, args: WaitArgs) -> Result:
         """Wait for the answers of agents that you started."""
-        _check(ctx)
         turn = ctx.origin.turn
         ids = args.ids or [*(turn.children if turn is not None else ())]
-        children = [self._children.child(ctx.origin, one) for one in dict.fromkeys(ids)]
-        await self._children.join(ctx.origin, ctx.call_id, ctx.model_call, children)
+
+        async def named() -> list[Child]:
+            return [self._children.child(ctx.origin, one) for one in dict.fromkeys(ids)]
+
+        children = await self._join(ctx, named)
         found = [await self._told(child) for child in children]
         states = {child.session.id: ok for child, (ok, _) in zip(children, found, strict=True)}
         return Result(output="\n\n".join(text for _, text in found), metadata={"answered": states})
@@ -107,10 +109,15 @@ class AgentTool(Tool):
         await self._children.stop(self._children.child(ctx.origin, args.id))
         return Result(output=f"{args.id} has stopped.", metadata={"session": args.id})
 
-    async def _begin(self, ctx: BuiltinContext, args: AskArgs) -> Child:
+    async def _begin(self, ctx: BuiltinContext, args: AskArgs) -> list[Child]:
         _check(ctx)
         forked = args.context == "forked"
-        return await self._children.make(ctx.origin, ctx.call_id, args.agent, args.text, forked=forked)
+        return [await self._children.make(ctx.origin, ctx.call_id, args.agent, args.text, forked=forked)]
+
+    async def _join(self, ctx: BuiltinContext, children: Callable[[], Awaitable[list[Child]]]) -> list[Child]:
+        _check(ctx)
+        join = Join(call_id=ctx.call_id, model_call=ctx.model_call)
+        return await self._children.join(ctx.origin, join, children, ctx.in_order)
 
     async def _told(self, child: Child) -> tuple[bool, str]:
         """Whether a child answered, and what it said, under its id."""

@@ -85,6 +85,9 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
         data = (prompt.data if prompt is not None else None) or {"text": ""}
         whole = Prompt(str(data["text"]), int(data.get("question_chars", 0)))
         waits = waited(trace_id, state)
+        if waits is not None:
+            begun = {int(data.get("position", 0)) for data in _begun(events)}
+            waits = replace(waits, begun=frozenset(begun))
         turn = Turn(
             session,
             Asked(
@@ -130,12 +133,16 @@ def _taken_up(state: dict[str, Any]) -> Resumed | None:
     )
 
 
-def _open_intents(events: Sequence[Event]) -> list[str]:
-    """The functions of the intents without a stored end."""
+def _open_intents(events: Sequence[Event]) -> list[Event]:
+    """The intents without a stored end."""
     intents = {event.data["call_id"]: event for event in events if event.type == INTENT and event.data}
     for event in _told_ends(events):
         intents.pop((event.data or {}).get("call_id"), None)
-    return [event.data["function"] for event in intents.values() if event.data]
+    return [*intents.values()]
+
+
+def _begun(events: Sequence[Event]) -> list[dict[str, Any]]:
+    return [event.data for event in _open_intents(events) if event.data]
 
 
 def _told_ends(events: Sequence[Event]) -> list[Event]:
@@ -145,17 +152,21 @@ def _told_ends(events: Sequence[Event]) -> list[Event]:
 async def _end(session: Session, turn: Turn, events: Sequence[Event]) -> int:
     """End a turn that was running, and note it in the session. Gives the number of unknown outcomes."""
     results: list[NewEvent] = []
-    open_functions = _open_intents(events)
+    open_functions = [(str(data["function"]), int(data.get("position", 0))) for data in _begun(events)]
     unknown: list[str] = []
     with session.context(turn):
-        # Calls begin in their order, so the first without a result are those that ran.
+        # Calls begin in their order, so the first without a result are those that ran. Otherwise their places
+        # say which they are.
+        answer = next((one for one in reversed(session.messages) if one.tool_calls), None)
+        places = {call.id: place for place, call in enumerate(answer.tool_calls if answer else (), 1)}
         for call in unanswered(session.messages):
-            if ran := call.name in open_functions:
-                open_functions.remove(call.name)
+            own = [(call.name, places.get(call.id, 0)), (call.name, 0)]
+            if ran := next((one for one in own if one in open_functions), None):
+                open_functions.remove(ran)
                 unknown.append(call.name)
             results.append(result_event(call.id, call.name, UNKNOWN if ran else NOT_RUN))
         not_run = len(results) - len(unknown)
-        unknown += open_functions  # no calls of the conversation: checks of a plan's tasks
+        unknown += [name for name, _ in open_functions]  # no calls of the conversation: checks of tasks
         code = OutcomeUnknown.code if unknown else "interrupted"
         told = _told(turn.trace_id, len(_told_ends(events)), unknown, not_run)
         session.record = replace(session.record, interrupted=told)

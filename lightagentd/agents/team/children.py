@@ -14,7 +14,7 @@ The daemon makes one `Children`, and the registry binds it to the agents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ from lightagentd.errors import (
     SessionNotFound,
 )
 from lightagentd.events.history import History
-from lightagentd.events.model import current_context
 from lightagentd.events.queries import Filter
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.policy.questions.asked import AllQuestions
@@ -88,9 +87,10 @@ class Children:
             return made
         agent = self._member(origin, name)
         agent.running_parts()
-        await self._room(origin)
-        child = await uninterrupted(self._make(origin, agent, call_id, text, forked))
-        await self.prompt(origin, child, text)
+        async with parent.makes_child:
+            await self._room(origin)
+            child = await uninterrupted(self._make(origin, agent, call_id, text, forked))
+            await self.prompt(origin, child, text)
         return child
 
     def _member(self, origin: Origin, name: str) -> Agent:
@@ -173,25 +173,37 @@ class Children:
             )
         return parent.children[session_id]
 
-    async def join(self, origin: Origin, call_id: str, model_call: str, children: Sequence[Child]) -> None:
-        """Wait until children have answered all that they were asked. If the call is cancelled, they end.
+    async def join(
+        self,
+        origin: Origin,
+        join: Join,
+        made: Callable[[], Awaitable[list[Child]]],
+        in_order: Callable[[], Awaitable[None]],
+    ) -> list[Child]:
+        """Make or find children, and wait until they have answered all that they were asked, and until it is
+        the call's turn to store a result. If the call is cancelled, they end.
 
-        Raises Suspended when the daemon stops while one of them asks a person; StorageError.
+        Raises what `made` raises; Suspended when the daemon stops while one of them asks a person;
+        StorageError.
         """
         parent = _turn(origin)
-        turns = [turn for child in children for turn in child.turns]
-        request_id = current_context().request_id
-        with parent.joining(call_id, Join(model_call=model_call, request_id=request_id, turns=turns)):
+        children: list[Child] = []
+        with parent.joining(join):
             try:
-                for turn in turns:
+                children += await made()
+                join.turns.extend(turn for child in children for turn in child.turns)
+                parent.set_clocks()
+                for turn in join.turns:
                     await turn.over.wait()
+                if any(turn.stays for turn in join.turns):
+                    raise Suspended
+                await in_order()
             except asyncio.CancelledError:
                 stays = self._asked.suspended and not parent.cancelled
                 await uninterrupted(_end(children, _ENDED, keep_waiting=stays))
                 raise
-            if any(turn.stays for turn in turns):
-                raise Suspended
-        await self._taint(origin, call_id, children)
+        await self._taint(origin, join.call_id, children)
+        return children
 
     async def _taint(self, origin: Origin, call_id: str, children: Sequence[Child]) -> None:
         """What a tainted child says taints the session that asked, before it reads it."""

@@ -18,7 +18,7 @@ from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
 from lightagentd.text.strict_json import BadJson, decoded, is_deeper
 from lightagentd.tool import Effect
-from lightagentd.worker.lanes import Checked
+from lightagentd.worker.lanes import Call, Checked
 
 MAX_DEPTH = 50
 """How deep objects and lists in arguments may be nested; those who send, store and show them recurse."""
@@ -58,6 +58,22 @@ class Ready:
             effect=self.effect.value,
             args=self.args,
             cwd=working_directory(self.args),
+        )
+
+    def wanted(self, origin: Origin, longest_s: float, expected: dict[str, Any]) -> Call:
+        """The call in the form for a worker. `expected` is what an approval's preview rested on."""
+        return Call(
+            call_id=self.call_id,
+            tool=self.action.tool,
+            action=self.action.name,
+            args=self.args,
+            agent=origin.agent.name,
+            session=origin.session_id,
+            effect=self.effect,
+            timeout_s=self.action.timeout_of(self.args, longest_s),
+            owner=origin.worker_owner,
+            place=self.action.place,
+            expected=expected,
         )
 
 

@@ -91,6 +91,7 @@ class Results:
             if stored.done is not None and not stored.done.done():
                 self._hurry()
                 await asyncio.wait([stored.done])
+                continue  # a call that runs at once may have told of it meanwhile
             self._waiting.popleft()
             if stored.done is not None:
                 stored.done.result()

@@ -11,15 +11,16 @@ A `ToolRun` belongs to one call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
+from lightagentd.agents.tool_calls.at_once import ALONE, Order
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
 from lightagentd.agents.tool_calls.deciding import decide, grounds, policy_calls
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
@@ -58,10 +59,11 @@ from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
-from lightagentd.worker.lanes import Call, Checked
+from lightagentd.worker.lanes import Checked
 
 TEAM = "agent"
 """The built-in tool whose calls wait for children."""
+ASK = (TEAM, "ask")
 
 Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
 """From a call, its result, the text of that and its metadata: what is said behind the text."""
@@ -106,6 +108,26 @@ class ToolRun:
         self._waits_for = ""
         """The approval or input that it waits for, or waited for."""
         self._granted: Approval | None = None
+        self._order = ALONE
+
+    async def can_run_beside(self, order: Order, *, joined: str) -> bool:
+        """Whether the call may run at once with others: it observes, or asks another agent, and no person is
+        asked about it. Then it does. What is wrong with it is told when it runs. `joined` as for `run`.
+        """
+        if joined:
+            self._order = order
+            return True
+        try:
+            await self._check()
+        except LightagentError:
+            return False
+        action, effect = self._ready.action, self._ready.effect
+        alone = action.place is Place.DAEMON and (action.tool, action.name) != ASK
+        if alone or effect is not Effect.OBSERVE or self._decide().decision is not Decision.ALLOW:
+            return False
+        self._order = order
+        self._what["position"] = order.position
+        return True
 
     async def run(self, waits_for: str = "", *, joined: str = "") -> Outcome:
         """Run the call. `waits_for` is the approval or input for which it waits since an earlier run of the
@@ -149,7 +171,8 @@ class ToolRun:
         if self._waits_for:
             self._resume_approval()
         else:
-            await self._check()
+            if not self._order.position:
+                await self._check()
             ruling = self._decide()
             self._what |= {
                 "decision": ruling.decision.value,
@@ -244,6 +267,9 @@ class ToolRun:
         with it. Raises ApprovalRequired when nobody can be asked.
         """
         ready, origin, approvals = self._ready, self._origin, self._dispatcher.asked.approvals
+        if self._order.position:
+            message = f"{ready.name} needs an approval by now ({ruling.rule})."
+            raise ApprovalRequired(message, suggestion="Ask for it again.")
         if origin.trigger != PERSON:
             raise ApprovalRequired(
                 f"{ready.name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
@@ -300,6 +326,7 @@ class ToolRun:
 
     async def _refuse(self, err: LightagentError) -> Outcome:
         """Store that a call does not run, and tell the model what to do next."""
+        await self._order.comes()
         await self._results.settle()
         dispatcher, origin = self._dispatcher, self._origin
         what = unread(self._call, self._toolbox, dispatcher.readable) | self._what
@@ -346,7 +373,8 @@ class ToolRun:
         taints = ready.action.taints
         started = time.monotonic()
         try:
-            output, metadata = await self._act()
+            with origin.turn.working(1) if self._order.position and origin.turn else nullcontext():
+                output, metadata = await self._act()
             result, text = "ok", await off_loop(dispatcher.readable, output)
             if dispatcher.history.redactor.suspects(dump_json(metadata)):
                 metadata = dispatcher.history.redactor.value(metadata)
@@ -362,15 +390,19 @@ class ToolRun:
             ):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
-            outcome = self._outcome(stopped.code, error_text(stopped), {}, started)
+            outcome = self._outcome(stopped.code, error_text(stopped), {}, started, time.monotonic())
             self._store(outcome, origin.after_call(ready.call_id, taints=ready.action.taints, host=""))
             raise
-        text += self._remark(ready.call, result, text, metadata)
-        outcome = self._outcome(result, text, metadata, started)
-        # A call that failed may say what it read all the same, so it taints too.
-        changes = origin.after_call(ready.call_id, taints=taints, host=host if result == "ok" else "")
-        lapsed, settled = self._taken()
-        self._store(outcome, (*changes, *settled), *lapsed)
+        ended = time.monotonic()
+        try:
+            await self._order.comes()
+        finally:  # it has ended, whatever became of those before it
+            text += self._remark(ready.call, result, text, metadata)
+            outcome = self._outcome(result, text, metadata, started, ended)
+            # A call that failed may say what it read all the same, so it taints too.
+            changes = origin.after_call(ready.call_id, taints=taints, host=host if result == "ok" else "")
+            lapsed, settled = self._taken()
+            self._store(outcome, (*changes, *settled), *lapsed)
         return outcome
 
     async def _act(self) -> tuple[str, dict[str, Any]]:
@@ -384,18 +416,24 @@ class ToolRun:
             found = answer_result(await answer_to(inputs, self._waits_for, self._origin, self._stream))
         else:
             inside = BuiltinContext(
-                call_id=ready.call_id, model_call=ready.call.id, origin=self._origin, stream=self._stream
+                call_id=ready.call_id,
+                model_call=ready.call.id,
+                origin=self._origin,
+                stream=self._stream,
+                in_order=self._order.comes,
             )
             found = await dispatcher.builtins.run(action.tool, action.name, ready.args, inside)
         return found.output, found.metadata
 
     async def _work(self) -> tuple[str, dict[str, Any]]:
         """Have a worker run the call."""
-        dispatcher, wanted = self._dispatcher, self._wanted()
+        dispatcher = self._dispatcher
+        expected = dict(self._granted.expected) if self._granted is not None else {}
+        wanted = self._ready.wanted(self._origin, dispatcher.limits.call_timeout_s, expected)
         judged = policy_calls(self._ready, self._origin, has_change=dispatcher.pool.has_change)
         wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))
         try:
-            async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
+            async with aclosing(dispatcher.pool.call(wanted)) as events:
                 async for event in events:
                     kind = event["kind"]
                     if kind == "output":
@@ -407,23 +445,6 @@ class ToolRun:
         finally:
             self._stream.end_output(wanted.call_id)
         raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
-
-    def _wanted(self) -> Call:
-        """The call in the form for a worker."""
-        ready, origin, action = self._ready, self._origin, self._ready.action
-        return Call(
-            call_id=ready.call_id,
-            tool=action.tool,
-            action=action.name,
-            args=ready.args,
-            agent=origin.agent.name,
-            session=origin.session_id,
-            effect=ready.effect,
-            timeout_s=action.timeout_of(ready.args, self._dispatcher.limits.call_timeout_s),
-            owner=origin.worker_owner,
-            place=action.place,
-            expected=dict(self._granted.expected) if self._granted is not None else {},
-        )
 
     def _asks(self) -> bool:
         """Whether a question of its own to a person is open."""
@@ -440,13 +461,15 @@ class ToolRun:
         lapsed, changes = inputs.taken(turn.waits_for)
         return lapsed, [*changes, *self._origin.running()]
 
-    def _outcome(self, result: str, text: str, metadata: dict[str, Any], started: float) -> Outcome:
+    def _outcome(
+        self, result: str, text: str, metadata: dict[str, Any], started: float, ended: float
+    ) -> Outcome:
         return Outcome(
             call=self._call,
             result=result,
             text=text,
             metadata=metadata,
-            duration_ms=round((time.monotonic() - started) * 1000),
+            duration_ms=round((ended - started) * 1000),
             function=self._ready.action.function,
         )
 

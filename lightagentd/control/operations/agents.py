@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from lightagentd import api
-from lightagentd.agents.definition import AgentFrontMatter
+from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.kits.kits import Kits
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
@@ -40,7 +40,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         """All agents, broken and stopped ones too."""
         caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         seen = await self._access.inspectable(caller, self._content.definitions.paths)
-        return [await self._agent(caller, name) for name in sorted(seen)]
+        return [await self._agent(caller, name, seen) for name in sorted(seen)]
 
     @method("Get", returns="agent")
     async def get(self, caller: Caller, name: str) -> api.Agent:
@@ -164,7 +164,8 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             await self._registry.get(name).start()
         return await self._agent(caller, name)
 
-    async def _agent(self, caller: Caller, name: str) -> api.Agent:
+    async def _agent(self, caller: Caller, name: str, seen: frozenset[str] | None = None) -> api.Agent:
+        """`seen` are the agents that the caller may inspect, where that is known."""
         caller = await self._access.viewing(caller)
         definitions = self._content.definitions
         path = str(definitions.paths.get(name, ""))
@@ -185,7 +186,7 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             model=front.model or self._now.config.models.default,
             tools=sorted(toolbox.tools) if front.tools is None else front.tools,
             skills=sorted(catalog.skills) if front.skills is None else front.skills,
-            agents=await self._asked(caller, front, definitions.askable(definition) if definition else {}),
+            agents=await self._asked(caller, definition, seen),
             kit=name.partition(".")[0] if "." in name else "",
             own_tools=sorted(own.toolbox.tools),
             own_skills=sorted(own.skills.skills),
@@ -199,12 +200,12 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             problem=problem,
         )
 
-    async def _asked(self, caller: Caller, front: AgentFrontMatter, askable: dict[str, str]) -> list[str]:
+    async def _asked(
+        self, caller: Caller, definition: AgentDefinition | None, seen: frozenset[str] | None
+    ) -> list[str]:
         """The agents that one may ask, without those that the caller may not inspect."""
-        seen = await self._access.inspectable(caller, set(askable.values()))
-        if front.agents is None:
-            return sorted(seen)
-        return [name for name in front.agents if name not in askable or askable[name] in seen]
+        found = set(self._content.members_of(definition).values() if definition is not None else ())
+        return sorted(found & (await self._access.inspectable(caller, found) if seen is None else seen))
 
 
 def _check_no_nul(**texts: str) -> None:

@@ -94,6 +94,8 @@ class CallIntended(AboutCall, topic="agent.tool_dispatch", type="intent", source
     call_id: Text
     function: Text
     """As the model called it."""
+    position: int = 0
+    """Its place in the model's answer, from 1, where calls of that ran at once."""
     trigger: Text = ""
     """Why nobody can be asked: `unattended`, or the check of a plan's task; absent for a person's prompt."""
     tool: Text

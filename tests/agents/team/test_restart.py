@@ -160,8 +160,20 @@ async def test_watchers_of_the_parent_hear_what_a_child_asks(paths: Paths) -> No
             assert told[-1] == "done"
 
 
+def at_once(out: Path) -> dict[str, Any]:
+    """`test` asks two agents at once, and beside them it reads: one adds a line, the other asks a person."""
+    asks = [("agent_ask", {"agent": one, "text": "x"}, one) for one in ("dba", "low", "web")]
+    return {
+        "test": [calls(("probe_read", {"url": "u"}, "r"), *asks), say("all done")],
+        "dba": [call("probe_add", add(out, line="dba"), call_id="p"), say("dba done")],
+        "low": [call("human_ask", {"question": "Which?"}, call_id="h"), say("low done")],
+        "web": [say("web done")],
+    }
+
+
+@pytest.mark.parametrize(("script", "front"), [(tree, FRONT), (at_once, f"{FRONT}\nparallel: true")])
 async def test_a_kill_after_any_commit_ends_each_turn_once_and_runs_no_call_twice(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, script: Callable[[Path], dict[str, Any]], front: str
 ) -> None:
     out = prepare(paths)
     copies = paths.state.parent / "copies"
@@ -175,8 +187,8 @@ async def test_a_kill_after_any_commit_ends_each_turn_once_and_runs_no_call_twic
         self.environment.env.copy(str(folder))
         taken.append(lines(out))
 
-    async with ScriptedModel(by_agent(tree(out))) as model:
-        define_team(paths, model, dict.fromkeys(NAMES), dict.fromkeys(NAMES, FRONT), TOML)
+    async with ScriptedModel(by_agent(script(out))) as model:
+        define_team(paths, model, dict.fromkeys(NAMES), dict.fromkeys(NAMES, front), TOML)
         monkeypatch.setattr(History, "_commit", copied)
         async with Daemon(paths) as daemon:
             test = Team(daemon=daemon, model=model)
@@ -199,4 +211,4 @@ async def test_a_kill_after_any_commit_ends_each_turn_once_and_runs_no_call_twic
                 sessions: list[Session] = [*test.agent.sessions.values()]
                 assert all(session.record.parent == "" for session in sessions)
             shutil.rmtree(state.state)
-        assert places >= 30
+        assert places >= 25

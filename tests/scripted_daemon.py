@@ -280,6 +280,7 @@ def message(role: str, content: str, **changes: Any) -> dict[str, Any]:
             seq=1,
             time_us=1_763_768_400_000_000,
             role=role,
+            speaker="",
             content=content,
             name="",
             tool_call_id="",

@@ -48,7 +48,7 @@ kit's agent and its own, with a dot between them.
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
-BUILT_IN = ("agent", "human", "memory", "plan", "tools")
+BUILT_IN = ("agent", "human", "memory", "message", "plan", "tools")
 """The tools that no file has (`agents.builtin`)."""
 
 

@@ -21,6 +21,7 @@ from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.skills_prompt import skills_section
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.team.children import Children
+from lightagentd.agents.team.mail import Mail
 from lightagentd.agents.team.prompt import team_section
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.toolbox import Toolbox
@@ -68,6 +69,7 @@ class SharedParts:
     dispatcher: Dispatcher
     watches: Watches
     children: Children
+    mail: Mail
     ended_turns: EndedTurns = field(default_factory=EndedTurns)
 
 

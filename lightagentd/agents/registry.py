@@ -62,6 +62,7 @@ class Registry:
         """How many turns the last run left that no agent took up."""
         self._history, self._content = shared.history, shared.content
         shared.children.bind(self.get)
+        shared.mail.bind(self.session, self.get)
         self.waits = ""
         """Why no agent is started yet, as a sentence: nothing can be stored."""
         self.changing = asyncio.Lock()

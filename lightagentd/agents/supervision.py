@@ -112,6 +112,8 @@ class Supervision:
             task = own_task(self._work_off(session), name=f"session-{session.id}")
             self.tasks[session.id] = task
             task.add_done_callback(lambda done: self._worked_off(session, done))
+        elif session.id not in self.tasks and not self._draining:
+            self._shared.mail.wake(self._agent, session)
 
     # Starts and stops
 

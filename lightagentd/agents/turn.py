@@ -25,6 +25,7 @@ from lightagentd.quoted import Prompt
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
     from lightagentd.agents.sessions.session import Session
+    from lightagentd.agents.team.mail import Letter
     from lightagentd.agents.tool_calls.origin import Origin
 
 
@@ -44,6 +45,8 @@ class Asked:
     """Whether its owner chose the session: prompts without a session go there from now on."""
     above: Turn | None = None
     """The turn that asks, where another agent's does."""
+    letter: Letter | None = None
+    """The message of another agent with which it begins, if it is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,7 @@ class Turn:
         """Why that task is not done although the turn came to an answer: its check did not pass."""
         self.asks_person = False
         """Whether a call of its own waits for a person now."""
-        self._in_line(asked.above)
+        self._in_line(asked)
         self.timer: asyncio.Timeout | None = None
         """Ends the turn when its time is over; set while it runs."""
         self.meter: Meter | None = None
@@ -161,11 +164,17 @@ class Turn:
         self.handed: asyncio.Queue[Step | None] | None = asyncio.Queue() if asked.stepwise else None
         """The steps on their way to a caller who drives the turn; None comes last."""
 
-    def _in_line(self, above: Turn | None) -> None:
+    def _in_line(self, asked: Asked) -> None:
         """Its place in the line of turns that ask each other."""
-        self.above = above
+        self.above, letter = asked.above, asked.letter
         self.origin: Origin | None = None
         """As which it makes its calls; set when it runs."""
+        self.sent_by: tuple[str, ...] = letter.by if letter is not None else ()
+        """The agents whose message it began with: its sender, and those above that one."""
+        self.hops = letter.hops if letter is not None else 0
+        """How many messages of agents led to it without a person."""
+        self.sent = 0
+        """How many messages it has sent."""
         self.children: dict[str, Child] = {}
         """The children that it made, by their sessions."""
         self.makes_child = asyncio.Lock()
@@ -327,6 +336,8 @@ class Turn:
             value["unattended"] = True
         if self.task_id:
             value["task"] = self.task_id
+        if self.hops:
+            value |= {"hops": self.hops, "sent_by": list(self.sent_by)}
         if waits_for and self.handed is None:
             value |= {
                 "approval": waits_for,

@@ -73,7 +73,7 @@ class TurnLoop:
             agent=parts.definition,
             owner=record.owner,
             turn=turn,
-            above=above.origin if above is not None else None,
+            above=above.origin if above is not None else self._shared.mail.above(turn),
         )
         wall_ms = turn.resumed.wall_ms if turn.resumed else 0
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
@@ -209,6 +209,7 @@ class TurnLoop:
             await self._resume(turn.resumed)
         for number in range(turn.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
+                await self._shared.mail.deliver(turn)
                 reply = await asking.ask(system, offer.functions(session.messages))
                 turn.steps_done = number
                 outcomes = await self._act(reply)

@@ -42,18 +42,39 @@ class Session:
 class Message:
     """One entry of a conversation. `tool_calls` are `{id, name, arguments}` objects. `reasoning` is what the
     model thought before its answer, as far as its endpoint shows that. `cut_off` is the error that ended the
-    turn before the answer was whole; `content` is the part that was said by then.
+    turn before the answer was whole; `content` is the part that was said by then. `speaker` is the agent that
+    said it, where that is another one than the session's.
     """
 
     seq: int
     time_us: int
     role: str
+    speaker: str
     content: str
     name: str
     tool_call_id: str
     tool_calls: list[Any]
     reasoning: str
     cut_off: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A message of an agent to the session `to_session` with the agent `to_agent`. `waits`: that one has not
+    read it yet. `hops` is how many messages led to it without a person, with itself. `tainted`: text from
+    outside may be in it.
+    """
+
+    id: str
+    agent: str
+    session: str
+    to_agent: str
+    to_session: str
+    sent_us: int
+    text: str
+    hops: int
+    tainted: bool
+    waits: bool
 
 
 @dataclass(frozen=True, kw_only=True)

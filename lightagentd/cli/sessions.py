@@ -157,7 +157,7 @@ def _usage(settings: Settings, session: str) -> dict[str, Any] | None:
 
 
 def _print_message(message: dict[str, Any]) -> None:
-    who = f"{message['role']} {message['name']}".strip()
+    who = " ".join(filter(None, (message["role"], message["name"], message["speaker"])))
     say()
     say(style(who, BOLD), "  ", style(f"{local(message['time_us'])}  seq {message['seq']}", DIM))
     if message.get("reasoning"):

@@ -131,6 +131,14 @@ class Limits(Section):
     """How much a kit may have that is added at run time, unpacked."""
     max_kit_files: int = Field(default=2000, ge=1, le=10_000)
     """How many files it may have."""
+    messages: int = Field(default=16, ge=0, le=1000)
+    """How many messages one turn may send to other agents."""
+    messages_per_minute: int = Field(default=60, ge=0, le=10_000)
+    """How many the agents of one user may send in a minute."""
+    message_hops: int = Field(default=8, ge=0, le=100)
+    """How many messages of agents may lead to each other without a person."""
+    mailbox: int = Field(default=64, ge=1, le=1000)
+    """How many may wait for one session."""
     max_tools: int = Field(default=96, ge=8, le=2000)
     """How many functions a model is offered at once, and fewer where they would take more than a third of its
     window. An agent that has more offers those that fit the prompt, those that its session used before, and a

@@ -8,6 +8,7 @@ from lightagentd.agents import snapshots
 from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
+from lightagentd.agents.builtin.message import MessageTool
 from lightagentd.agents.builtin.plan import PlanTool
 from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
@@ -18,6 +19,7 @@ from lightagentd.agents.parts import SharedParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.system_prompt import SystemPrompts
 from lightagentd.agents.team.children import Children
+from lightagentd.agents.team.mail import Mail
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.given import given
 from lightagentd.agents.tool_choice.choice import Offers
@@ -49,7 +51,9 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     memories, profiles = Memories(config.memory, history), Profiles(history)
     search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     children = Children(history, limits, asked, content.members_of)
-    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), AgentTool(children), search])
+    mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
+    team = AgentTool(children), MessageTool(mail)
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, search])
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -81,4 +85,5 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         ),
         watches=Watches(history, pool, content, policy),
         children=children,
+        mail=mail,
     )

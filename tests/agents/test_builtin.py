@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from lightagentd.agents.builtin import BuiltinContext, Builtins
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, builtin_action
 from lightagentd.agents.stream import SessionStream, TurnStream
+from lightagentd.agents.tool_calls.at_once import ALONE
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.toolbox import toolbox_of
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, StorageError, TimedOut, ToolError
@@ -82,7 +83,9 @@ class Wrong(Tool):
 def context(test: Scripted) -> BuiltinContext:
     origin = Origin(agent=test.agent.running_parts().definition, owner=ME.uid)
     stream = TurnStream("trace_1", SessionStream("", Redactor()))
-    return BuiltinContext(call_id="call_1", model_call="c1", origin=origin, stream=stream)
+    return BuiltinContext(
+        call_id="call_1", model_call="c1", origin=origin, stream=stream, in_order=ALONE.comes
+    )
 
 
 @pytest.fixture

@@ -51,7 +51,9 @@ class ToolSearch(Tool):
         agent = ctx.origin.agent
         toolbox = self._toolbox(agent.name)
         change = self._has_change(agent.name)
-        allowed = self._offers.allowed(toolbox, agent, change=change, plan=ctx.origin.plan)
+        session = ctx.origin.session
+        child = session is not None and bool(session.record.parent)
+        allowed = self._offers.allowed(toolbox, agent, change=change, plan=ctx.origin.plan, child=child)
         among = frozenset(function.name for function in allowed) - {SEARCH_FUNCTION}
         index = await index_of(toolbox)
         names = [hit.function for hit in index.rank(args.query, among=among, limit=args.limit)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lightagentd.policy.questions.asked import AllQuestions
 
 _WHY = "Its session was deleted."
-_BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current")
+_BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current", "mail")
 """The states whose entries name the session that they belong to."""
 
 

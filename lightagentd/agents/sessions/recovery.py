@@ -100,6 +100,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             resumed=waits,
         )
         turn.task_id = str(state.get("task", ""))
+        turn.hops, turn.sent_by = int(state.get("hops", 0)), tuple(map(str, state.get("sent_by", ())))
         if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue

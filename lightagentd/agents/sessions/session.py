@@ -357,6 +357,8 @@ class Session:
         changes = [self.record.change(), turn.change("queued")]
         if plan is not None:
             changes.append(plan.change())
+        if asked.letter is not None:
+            changes.append(asked.letter.change(waits=False))
         if asked.becomes_current:
             changes.append(self.record.current_change())
         try:
@@ -376,7 +378,8 @@ class Session:
         missing = missing_results(self.messages)
         prompt = turn.prompt
         message = Message(role="user", content=prompt.text, question_chars=prompt.question_chars)
-        started, said = kinds.TurnStarted().event(), message_event(message)
+        speaker = {"speaker": turn.sent_by[0]} if turn.sent_by else {}
+        started, said = kinds.TurnStarted().event(), message_event(message, **speaker)
         await self.history.append(*missing, started, said, changes=(turn.change("running"),))
         if missing:
             self.forget_messages()

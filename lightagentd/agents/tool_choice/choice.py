@@ -68,6 +68,10 @@ _FOUND = re.compile(r"^([a-z][a-z0-9_]*)\(", re.MULTILINE)
 _BUILD_OFF_LOOP = 100
 """From so many functions on an index is made in a thread."""
 _COMPACTIONS = "compactions"
+_WITH_OTHERS = ("agent_ask", "agent_start", "agent_wait", "agent_message", "agent_stop", "message_send")
+"""The functions that are of no use where there is nobody to ask."""
+_OF_CHILDREN = ("message_parent",)
+"""Those that are of use in child sessions alone."""
 
 
 async def index_of(toolbox: Toolbox) -> ToolIndex:
@@ -198,19 +202,27 @@ class Offers:
         """`members` gives the agents that an agent may ask."""
         self._history, self._policy, self._members = history, policy, members
         self._sessions: WeakKeyDictionary[Session, _Kept] = WeakKeyDictionary()
-        self._all: dict[tuple[str, bool, str, bool], _Known] = {}
+        self._all: dict[tuple[str, bool, str, bool, bool], _Known] = {}
 
     def allowed(
-        self, toolbox: Toolbox, agent: AgentDefinition, *, change: bool, plan: Literal["", "observe", "none"]
+        self,
+        toolbox: Toolbox,
+        agent: AgentDefinition,
+        *,
+        change: bool,
+        plan: Literal["", "observe", "none"],
+        child: bool,
     ) -> Sequence[Function]:
-        """All functions that the agent's model may be offered; the same object until something changes."""
+        """All functions that the agent's model may be offered; the same object until something changes.
+        `child`: in a child session.
+        """
         alone = not self._members(agent)
-        key = (agent.name, change, plan, alone)
+        key = (agent.name, change, plan, alone, child)
         known, rules = self._all.get(key), self._policy.rules
         if known is None or known[0] is not toolbox or known[1] is not agent or known[2] is not rules:
             offered = toolbox.offered(agent, change=change, rules=rules, plan=plan)
-            if alone:  # there is nobody to ask
-                offered = [one for one in offered if toolbox.functions[one.name].tool != "agent"]
+            unused = {*(_WITH_OTHERS if alone else ()), *(() if child else _OF_CHILDREN)}
+            offered = [one for one in offered if one.name not in unused]
             known = self._all[key] = (toolbox, agent, rules, tuple(offered))
         return known[3]
 
@@ -227,7 +239,8 @@ class Offers:
         """The offer of a new turn, for its first model; the turn's prompt is the newest of the session's
         messages.
         """
-        allowed = self.allowed(toolbox, agent, change=change, plan=session.plan_gate(agent))
+        plan, child = session.plan_gate(agent), bool(session.record.parent)
+        allowed = self.allowed(toolbox, agent, change=change, plan=plan, child=child)
         max_tools = most_functions(allowed, client, max_tools)
         if fits(allowed, max_tools):
             self._sessions.pop(session, None)

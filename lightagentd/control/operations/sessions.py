@@ -25,12 +25,15 @@ from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
+from lightagentd.events.filter import Filter
+from lightagentd.events.model import Event
 from lightagentd.events.types.session import SessionCreated, SessionModelSet
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.llm.protocol import Message
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
+    from lightagentd.agents.team.mail import Mail
     from lightagentd.daemon.runtime import Runtime
 
 _ROOM_BYTES = 64 << 10
@@ -97,6 +100,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
                 seq=event.seq,
                 time_us=event.time_us,
                 role=event.data["role"],
+                speaker=event.data.get("speaker", ""),
                 content=event.data["content"],
                 name=event.data.get("name", ""),
                 tool_call_id=event.data.get("tool_call_id", ""),
@@ -107,6 +111,29 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
             for event in found
             if event.data is not None
         ]
+
+    @method("Mail", returns="letters")
+    async def mail(self, caller: Caller, session: str = "", limit: int = 100) -> list[api.Letter]:
+        """What agents wrote to each other in the caller's sessions, the newest first: from one session and to
+        it, or in all.
+        """
+        if session:
+            await self._access.admit_to(caller, Operation.INSPECT, session)
+        else:
+            caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        check_limit(limit)
+        agents = await self._access.readable(caller)
+        wanted = Filter(topic="session.mail", viewer=caller.viewer, agents=agents)
+        found: list[api.Letter] = []
+
+        def taken(event: Event) -> bool:
+            data = event.data or {}
+            if data and wanted.wants(event) and session in ("", event.session, data["to_session"]):
+                found.append(_letter(event, data, self._registry.shared.mail))
+            return len(found) >= limit
+
+        await asyncio.to_thread(self._history.queries.find_in_topic, "session.mail", taken)
+        return found
 
     @method("Switch", returns="session")
     async def switch(self, caller: Caller, session: str) -> api.Session:
@@ -301,6 +328,21 @@ def session_info(session: Session) -> api.Session:
         current=session.is_current,
         mode=session.mode,
         waits_for=session.running.waits_for if session.waiting and session.running else "",
+    )
+
+
+def _letter(event: Event, data: dict[str, Any], mail: Mail) -> api.Letter:
+    return api.Letter(
+        id=data["message_id"],
+        agent=event.agent,
+        session=event.session,
+        to_agent=data["to_agent"],
+        to_session=data["to_session"],
+        sent_us=event.time_us,
+        text=data["text"],
+        hops=data["hops"],
+        tainted=data.get("tainted", False),
+        waits=any(one.id == data["message_id"] for one in mail.waiting(data["to_session"])),
     )
 
 

@@ -167,6 +167,8 @@ class Said(EventType, topic="agent.message", type="message", source="agent"):
     """Of a tool's result: the function that was called."""
     cut_off: Text = ""
     """Of an assistant: the error that ended the turn before the answer was whole."""
+    speaker: Text = ""
+    """The agent that said it, where that is another one than the session's."""
     copied_from: int = 0
     """Of a forked session: the number of the event that has the message in the session before."""
     said_us: int = 0

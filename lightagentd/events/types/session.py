@@ -128,6 +128,23 @@ class SessionCompacted(EventType, topic="session.compacted", type="compacted", s
     """The model, or `daemon` when none gave a summary of use."""
 
 
+class MessageSent(EventType, topic="session.mail", type="sent", source="agent"):
+    """An agent sent a message to a session of the same owner with another agent."""
+
+    catalog = """@AGENT@ sent a message to another agent
+    A turn in the session @SESSION@ sent it; it waits for the other session's next step, or begins a turn
+    there. The history says whom it is for, and what it says.
+    > What was sent: lactl messages"""
+    message_id: Text
+    to_session: Text
+    to_agent: Text
+    text: Text
+    hops: int
+    """How many messages led to it without a person, with itself."""
+    tainted: bool = False
+    """Whether text from outside may be in it."""
+
+
 class TurnStarted(EventType, topic="session.turn", type="started", source="agent"):
     """A turn began: its prompt is a message of the conversation now."""
 

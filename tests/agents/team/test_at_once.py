@@ -199,10 +199,10 @@ async def test_the_clock_runs_while_a_call_works_beside_children_who_ask(paths: 
         turn = await test.agent.prompt(session, "go")
         inputs = test.daemon.registry.shared.asked.inputs
         await until(lambda: bool(inputs.questions.waiting) and turn.at_work == 1)
-        assert not turn.is_waiting
+        waits = [turn.is_waiting]
         there.touch()
         await until(lambda: turn.at_work == 0)
-        assert turn.is_waiting
+        assert [*waits, turn.is_waiting] == [False, True]
         await inputs.answer(inputs.questions.open_ones()[0].id, "this", uid=ME.uid)
         await watch(turn)
         assert turn.answer == "ok"

@@ -89,5 +89,6 @@ def test_the_newest_prompt_counts_most_and_what_was_said_before_a_little() -> No
 async def test_a_stock_agent_is_offered_all_that_it_has(daemon: Daemon) -> None:
     registry = daemon.registry
     ops = registry.shared.content.definitions.agents["ops"]
-    everything = registry.shared.offers.allowed(registry.shared.content.toolbox, ops, change=True, plan="")
+    toolbox, offers = registry.shared.content.toolbox, registry.shared.offers
+    everything = offers.allowed(toolbox, ops, change=True, plan="", child=False)
     assert fits(everything, daemon.now.config.limits.max_tools)

@@ -94,7 +94,11 @@ class Content:
         """What an agent's definition names and cannot use, as sentences."""
         tools = {tool.name: {one.name for one in tool.actions} for tool in self.toolbox.tools.values()}
         agents = {*self.definitions.agents, *self.definitions.broken}
-        return definition.problems(tools, {*self.skills.skills, *self.skills.broken}, agents)
+        found = definition.problems(tools, {*self.skills.skills, *self.skills.broken}, agents)
+        context = self.skills.skills.get(definition.front.context_skill)
+        if context is not None and context.runbook is None:
+            found.append(f"The context_skill {context.name} of the agent {definition.name} has no runbook.")
+        return found
 
     def problems(self) -> list[str]:
         """The files that cannot be used, as sentences."""

@@ -11,12 +11,16 @@ The keys of the front matter are all optional; an unknown key is refused by name
     skills: [names of skills]; all when missing
     agents: [names of agents that it may ask]; all others when missing
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
+    temperature: 0 to 2, for its model and its fallbacks
+    extra_body: {more fields of each request to these}
+    context_skill: the skill whose report is part of the system prompt at the beginning of each turn
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from lightagentd import frontmatter
 from lightagentd.config.configuration import Seconds, check_place
-from lightagentd.config.models import wrong_model, wrong_url
+from lightagentd.config.models import AGENTS_FIELDS, wrong_fields, wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.providers import RUNBOOK
@@ -40,6 +44,7 @@ OWN_ENDPOINT = "endpoint"
 """The provider of a model that is named without one, at the agent's own base_url."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 """An agent's name is also a systemd instance name and a D-Bus path element."""
+_EXTRA_BODY_BYTES = 16 << 10
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
@@ -73,7 +78,16 @@ class AgentFrontMatter(BaseModel):
     agents: list[str] | None = None
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     plan_tools: Literal["observe", "none"] = "observe"
+    temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    context_skill: str = Field(default="", pattern=r"^[a-z0-9][a-z0-9_-]*$|^$", max_length=64)
     limits: AgentLimits = Field(default_factory=AgentLimits)
+
+    @property
+    def more_fields(self) -> dict[str, Any]:
+        """What is added to each request to its models."""
+        given = {} if self.temperature is None else {"temperature": self.temperature}
+        return {**self.extra_body, **given}
 
     @model_validator(mode="before")
     @classmethod
@@ -103,6 +117,19 @@ class AgentFrontMatter(BaseModel):
     def _model(cls, value: str) -> str:
         check_model(value)
         return value
+
+    @field_validator("extra_body")
+    @classmethod
+    def _extra_body(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if why := wrong_fields(fields, AGENTS_FIELDS):
+            raise ValueError(why)
+        try:
+            size_bytes = len(json.dumps(fields, allow_nan=False).encode())
+        except (TypeError, ValueError, RecursionError) as err:
+            raise ValueError(f"it holds what JSON has no value for: {reason(err)}") from None
+        if size_bytes > _EXTRA_BODY_BYTES:
+            raise ValueError(f"it has {size_bytes} bytes as JSON, and may have {_EXTRA_BODY_BYTES}")
+        return fields
 
     @field_validator("tools", "skills", "agents", mode="before")
     @classmethod
@@ -154,6 +181,9 @@ class AgentDefinition:
             found.append(f"The agent {self.name} names skills that do not exist: {', '.join(missing)}.")
         if missing := [name for name in self.front.agents or () if name not in agents]:
             found.append(f"The agent {self.name} names agents that do not exist: {', '.join(missing)}.")
+        context = self.front.context_skill
+        if context and context not in skills:
+            found.append(f"The agent {self.name} names a context_skill that does not exist: {context}.")
         if own and not (self.offers("skill", "load") or self.offers("skill", "run")):
             found.append(
                 f"The agent {self.name} has skills, but not the tool skill that reads and runs them."

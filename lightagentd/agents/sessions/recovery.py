@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightagentd.agents.choosing import Choice
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import (
     Session,
@@ -26,7 +27,7 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
-from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
+from lightagentd.events.types.agent import CallRefused, TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.quoted import Prompt
@@ -36,6 +37,10 @@ UNKNOWN = (
     "look before you ask for it again."
 )
 NOT_RUN = "Error (cancelled): The daemon stopped before this call was run."
+
+
+_NOTED = ("call_id", "tool", "action", "effect", "result", "duration_ms")
+"""What the last event of a turn tells of each call."""
 
 
 @dataclass(kw_only=True)
@@ -91,16 +96,20 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
                 prompt=whole,
                 correlation_id=str(state.get("correlation_id", "")),
                 unattended=bool(state.get("unattended", False)),
+                choice=choice_in(trace_id, state),
             ),
             trace_id=trace_id,
             caller=state.get("caller"),
             resumed=waits,
         )
         turn.task_id = str(state.get("task", ""))
+        turn.repaired = bool(state.get("repaired", False))
         if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue
         if waits is not None:
+            for call in filter(None, map(_noted, events)):
+                turn.note_call(**call)
             found.resumed.append(turn)
             continue
         found.interrupted += 1
@@ -112,7 +121,14 @@ def waited(trace_id: str, state: dict[str, Any]) -> Resumed | None:
     """Where a stored turn waited, if it did. Raises HistoryDamaged for an invalid state."""
     with decoding("turns", trace_id):
         checked(state, session=str, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
+        choice_in(trace_id, state)
         return _taken_up(state) if state["state"] == "waiting" else None
+
+
+def choice_in(trace_id: str, state: dict[str, Any]) -> Choice:
+    """What the prompt of a stored turn chose. Raises HistoryDamaged for an invalid state."""
+    with decoding("turns", trace_id):
+        return Choice.from_dict(checked(state, choice=dict).get("choice", {}))
 
 
 def _taken_up(state: dict[str, Any]) -> Resumed | None:
@@ -136,6 +152,14 @@ def _open_intents(events: Sequence[Event]) -> list[str]:
     for event in _told_ends(events):
         intents.pop((event.data or {}).get("call_id"), None)
     return [event.data["function"] for event in intents.values() if event.data]
+
+
+def _noted(event: Event) -> dict[str, Any] | None:
+    """A call that ended, as `Turn.note_call` takes it."""
+    data = event.data or {}
+    if event.type != INVOCATION and (event.topic, event.type) != (CallRefused.topic, CallRefused.type):
+        return None
+    return {**dict.fromkeys(_NOTED[:5], ""), "duration_ms": 0} | {n: data[n] for n in _NOTED if n in data}
 
 
 def _told_ends(events: Sequence[Event]) -> list[Event]:

@@ -352,8 +352,10 @@ class Session:
             self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
         with self.context(turn):
             chars = turn.prompt.question_chars
-            where = {"question_chars": chars} if chars else {}
-            prompted = Prompted(text=turn.prompt.text, **where).event()
+            more: dict[str, Any] = {"question_chars": chars} if chars else {}
+            if told := turn.choice.told():
+                more["choice"] = told
+            prompted = Prompted(text=turn.prompt.text, **more).event()
         changes = [self.record.change(), turn.change("queued")]
         if plan is not None:
             changes.append(plan.change())

@@ -311,6 +311,9 @@ class ToolRun:
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
         lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
+        self._note(
+            **{name: what.get(name, "") for name in ("call_id", "tool", "action", "effect")}, result=err.code
+        )
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         tool, action = what.get("tool", name), what.get("action", "")
         self._tell_begin(
@@ -328,9 +331,14 @@ class ToolRun:
         self._stream.emit(told)
         return outcome
 
+    def _note(self, *, duration_ms: int = 0, **call: str) -> None:
+        """Have the turn tell of the call at its end, unless it is the daemon's own."""
+        if self._origin.turn is not None and not self._origin.own:
+            self._origin.turn.note_call(**call, duration_ms=duration_ms)
+
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
-        """The result as a message; the check of a plan's task is not part of the conversation."""
-        return () if self._origin.is_check else (message_event(outcome.message()),)
+        """The result as a message; the daemon's own calls are not part of the conversation."""
+        return () if self._origin.own else (message_event(outcome.message()),)
 
     async def _append(self, *events: NewEvent, changes: tuple[Change, ...] = ()) -> None:
         """Store events, after those of `before`. Raises StorageError."""
@@ -467,6 +475,8 @@ class ToolRun:
             output_chars=len(outcome.text),
             taints=ready.action.taints,
         )
+        named = {name: about[name] for name in ("call_id", "tool", "action", "result")}
+        self._note(**named, effect=ready.effect.value, duration_ms=outcome.duration_ms)
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
         told = self._told(outcome)
         stored = history.append(*lapsed, ended.event(), *told, changes=changes, may_wait=may_wait)

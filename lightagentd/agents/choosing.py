@@ -202,7 +202,9 @@ def narrowed(
         effects = [one for one in effects if one in now.front.effects]
     lists["tools"] = both(lists["tools"], choice.tools)
     effects = [one for one in effects if choice.effects is None or one in choice.effects]
-    update = {name: one for name, one in (lists | {"effects": effects}).items() if one != getattr(front, name)}
+    update = {
+        name: one for name, one in (lists | {"effects": effects}).items() if one != getattr(front, name)
+    }
     return replace(definition, front=front.model_copy(update=update)) if update else definition
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 1000
 """Of how many calls the last event of a turn tells."""
+_OF_CALL = {"call_id": "", "tool": "", "action": "", "effect": "", "result": "", "duration_ms": 0}
+"""What it tells of each, and what where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +197,10 @@ class Turn:
         passed_ms = 0 if self.started is None else round((time.monotonic() - self.started) * 1000)
         return {"steps": self.steps_done, "duration_ms": passed_ms}
 
-    def note_call(self, **call: Any) -> None:
-        """Count a call that ended among those that the last event tells of."""
+    def note_call(self, ended: Mapping[str, Any]) -> None:
+        """Take a call that ended, as its event has it, among those that the last event tells of."""
         if len(self.calls) < MOST_CALLS:
-            self.calls.append(call)
+            self.calls.append({name: ended.get(name, other) for name, other in _OF_CALL.items()})
 
     def cancel(self, why: LightagentError | None = None) -> None:
         """End the turn as cancelled: at once, or when its turn comes if it is queued."""

@@ -56,6 +56,11 @@ class Planes:
         (said,) = await self.bus.call(NAME, ROOT, f"{NAME}.Manager", "Ask", "ssa{sv}", args, 60.0)
         return {"text": said}
 
+    async def dbus_answer(self, text: str, **choice: Any) -> dict[str, Any]:
+        args = ("talker", text, options(choice))
+        (answer,) = await self.bus.call(NAME, ROOT, f"{NAME}.Manager", "AskForAnswer", "ssa{sv}", args, 60.0)
+        return dict(answer)
+
     async def dbus_prompt(self, text: str, **choice: Any) -> dict[str, Any]:
         """The caller gets the signals of the turn, the last one with all that Varlink tells."""
         args = ("talker", text, options(choice))
@@ -104,7 +109,7 @@ def ended(events: list[dict[str, Any]]) -> dict[str, Any]:
     return events[-1]
 
 
-WAYS = ("ask", "prompt", "dbus_ask", "dbus_prompt", "lactl")
+WAYS = ("ask", "prompt", "dbus_ask", "dbus_answer", "dbus_prompt", "lactl")
 FITS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({}, "plain", ["ok"]),
     ({"model": "openai/x"}, "plain", ["ok"]),

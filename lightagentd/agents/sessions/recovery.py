@@ -29,6 +29,7 @@ from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types.agent import CallRefused, TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
+from lightagentd.policy.call import CHECK, CONTEXT
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.quoted import Prompt
 
@@ -37,10 +38,6 @@ UNKNOWN = (
     "look before you ask for it again."
 )
 NOT_RUN = "Error (cancelled): The daemon stopped before this call was run."
-
-
-_NOTED = ("call_id", "tool", "action", "effect", "result", "duration_ms")
-"""What the last event of a turn tells of each call."""
 
 
 @dataclass(kw_only=True)
@@ -108,8 +105,8 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             found.requeued.append(turn)
             continue
         if waits is not None:
-            for call in filter(None, map(_noted, events)):
-                turn.note_call(**call)
+            for ended in _asked_for(events):
+                turn.note_call(ended)
             found.resumed.append(turn)
             continue
         found.interrupted += 1
@@ -154,12 +151,12 @@ def _open_intents(events: Sequence[Event]) -> list[str]:
     return [event.data["function"] for event in intents.values() if event.data]
 
 
-def _noted(event: Event) -> dict[str, Any] | None:
-    """A call that ended, as `Turn.note_call` takes it."""
-    data = event.data or {}
-    if event.type != INVOCATION and (event.topic, event.type) != (CallRefused.topic, CallRefused.type):
-        return None
-    return {**dict.fromkeys(_NOTED[:5], ""), "duration_ms": 0} | {n: data[n] for n in _NOTED if n in data}
+def _asked_for(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The ends of the calls that the model asked for."""
+    own = {e.data["call_id"] for e in events if e.data and e.data.get("trigger") in (CHECK, CONTEXT)}
+    refused = (CallRefused.topic, CallRefused.type)
+    ends = [e.data for e in events if e.data and (e.type == INVOCATION or (e.topic, e.type) == refused)]
+    return [ended for ended in ends if ended.get("call_id") not in own]
 
 
 def _told_ends(events: Sequence[Event]) -> list[Event]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -119,6 +119,15 @@ class Origin:
     def running(self) -> tuple[Change, ...]:
         """The change of state with which a turn stops waiting for a person."""
         return () if self.turn is None else tuple(self.turn.waits(""))
+
+    def settled(self) -> list[Change]:
+        """As `Turn.settled`; the daemon's own calls settle nothing."""
+        return [] if self.turn is None or self.own else self.turn.settled()
+
+    def note_call(self, ended: Mapping[str, Any]) -> None:
+        """As `Turn.note_call`, unless it is the daemon's own call."""
+        if self.turn is not None and not self.own:
+            self.turn.note_call(ended)
 
     def tell_above(self, event: turn_events.Event) -> None:
         """Tell those who watch the turns above of a question: they wait for it, too."""

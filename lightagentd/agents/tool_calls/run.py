@@ -311,9 +311,7 @@ class ToolRun:
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
         lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
-        self._note(
-            **{name: what.get(name, "") for name in ("call_id", "tool", "action", "effect")}, result=err.code
-        )
+        origin.note_call({**what, "result": err.code})
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         tool, action = what.get("tool", name), what.get("action", "")
         self._tell_begin(
@@ -330,11 +328,6 @@ class ToolRun:
         )
         self._stream.emit(told)
         return outcome
-
-    def _note(self, *, duration_ms: int = 0, **call: str) -> None:
-        """Have the turn tell of the call at its end, unless it is the daemon's own."""
-        if self._origin.turn is not None and not self._origin.own:
-            self._origin.turn.note_call(**call, duration_ms=duration_ms)
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
         """The result as a message; the daemon's own calls are not part of the conversation."""
@@ -444,7 +437,7 @@ class ToolRun:
         """What to store with the result of a call that asked a person: the turn no longer waits."""
         turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
         if turn is None or not self._asks():
-            return [], turn.settled() if turn is not None else []
+            return [], self._origin.settled()
         lapsed, changes = inputs.taken(turn.waits_for)
         return lapsed, [*changes, *self._origin.running()]
 
@@ -475,8 +468,7 @@ class ToolRun:
             output_chars=len(outcome.text),
             taints=ready.action.taints,
         )
-        named = {name: about[name] for name in ("call_id", "tool", "action", "result")}
-        self._note(**named, effect=ready.effect.value, duration_ms=outcome.duration_ms)
+        self._origin.note_call({**about, "effect": ready.effect.value})
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
         told = self._told(outcome)
         stored = history.append(*lapsed, ended.event(), *told, changes=changes, may_wait=may_wait)

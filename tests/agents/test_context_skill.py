@@ -8,11 +8,13 @@ import pytest
 
 from lightagentd.agents.choosing import chosen
 from lightagentd.agents.definition import load_definition
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import ConfigError
 from lightagentd.host.paths import Paths
-from tests.agents.scripted import scripted, types, watch
+from tests.agents.asking import FRONT, TOML, add, lines, prepare, waiting
+from tests.agents.scripted import ME, Scripted, define, scripted, types, until, watch
 from tests.conftest import write
-from tests.scripted_model import Answer, Fault, call, say
+from tests.scripted_model import Answer, Fault, ScriptedModel, call, say
 
 
 def skill(paths: Paths, name: str, script: str, *, runbook: bool = True) -> None:
@@ -73,6 +75,44 @@ async def test_a_report_that_cannot_be_had_is_told_and_stops_nothing(
         assert missing == (
             [] if script else ["The agent test names a context_skill that does not exist: now."]
         )
+
+
+async def test_a_turn_that_waits_goes_on_waiting_while_its_context_skill_runs_again(paths: Paths) -> None:
+    """The skill runs at each start, before the question is looked at; it settles nothing."""
+    skill(paths, "now", COUNTS)
+    out = prepare(paths)
+    async with ScriptedModel([call("probe_add", add(out)), say("ok")]) as model:
+        define(paths, model, front=f"{FRONT}\ncontext_skill: now")
+        write(paths.config / "lightagentd.toml", TOML)
+        async with Daemon(paths) as daemon:
+            test = Scripted(daemon=daemon, model=model)
+            turn = await test.agent.prompt(await test.session(), "go")
+            await waits(test, turn.trace_id, 1)
+        async with Daemon(paths) as daemon:
+            await waits(Scripted(daemon=daemon, model=model), turn.trace_id, 2)
+        async with Daemon(paths) as daemon:
+            test = Scripted(daemon=daemon, model=model)
+            question = await waits(test, turn.trace_id, 3)
+            session = test.agent.sessions[turn.session.id]
+            assert session.running is not None
+            events = session.running.stream.watch()
+            await daemon.registry.shared.asked.approvals.answer(question, grant=True, uid=ME.uid)
+            last = [event async for event in events.events()][-1]
+            assert [(one["tool"], one["result"]) for one in last["calls"]] == [("probe", "ok")]
+    assert lines(out) == ["ran"]
+    assert "load 1.5" in model.requests[1].body["messages"][0]["content"]
+
+
+async def waits(test: Scripted, trace_id: str, runs: int) -> str:
+    """The approval for which a turn is stored as waiting, once its context skill ran so many times."""
+    history = test.daemon.history
+    await until(
+        lambda: len([one for one in test.stored(topic="tool.skill") if one.type == "invocation"]) == runs
+    )
+    await until(lambda: waiting(test) and test.agent.turns_waiting)
+    state = history.queries.state_of("turns", trace_id)
+    assert (state["state"], len(test.model.requests)) == ("waiting", 1)
+    return str(state["approval"])
 
 
 async def test_a_skill_without_a_runbook_is_a_problem(paths: Paths) -> None:

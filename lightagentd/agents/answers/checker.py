@@ -17,6 +17,7 @@ import json
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,9 @@ def invalid(schema: dict[str, Any]) -> str:
     from referencing.exceptions import Unresolvable
 
     nothing: Any = None
-    if "$schema" in schema and validator_for(schema, default=nothing) is None:
-        return f"it names a dialect that is not known: {str(schema['$schema'])[:100]!r}"
+    named = schema.get("$schema")
+    if named is not None and not (isinstance(named, str) and validator_for(schema, default=nothing)):
+        return f"it names a dialect that is not known: {str(named)[:100]!r}"
     try:
         validator_for(schema, default=_default()).check_schema(schema)
         for probe in _PROBES:
@@ -114,15 +116,25 @@ def main() -> int:
         with contextlib.suppress(OSError, ValueError):  # whoever started it has a limit, too
             rlimit.lower(limit, value)
     asked = json.load(sys.stdin)
-    if why := invalid(asked["schema"]):
-        answer: dict[str, Any] = {"invalid": why}
-    else:
-        try:
-            answer = {"misfits": misfits(asked["schema"], asked["value"]) if "value" in asked else []}
-        except RecursionError:
-            answer = {"misfits": ["it is nested too deeply"]}
+    try:
+        answer = _answer(asked)
+    except MemoryError:
+        raise
+    except Exception as err:  # noqa: BLE001 - the library fails at some schemas and numbers: the daemon logs it
+        sys.stderr.write(f"{type(err).__name__}\n")  # its message may have some of the answer
+        traceback.print_tb(err.__traceback__, limit=-2)
+        answer = {"invalid": f"the check of it failed ({type(err).__name__})"}
     sys.stdout.write(json.dumps(answer))
     return 0
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    if why := invalid(asked["schema"]):
+        return {"invalid": why}
+    try:
+        return {"misfits": misfits(asked["schema"], asked["value"]) if "value" in asked else []}
+    except RecursionError:
+        return {"misfits": ["it is nested too deeply"]}
 
 
 if __name__ == "__main__":

@@ -49,18 +49,18 @@ async def accept(turn: Turn, reply: Reply, *, is_last: bool) -> bool:
     if not misfits:
         turn.answer, turn.data = json_of(reply.text), value
         return True
-    why = "; ".join(misfits)
-    message = f"The answer of {reply.model} does not fit the schema: {why}."
+    message, why = f"The answer of {reply.model} does not fit the schema", "; ".join(misfits)
     if turn.repaired or is_last:
-        tried = (
-            " It is the second that does not." if turn.repaired else " There is no step left to repair it."
-        )
+        tried = "it is the second that does not" if turn.repaired else "there is no step left to repair it"
+        # The journal has the message, which therefore says nothing of what is in the answer.
         raise AnswerMisfit(
-            f"{message}{tried}",
-            suggestion="Say in the prompt what belongs where, choose another model, or a simpler schema.",
+            f"{message}, and {tried}.",
+            suggestion="Say in the prompt what belongs where, choose another model, or a simpler schema."
+            f" It does not fit because {why}.",
         )
     turn.repaired = True
-    turn.stream.emit(turn_events.Notice(code=AnswerMisfit.code, message=f"{message} It is asked once more."))
+    notice = turn_events.Notice(code=AnswerMisfit.code, message=f"{message}: {why}. It is asked once more.")
+    turn.stream.emit(notice)
     told = Message(role="user", content=_repair(misfits))
     history, session = turn.session.history, turn.session
     await history.append(message_event(told), changes=(turn.change("running"),))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 
 from lightagentd.agents.answers.checker import CPU_S
 from lightagentd.errors import AnswerMisfit, SchemaInvalid, ToolError
-from lightagentd.events.model import dump_json
 from lightagentd.host import process
-from lightagentd.text.strict_json import BadJson, counting, decoded, is_deeper
+from lightagentd.text.reason import reason
+from lightagentd.text.strict_json import BadJson, counting, decoded
+
+_log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 10
 MAX_DEPTH = 32
@@ -31,15 +33,13 @@ _AT_ONCE = 2
 """How many checks run at once: each may take a processor for itself."""
 _room: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+_FENCE = "```"
 _HINT = "See https://json-schema.org; the schema is one JSON object of at most 64 KiB."
 
 
 async def checked_schema(given: Any) -> dict[str, Any]:
     """The schema as a caller gave it, an object or its text. Raises SchemaInvalid."""
     schema = _schema(given)
-    if len(dump_json(schema)) > MAX_BYTES:
-        raise _invalid(f"it has more than {MAX_BYTES} bytes")
     for reference in _references(schema):
         if not reference.startswith("#"):
             raise _invalid(
@@ -71,7 +71,8 @@ async def fitting(schema: dict[str, Any], text: str) -> tuple[Any, list[str]]:
     found = await _check({"schema": schema, "value": value})
     if found is None:
         raise AnswerMisfit(
-            f"To check the answer against the schema takes more than {CPU_S} s of processor time.",
+            f"To check the answer against the schema takes more than {CPU_S} s of processor time, or"
+            " too much memory.",
             suggestion="Simplify the patterns and the allOf of the schema.",
         )
     return value, [found["invalid"]] if "invalid" in found else list(found["misfits"])
@@ -80,24 +81,29 @@ async def fitting(schema: dict[str, Any], text: str) -> tuple[Any, list[str]]:
 def json_of(text: str) -> str:
     """The JSON in an answer: all of it, or all that is in its one code fence."""
     stripped = text.strip()
-    fenced = _FENCE.fullmatch(stripped)
-    return fenced[1].strip() if fenced else stripped
+    head, line, rest = stripped.partition("\n")
+    if line and rest.endswith(_FENCE) and head.rstrip() in (_FENCE, f"{_FENCE}json"):
+        return rest.removesuffix(_FENCE).strip()
+    return stripped
 
 
 def _schema(given: Any) -> dict[str, Any]:
     """Decoded, with bounds. Raises SchemaInvalid."""
-    if isinstance(given, str):
-        if len(given.encode("utf-8", "replace")) > MAX_BYTES:
-            raise _invalid(f"it has more than {MAX_BYTES} bytes")
-        try:
-            given = decoded(given, depth=MAX_DEPTH, surrogates=False)
-        except BadJson as err:
-            raise _invalid(f"line {err.line}: {err}") from None
-    if not isinstance(given, dict):
+    try:
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as err:
+        raise _invalid(f"it holds what JSON has no value for: {reason(err)}") from None
+    except RecursionError:
+        raise _invalid("it is nested too deeply") from None
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise _invalid(f"it has more than {MAX_BYTES} bytes")
+    try:
+        schema = decoded(text, depth=MAX_DEPTH, surrogates=False)
+    except BadJson as err:
+        raise _invalid(f"line {err.line}: {err}") from None
+    if not isinstance(schema, dict):
         raise _invalid("it is not a JSON object")
-    if is_deeper(given, MAX_DEPTH):
-        raise _invalid(f"it is nested deeper than {MAX_DEPTH} levels")
-    return given
+    return schema
 
 
 def _references(value: Any) -> Iterator[str]:
@@ -119,10 +125,12 @@ async def _check(asked: dict[str, Any]) -> dict[str, Any] | None:
         done = await process.run(argv, timeout_s=_LONGEST_S, cwd=Path("/"), stdin=stdin)
     if done.timed_out or done.signal:
         return None
+    if done.status != 0 and "MemoryError" in done.stderr.text():
+        return None
+    if done.stderr.text():
+        _log.warning("the check of a schema: %s", done.stderr.text()[-2000:])
     if done.status != 0:
-        if "MemoryError" in done.stderr.text():
-            return None
-        raise ToolError(f"The check of a schema failed: {done.stderr.text()[-500:]}")
+        raise ToolError("The check of a schema cannot be run.", suggestion="The log of the daemon says why.")
     found: dict[str, Any] = json.loads(done.stdout.text())
     return found
 

@@ -52,7 +52,13 @@ def doubling(levels: int) -> dict[str, Any]:
         ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "'/$defs/missing'"),
         ({"$ref": "#"}, "refers to itself without end"),
         ({"items": {"$ref": "file:///etc/passwd"}}, "'file:///etc/passwd', and nothing is fetched"),
-        (nested(40), "deeper than 32 levels"),
+        (nested(40), "nested too deeply"),
+        (nested(400), "nested too deeply"),
+        ({"$schema": 7}, "a dialect that is not known"),
+        ({"$schema": ["x"]}, "a dialect that is not known"),
+        ({"$ref": "#/x", "x": 5}, "the check of it failed"),
+        ({"default": {1, 2}}, "JSON has no value for"),
+        ({"minimum": float("nan")}, "JSON has no value for"),
         (json.dumps(nested(40)), "nested too deeply"),
         ({"description": "x" * (10 << 20)}, "more than 65536 bytes"),
         ("x" * (10 << 20), "more than 65536 bytes"),
@@ -107,6 +113,7 @@ async def test_no_reference_is_fetched() -> None:
         ("[" * 100 + "]" * 100, None, "too deeply"),
         (json.dumps("x" * (2 << 20)), None, "more than 1048576 bytes"),
         ("", None, "not one JSON value"),
+        ("```json\n" + " " * 1_000_000 + "x", None, "not one JSON value"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -116,6 +123,11 @@ async def test_an_answer_fits_or_is_told_why_not(text: str, value: Any, why: str
         assert why in " ".join(misfits)
     else:
         assert (found, misfits) == (value, [])
+
+
+async def test_a_number_at_which_the_library_fails_is_a_misfit() -> None:
+    schema = await checked_schema({"multipleOf": 0.5})
+    assert await fitting(schema, "1" + "0" * 400) == (10**400, ["the check of it failed (OverflowError)"])
 
 
 async def test_a_pattern_that_would_never_end_ends() -> None:

@@ -129,12 +129,12 @@ class Agent:
         )
         return await self.ask(session, asked)
 
-    async def run(self, session: Session, text: str, choice: Choice = NOTHING) -> AsyncGenerator[Step, None]:
+    async def run(self, session: Session, text: str) -> AsyncGenerator[Step, None]:
         """Prompt and drive the turn: each step begins only after the previous one was taken.
 
         Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
-        turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True, choice=choice))
+        turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True))
         async with aclosing(turn.driven()) as steps:
             async for step in steps:
                 yield step

@@ -161,6 +161,16 @@ async def test_every_way_takes_every_choice(planes: Planes, way: str) -> None:
         assert failure.value.code == code, choice
 
 
+@pytest.mark.parametrize("way", WAYS[:-1])
+async def test_a_huge_schema_is_refused_by_every_way(planes: Planes, way: str) -> None:
+    ask: Callable[..., Awaitable[dict[str, Any]]] = getattr(planes, way)
+    for schema in ("x" * (10 << 20), {"description": "x" * (10 << 20)}):
+        with pytest.raises(LightagentError) as failure:
+            await ask("look", schema=schema)
+        assert failure.value.code == "schema_invalid", str(failure.value)[:300]
+    assert (await ask("look"))["text"] == "plain"
+
+
 async def test_lactl_prints_json_as_it_is_and_ends_with_the_status_of_the_error(planes: Planes) -> None:
     env = environment(LIGHTAGENT_SOCKET=str(planes.paths.socket))
     file = planes.folder / "schema.json"

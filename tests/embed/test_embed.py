@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lightagentd.events.queries import Filter, StoredHistory
+from tests.agents.team.rig import ask, by_agent, results
 from tests.conftest import REPOSITORY, write
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
 
@@ -49,9 +50,9 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(REPOSITORY)}
 
 
-def define(folder: Path, model: ScriptedModel, front: str = "") -> None:
+def define(folder: Path, model: ScriptedModel, front: str = "", name: str = "test") -> None:
     text = f"---\nmodel: openai/x\nbase_url: {model.base_url}\n{front}\n---\nBe brief.\n"
-    write(folder / "agents" / "config" / "agent" / "test" / "AGENT.md", text)
+    write(folder / "agents" / "config" / "agent" / name / "AGENT.md", text)
 
 
 def program(asking: str, **given: str) -> str:
@@ -114,6 +115,21 @@ async def test_choices_sessions_and_sinks(tmp_path: Path) -> None:
         assert [one["role"] for one in model.requests[1].body["messages"]] == [
             "system", "user", "assistant", "user",
         ]  # fmt: skip
+
+
+async def test_an_agent_asks_another_one(tmp_path: Path) -> None:
+    """What the first one may not do in this turn, the other one does not either."""
+    wanted = call("bash_exec", {"command": "true", "effect": "observe"}, call_id="b")
+    scripts = {"test": [ask("other"), say("over")], "other": [wanted, say("tried")]}
+    async with ScriptedModel(by_agent(scripts)) as model:
+        define(tmp_path, model)
+        define(tmp_path, model, name="other")
+        asking = """
+        answer = await agents.ask("test", "go", tools=["agent"])
+        print(json.dumps([answer.text, [one["action"] for one in answer.calls]]))"""
+        assert await printed(tmp_path, asking) == ["over", ["ask"]]
+        (refused,) = [results(one.body)[0] for one in model.requests[2:3]]
+        assert "The agent test may not use bash.exec" in refused
 
 
 async def test_the_callbacks_are_told_and_heard(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
 
         What follows is for this one turn, and never gives it more than the agent has. model is asked first,
         one that the agent or [models] of the configuration names. tools (TOOL or TOOL.ACTION, none when
-        empty) and effects are those that the turn may use, max_steps is at most the agent's own limit. With
-        schema, a JSON Schema as an object or as its text, the answer is JSON that fits it: the event done has
-        it as data, too. The model is asked once more when it does not fit, then the turn ends with the error
-        answer_misfit.
+        empty) and effects are those that the turn may use, and the agents that it asks; max_steps is at most
+        the agent's own limit. With schema, a JSON Schema as an object or as its text, the answer is JSON that
+        fits it: the event done has it as data, too. The model is asked once more when it does not fit, then
+        the turn ends with the error answer_misfit.
         """
         if session:
             caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)

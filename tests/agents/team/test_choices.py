@@ -119,7 +119,8 @@ async def test_a_child_asks_the_model_of_its_own_agent(paths: Paths) -> None:
     scripts = {"test": [ask("dba"), say("ok")], "dba": [say("7")]}
     async with team(paths, scripts, fronts={"test": "fallback: [openai/y]"}) as test:
         choice = await chosen(model="openai/y")
-        await watch(await test.agent.prompt(await test.begin(), "go", choice=choice))
+        events = await watch(await test.agent.prompt(await test.begin(), "go", choice=choice))
+        assert events[-1]["usage"]["total_tokens"] == 45, "what the child used counts, too"
         assert [one.body["model"] for one in test.model.requests] == ["y", "x", "y"]
 
 

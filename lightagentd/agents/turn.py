@@ -127,7 +127,7 @@ class Turn:
         self.session = session
         self.prompt = asked.prompt
         self.size_bytes = len(asked.prompt.text.encode("utf-8", "replace"))
-        self.size_bytes += len(dump_json(asked.choice.to_dict()))
+        self.size_bytes += len(dump_json(asked.choice.to_dict())) if asked.choice != NOTHING else 0
         self.trace_id = trace_id
         self.correlation_id = asked.correlation_id
         self.unattended = asked.unattended

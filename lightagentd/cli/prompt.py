@@ -85,9 +85,8 @@ def command(
     it, n refuses it, with a reason for the agent if you write one, v shows all of what is folded. Else the
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
-    --model, --tools, --effects, --max-steps and --schema are for this one turn, and give it no more than the
-    agent has. --tools and --effects hold for agents that it asks, too. With --schema the answer is JSON that
-    fits FILE; --json tells what was used and called, too.
+    --model, --tools, --effects, --max-steps and --schema are for this one turn, and only take away: from the
+    agents that it asks, too. With --schema the answer is JSON that fits FILE; --json tells what it cost.
 
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
     exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.

@@ -22,6 +22,7 @@ from lightagentd.errors import (
     SchemaUnsupported,
     ToolNotFound,
 )
+from lightagentd.events.journal.entry import journal_fields
 from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect
 from tests.agents.asking import add, asked, asking, lines, prepare, result, waiting
@@ -262,7 +263,8 @@ async def test_an_answer_that_does_not_fit_is_repaired_once(paths: Paths) -> Non
         assert (events[-1]["data"], events[-1]["steps"]) == ({"used": 42}, 2)
         again = test.model.requests[1].body
         assert [one["role"] for one in again["messages"]] == ["system", "user", "assistant", "user"]
-        assert "'much' is not of type 'integer'" in again["messages"][-1]["content"]
+        told = again["messages"][-1]["content"]
+        assert "parts of your answer\nat $.used: 'much' is not of type 'integer'\n```" in told
         assert "response_format" in again
         roles = [message.role for message in test.conversation(session)]
         assert roles == ["user", "assistant", "user", "assistant"]
@@ -274,13 +276,15 @@ async def test_an_answer_that_does_not_fit_is_repaired_once(paths: Paths) -> Non
 async def test_an_answer_that_never_fits_is_an_error(
     paths: Paths, more: dict[str, Any], requests: int, words: str
 ) -> None:
-    async with scripted(paths, [say("It is half full.")]) as test:
+    async with scripted(paths, [say('"It is half full."')]) as test:
         session = await test.session()
         events = await watch(await test.agent.prompt(session, "go", choice=await chosen(schema=DISK, **more)))
         assert events[-1]["code"] == "answer_misfit"
         assert (words in events[-1]["message"], "half full" in events[-1]["message"]) == (True, False)
         assert len(test.model.requests) == requests
-        assert (await test.prompt(session))[-1]["text"] == "It is half full."
+        assert (await test.prompt(session))[-1]["text"] == '"It is half full."'
+        (failed,) = test.stored(topic="agent.error")
+        assert "half" not in journal_fields(failed)["MESSAGE"], "others read the journal"
 
 
 async def test_the_repair_may_use_tools(paths: Paths) -> None:

@@ -16,6 +16,7 @@ from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.api import turn_events
 from lightagentd.errors import AnswerMisfit
 from lightagentd.llm.protocol import Message
+from lightagentd.quoted import quoted
 
 if TYPE_CHECKING:
     from lightagentd.agents.turn import Turn
@@ -69,5 +70,5 @@ async def accept(turn: Turn, reply: Reply, *, is_last: bool) -> bool:
 
 
 def _repair(misfits: Sequence[str]) -> str:
-    told = "\n".join(f"- {one}" for one in misfits)
-    return f"{REPAIR} Your answer does not fit the JSON Schema:\n{told}\nGive it again: the JSON alone."
+    told = quoted("the check, with parts of your answer", "\n".join(misfits))
+    return f"{REPAIR} Your answer does not fit the JSON Schema. Give it again: the JSON alone.\n\n{told}"

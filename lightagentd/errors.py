@@ -8,6 +8,7 @@ The families, each with its exit status of lactl and its HTTP status:
     ├── Conflict: 73, 409
     ├── Refused: 77, 403
     ├── LimitExceeded: 75, 429
+    ├── CallbackFailed: 1, 500
     ├── Cancelled: 130, 499
     ├── TimedOut: 124, 504
     ├── Unavailable: 69, 503
@@ -100,6 +101,16 @@ class ImportInvalid(InvalidArgument, code="import_invalid"):
     """What is to be imported is no whole export; nothing of it was taken."""
 
 
+class SchemaInvalid(InvalidArgument, code="schema_invalid"):
+    """The schema for an answer is no JSON Schema, or one that is not taken: too large, too slow, or with
+    references out of itself.
+    """
+
+
+class SchemaUnsupported(InvalidArgument, code="schema_unsupported"):
+    """The model that would answer cannot answer with JSON that fits a schema."""
+
+
 class ConfigError(InvalidArgument, code="config_invalid", exit_status=78, http_status=500):
     """A configuration file, an agent, a skill or a tool file cannot be used as it is."""
 
@@ -188,6 +199,10 @@ class Refused(LightagentError, code="refused", exit_status=77, http_status=403):
     """The caller or the model may not do this."""
 
 
+class ChoiceTooWide(Refused, code="choice_too_wide"):
+    """A prompt chose tools, effects or steps that its agent does not have; a choice only narrows."""
+
+
 class PermissionDenied(Refused, code="permission_denied"):
     """The caller may not call this operation."""
 
@@ -246,6 +261,10 @@ class ContextFull(LimitExceeded, code="context_full"):
 
 class BudgetExceeded(LimitExceeded, code="budget_exceeded", exit_status=79):
     """A budget is used up."""
+
+
+class CallbackFailed(LightagentError, code="callback_failed"):
+    """A function of the program that embeds the agents raised something."""
 
 
 class Cancelled(LightagentError, code="cancelled", exit_status=130, http_status=499):
@@ -351,6 +370,10 @@ class ModelEmpty(ModelError, code="model_empty"):
     """The model answered with nothing: no text and no call. `again`: another try may have something."""
 
     again = False
+
+
+class AnswerMisfit(ModelError, code="answer_misfit"):
+    """The answer does not fit the schema that the caller gave, not at the second try either."""
 
 
 class NoRunbook(ModelError, code="no_runbook", exit_status=81):

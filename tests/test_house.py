@@ -20,7 +20,7 @@ LAYERS = (
     ("doctor",),
     ("control",),
     ("daemon",),
-    ("cli",),
+    ("cli", "embed"),
     ("desktop",),
     ("__main__",),
 )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 
+from lightagentd.agents.choosing import NOTHING, Choice, admit
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.recovery import Left, not_in_memory, resume, unfinished_turns
@@ -112,14 +114,18 @@ class Agent:
         unattended: bool = False,
         outside: bool = False,
         becomes_current: bool = False,
+        choice: Choice = NOTHING,
     ) -> Turn:
-        """Store a prompt (see `Asked`), and run its turn when those before it are done."""
+        """Store a prompt (see `Asked`), and run its turn when those before it are done. Raises what
+        `choosing.admit` does for a choice that the agent does not have.
+        """
         asked = Asked(
             prompt=prompt if isinstance(prompt, Prompt) else Prompt(prompt),
             correlation_id=correlation_id,
             unattended=unattended,
             outside=outside,
             becomes_current=becomes_current,
+            choice=choice,
         )
         return await self.ask(session, asked)
 
@@ -129,17 +135,9 @@ class Agent:
         Closing the generator cancels the turn. Raises the error that ended the turn, if any.
         """
         turn = await self.ask(session, Asked(prompt=Prompt(text), stepwise=True))
-        assert turn.handed is not None
-        try:
-            while (step := await turn.handed.get()) is not None:
+        async with aclosing(turn.driven()) as steps:
+            async for step in steps:
                 yield step
-                turn.handed.task_done()
-        finally:
-            turn.cancel()
-            if turn.begun:
-                await turn.over.wait()
-        if turn.failure is not None:
-            raise turn.failure
 
     async def ask(self, session: Session, asked: Asked) -> Turn:
         """As `prompt`. The turn of a child is asked by the turn above it."""
@@ -147,6 +145,7 @@ class Agent:
         prompt = await off_loop(lambda whole: whole.cleaned(clean), asked.prompt)  # storing it finds it clean
         self.panic.check()
         parts = self.running_parts()
+        admit(asked.choice, parts, session.record.model)
         check_room(session, prompt.text, self._waiting_bytes, parts.limits.max_prompt_bytes)
         try:
             turn = await session.enqueue(replace(asked, prompt=prompt), max_queue=parts.max_queue)

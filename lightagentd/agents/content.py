@@ -196,6 +196,9 @@ class Content:
         tools = {tool.name: {one.name for one in tool.actions} for tool in toolbox.tools.values()}
         agents = {*self.definitions.askable(definition), *self.definitions.broken}
         found = definition.problems(tools, {*skills.skills, *skills.broken}, agents)
+        context = skills.skills.get(definition.front.context_skill)
+        if context is not None and context.runbook is None:
+            found.append(f"The context_skill {context.name} of the agent {definition.name} has no runbook.")
         return [*found, own.unknown] if own.unknown else found
 
     def problems(self) -> list[str]:

@@ -12,6 +12,9 @@ The keys of the front matter are all optional; an unknown key is refused by name
     agents: [names of agents that it may ask]; all others when missing, but no member of another agent's kit
     effects: [observe, reach, change]; all when missing, where change takes a worker that allows it as well
     parallel: true when calls of one answer that observe, or ask other agents, run at once
+    temperature: 0 to 2, for its model and its fallbacks
+    extra_body: {more fields of each request to these}
+    context_skill: the skill whose report is part of the system prompt at the beginning of each turn
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
 """
@@ -19,6 +22,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from lightagentd import frontmatter
 from lightagentd.agents.kits.folder import AGENTS, check_above, check_owned, folders_in, is_kit
 from lightagentd.config.configuration import Seconds, check_place
-from lightagentd.config.models import wrong_model, wrong_url
+from lightagentd.config.models import AGENTS_FIELDS, wrong_fields, wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.providers import RUNBOOK
@@ -45,6 +49,7 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 """An agent's name is also a systemd instance name and a D-Bus path element. That of a member of a kit is the
 kit's agent and its own, with a dot between them.
 """
+_EXTRA_BODY_BYTES = 16 << 10
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
@@ -79,7 +84,16 @@ class AgentFrontMatter(BaseModel):
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     parallel: bool = False
     plan_tools: Literal["observe", "none"] = "observe"
+    temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    context_skill: str = Field(default="", pattern=r"^[a-z0-9][a-z0-9_-]*$|^$", max_length=64)
     limits: AgentLimits = Field(default_factory=AgentLimits)
+
+    @property
+    def more_fields(self) -> dict[str, Any]:
+        """What is added to each request to its models."""
+        given = {} if self.temperature is None else {"temperature": self.temperature}
+        return {**self.extra_body, **given}
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +123,19 @@ class AgentFrontMatter(BaseModel):
     def _model(cls, value: str) -> str:
         check_model(value)
         return value
+
+    @field_validator("extra_body")
+    @classmethod
+    def _extra_body(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if why := wrong_fields(fields, AGENTS_FIELDS):
+            raise ValueError(why)
+        try:
+            size_bytes = len(json.dumps(fields, allow_nan=False).encode())
+        except (TypeError, ValueError, RecursionError) as err:
+            raise ValueError(f"it holds what JSON has no value for: {reason(err)}") from None
+        if size_bytes > _EXTRA_BODY_BYTES:
+            raise ValueError(f"it has {size_bytes} bytes as JSON, and may have {_EXTRA_BODY_BYTES}")
+        return fields
 
     @field_validator("tools", "skills", "agents", mode="before")
     @classmethod
@@ -163,11 +190,14 @@ class AgentDefinition:
         actions = [f"{tool}.{action}" for tool, found in tools.items() for action in found]
         own = self.front.skills or ()
         asked = [name for name in self.front.agents or () if name not in agents]
+        context = self.front.context_skill
         found = [
             *self._missing("tools", missing, [*tools, *actions]),
             *self._missing("skills", [name for name in own if name not in skills], skills),
             *self._missing("agents", asked, agents),
         ]
+        if context and context not in skills:
+            found.append(f"The agent {self.name} names a context_skill that does not exist: {context}.")
         if own and not (self.offers("skill", "load") or self.offers("skill", "run")):
             found.append(
                 f"The agent {self.name} has skills, but not the tool skill that reads and runs them."

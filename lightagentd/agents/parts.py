@@ -6,11 +6,12 @@ time the agent starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.choosing import Choice, check_schema_client, narrowed
 from lightagentd.agents.content import Content
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.ended_turns import EndedTurns
@@ -33,6 +34,7 @@ from lightagentd.host.paths import Paths, share_folder
 from lightagentd.llm.circuit import Circuits
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.llm.providers import RUNBOOK
 from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
@@ -42,6 +44,7 @@ from lightagentd.worker.pool import Pool
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
+    from lightagentd.agents.turn import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +73,23 @@ class SharedParts:
     watches: Watches
     children: Children
     mail: Mail
+    more_prompt: Callable[[Turn], Awaitable[str]] | None = None
+    """Gives more text for the system prompt of a turn: that of a program that embeds the agents."""
     ended_turns: EndedTurns = field(default_factory=EndedTurns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentParts:
     """The parts of one running agent. `clients` are its model, then its fallbacks; `last_resort` are asked
-    when all of these are down.
+    when all of these are down. Those of a turn (`for_turn`) have less.
     """
 
     definition: AgentDefinition
     clients: Sequence[ModelClient]
     last_resort: Sequence[ModelClient]
     shared: SharedParts
+    steps: int | None = None
+    """The most steps where that is not what the definition says."""
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -103,7 +110,10 @@ class AgentParts:
 
     @property
     def max_steps(self) -> int:
-        return self.definition.front.limits.max_steps or self.limits.max_steps
+        return self.steps or self._steps_of(self.definition)
+
+    def _steps_of(self, definition: AgentDefinition) -> int:
+        return definition.front.limits.max_steps or self.limits.max_steps
 
     @property
     def max_queue(self) -> int:
@@ -113,10 +123,31 @@ class AgentParts:
     def turn_timeout_s(self) -> float:
         return self.definition.front.limits.turn_timeout_s or self.limits.turn_timeout_s
 
-    def clients_for(self, model: str) -> list[ModelClient]:
-        """The agent's model and its fallbacks, with a session's choice first; one that is gone is ignored."""
+    def for_turn(self, choice: Choice) -> AgentParts:
+        """The parts of a turn: narrowed by its choice, and by what the definition lost since the agent
+        started. Ask anew for each use.
+        """
+        now = self.shared.content.definitions.agents.get(self.definition.name, self.definition)
+        definition = narrowed(self.definition, choice, now)
+        steps = min(self.max_steps, self._steps_of(now), choice.max_steps or self.max_steps)
+        if definition is self.definition and steps == self.max_steps:
+            return self
+        return replace(self, definition=definition, steps=steps)
+
+    def models(self) -> list[str]:
+        """The models that a session or a prompt can choose."""
+        return list(dict.fromkeys(client.name for client in (*self.clients, *self.last_resort)))
+
+    def clients_for(self, model: str, *, schema: bool = False) -> list[ModelClient]:
+        """The agent's model and its fallbacks, with a choice first; one that is gone is ignored. With a
+        `schema`, those that can answer with JSON; raises SchemaUnsupported when the first cannot.
+        """
         chosen = [client for client in (*self.clients, *self.last_resort) if client.name == model][:1]
-        return [*chosen, *(client for client in self.clients if client not in chosen)]
+        found = [*chosen, *(client for client in self.clients if client not in chosen)]
+        if not schema:
+            return found
+        check_schema_client(found[0])
+        return [client for client in found if client.name != RUNBOOK]
 
     def recording_problems(self) -> list[str]:
         """Why the exchanges with its models are not recorded although they should be, as sentences."""
@@ -125,8 +156,8 @@ class AgentParts:
         clients = (*self.clients, *self.last_resort)
         return [client.problem for client in clients if isinstance(client, Recorder) and client.problem]
 
-    async def system_prompt(self, session: Session) -> str:
-        """The system prompt of the session's next turn. Raises StorageError."""
+    async def system_prompt(self, session: Session, *more: str) -> str:
+        """The system prompt of the session's next turn, with more sections. Raises StorageError."""
         prompt = await self.shared.prompts.of(self.definition, session.record.owner)
         windows = [client.context_tokens for client in self.clients if client.context_tokens]
         skills = skills_section(
@@ -139,5 +170,5 @@ class AgentParts:
         members = team_section(
             self.definition, content.members_of(self.definition), content.definitions.agents
         )
-        sections = (prompt, skills, members, plan_section(session.plan, self.definition))
+        sections = (prompt, skills, members, plan_section(session.plan, self.definition), *more)
         return self.history.redactor.text("\n\n".join(filter(None, sections)))

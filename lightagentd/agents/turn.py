@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.choosing import NOTHING, Choice
 from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.results import Outcome
 from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError
 from lightagentd.events.history import Change
-from lightagentd.events.model import current_context, within
+from lightagentd.events.model import current_context, dump_json, within
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.quoted import Prompt
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.team.mail import Letter
     from lightagentd.agents.tool_calls.origin import Origin
+
+
+MOST_CALLS = 1000
+"""Of how many calls the last event of a turn tells."""
+_OF_CALL = {"call_id": "", "tool": "", "action": "", "effect": "", "result": "", "duration_ms": 0}
+"""What it tells of each, and what where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,8 @@ class Asked:
     """The turn that asks, where another agent's does."""
     letter: Letter | None = None
     """The message of another agent with which it begins, if it is one."""
+    choice: Choice = NOTHING
+    """What it chose for its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +135,11 @@ class Turn:
         self.session = session
         self.prompt = asked.prompt
         self.size_bytes = len(asked.prompt.text.encode("utf-8", "replace"))
+        self.size_bytes += len(dump_json(asked.choice.to_dict())) if asked.choice != NOTHING else 0
         self.trace_id = trace_id
         self.correlation_id = asked.correlation_id
         self.unattended = asked.unattended
+        self.choice = asked.choice
         self.caller = caller
         """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
         self.resumed = resumed
@@ -156,6 +167,13 @@ class Turn:
         """What it ends with when that is not a plain cancel."""
         self.steps_done = resumed.steps if resumed else 0
         self.answer = ""
+        self.data: Any = None
+        """The value of an answer that fits the schema of the choice."""
+        self.repaired = False
+        """Whether the model was told that its answer does not fit."""
+        self.finish_reason = ""
+        self.calls: list[dict[str, Any]] = []
+        """What was called, the first MOST_CALLS."""
         self.said: list[str] = []
         """What the model said that is not stored yet."""
         self.started: float | None = None
@@ -169,7 +187,7 @@ class Turn:
         self.above, letter = asked.above, asked.letter
         self.origin: Origin | None = None
         """As which it makes its calls; set when it runs."""
-        self.sent_by: tuple[str, ...] = letter.by if letter is not None else ()
+        self.sent_by: tuple[dict[str, Any], ...] = letter.by if letter is not None else ()
         """The agents whose message it began with: its sender, and those above that one."""
         self.hops = letter.hops if letter is not None else 0
         """How many messages of agents led to it without a person."""
@@ -197,6 +215,11 @@ class Turn:
         passed_ms = 0 if self.started is None else round((time.monotonic() - self.started) * 1000)
         return {"steps": self.steps_done, "duration_ms": passed_ms}
 
+    def note_call(self, ended: Mapping[str, Any]) -> None:
+        """Take a call that ended, as its event has it, among those that the last event tells of."""
+        if len(self.calls) < MOST_CALLS:
+            self.calls.append({name: ended.get(name, other) for name, other in _OF_CALL.items()})
+
     def cancel(self, why: LightagentError | None = None) -> None:
         """End the turn as cancelled: at once, or when its turn comes if it is queued."""
         if self.cancelled or self.over.is_set():
@@ -221,6 +244,23 @@ class Turn:
     def joined(self) -> list[Turn]:
         """The turns of children that it waits for now and that are not over."""
         return [turn for join in self.joins.values() for turn in join.turns if not turn.over.is_set()]
+
+    async def driven(self) -> AsyncGenerator[Step, None]:
+        """The steps of a turn that was asked for as `stepwise`; each begins when the one before was taken.
+
+        Closing the generator cancels the turn. Raises the error that ended the turn, if any.
+        """
+        assert self.handed is not None
+        try:
+            while (step := await self.handed.get()) is not None:
+                yield step
+                self.handed.task_done()
+        finally:
+            self.cancel()
+            if self.begun:
+                await self.over.wait()
+        if self.failure is not None:
+            raise self.failure
 
     @contextlib.contextmanager
     def waiting(self, waits_for: str) -> Iterator[None]:
@@ -334,6 +374,10 @@ class Turn:
             value["caller"] = self.caller
         if self.unattended:
             value["unattended"] = True
+        if chosen := self.choice.to_dict():
+            value["choice"] = chosen
+        if self.repaired:
+            value["repaired"] = True
         if self.task_id:
             value["task"] = self.task_id
         if self.hops:
@@ -356,7 +400,16 @@ class Turn:
         """Tell all watchers that the turn is over; no event follows."""
         self.failure = failure
         if failure is None:
-            self.stream.emit(turn_events.Done(text=self.answer, **figures))
+            self.stream.emit(
+                turn_events.Done(
+                    text=self.answer,
+                    data=self.data,
+                    usage=self.meter.usage() if self.meter is not None else None,
+                    calls=self.calls,
+                    finish_reason=self.finish_reason,
+                    **figures,
+                )
+            )
         else:
             self.stream.emit(turn_events.Failed.of(failure, **figures))
         if self.handed is not None:

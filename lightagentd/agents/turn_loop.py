@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.answers.judging import accept, instruction
+from lightagentd.agents.context_skill import context_of
 from lightagentd.agents.model_calls.asking import Asking
 from lightagentd.agents.model_calls.call import Reply, store_unwatched
 from lightagentd.agents.model_calls.metering.ledger import Whose
@@ -57,7 +59,7 @@ class TurnLoop:
     def __init__(self, turn: Turn, parts: AgentParts, supervision: Supervision) -> None:
         self._turn = turn
         self._session = turn.session
-        self._parts = parts
+        self._of_agent = parts
         self._shared = parts.shared
         self._supervision = supervision
         record = turn.session.record
@@ -70,7 +72,7 @@ class TurnLoop:
             above=above.meter.whose if above is not None and above.meter is not None else None,
         )
         turn.origin = self._origin = Origin(
-            agent=parts.definition,
+            definition=lambda: self._parts.definition,
             owner=record.owner,
             turn=turn,
             above=above.origin if above is not None else self._shared.mail.above(turn),
@@ -79,6 +81,11 @@ class TurnLoop:
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
         self._results = Results(turn.stream, self._shared.history.hurry)
         self._repeats = Repeats(turn.trace_id)
+
+    @property
+    def _parts(self) -> AgentParts:
+        """What the turn may use now."""
+        return self._of_agent.for_turn(self._turn.choice)
 
     async def run(self) -> None:
         """Run the turn to its stored end. An unexpected error fails the agent."""
@@ -123,7 +130,10 @@ class TurnLoop:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
         left_s = min([left_s, *_left_above(turn)])
-        turn.stream.emit(turn_events.Started(model=self._first_client().name))
+        turn.stream.emit(turn_events.Started(model=(first := self._first_client().name)))
+        if turn.choice.model not in ("", first):
+            message = f"The agent has no model {turn.choice.model} any more; the turn asks {first}."
+            turn.stream.emit(turn_events.Notice(code="model_gone", message=message))
         try:
             async with asyncio.timeout(left_s) as timer:
                 turn.timer = timer
@@ -191,11 +201,15 @@ class TurnLoop:
             await uninterrupted(self._results.settle())
 
     def _first_client(self) -> ModelClient:
-        return self._parts.clients_for(self._session.record.model)[0]
+        choice = self._turn.choice
+        model = choice.model or self._session.record.model
+        return self._parts.clients_for(model, schema=choice.schema is not None)[0]
 
     async def _run_steps(self, asking: Asking) -> None:
         turn, session, parts = self._turn, self._session, self._parts
-        system = await parts.system_prompt(session)
+        report = await context_of(turn, parts)
+        more = await parts.shared.more_prompt(turn) if parts.shared.more_prompt is not None else ""
+        system = await parts.system_prompt(session, more, report, instruction(turn.choice.schema))
         offer = await self._shared.offers.begin(
             session,
             parts.definition,
@@ -213,8 +227,7 @@ class TurnLoop:
                 reply = await asking.ask(system, offer.functions(session.messages))
                 turn.steps_done = number
                 outcomes = await self._act(reply)
-            if not reply.calls:
-                turn.answer = reply.text
+                final = not reply.calls and await accept(turn, reply, is_last=number >= limit)
             if turn.handed is not None:
                 await self._results.settle()
                 step = Step(
@@ -224,11 +237,11 @@ class TurnLoop:
                     calls=reply.calls,
                     outcomes=outcomes,
                     usage=reply.usage,
-                    final=not reply.calls,
+                    final=final,
                 )
                 turn.handed.put_nowait(step)
                 await turn.handed.join()
-            if not reply.calls:
+            if final:
                 return
         raise StepLimit(
             f"The turn used all its {limit} steps without coming to an answer.",

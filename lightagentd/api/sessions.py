@@ -1,6 +1,6 @@
 """Sessions and what belongs to one: messages, a plan, questions to a person, memories, changed files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 
@@ -79,13 +79,24 @@ class Letter:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The end of a turn for a caller who did not watch it."""
+    """The end of a turn for a caller who did not watch it. `data`, `usage`, `calls` and `finish_reason` are
+    as in the turn event done.
+    """
 
     text: str
     session: str
     trace_id: str
     steps: int
     duration_ms: int
+    data: Any | None = None
+    usage: Any | None = None
+    calls: list[Any] | None = None
+    finish_reason: str | None = None
+
+
+def answer_of(done: dict[str, Any]) -> Answer:
+    """The answer in the turn event done."""
+    return Answer(**{one.name: done[one.name] for one in fields(Answer)})
 
 
 class Attachment(TypedDict):

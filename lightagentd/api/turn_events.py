@@ -207,11 +207,20 @@ class Failed(Event, type="error"):
 
 
 class Done(Event, type="done"):
-    """The turn ended; `text` is the final answer."""
+    """The turn ended; `text` is the final answer, and `data` its value when the prompt had a schema. `usage`
+    has prompt_tokens, completion_tokens, cached_tokens, total_tokens and cost (null when no price is known),
+    of the agents that the turn asked, too. `calls` has for each of the turn's first 1000 calls call_id, tool,
+    action, effect, result (ok or an error's code) and duration_ms. `finish_reason` is the model's: stop,
+    length or content_filter.
+    """
 
     text: str
     steps: int
     duration_ms: int
+    data: Any = None
+    usage: Any = None
+    calls: list[Any] | None = None
+    finish_reason: str | None = None
 
 
 EVENTS = (

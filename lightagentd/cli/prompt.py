@@ -9,6 +9,7 @@ import click
 
 from lightagentd import errors
 from lightagentd.cli.attaching import attachments
+from lightagentd.cli.choosing import choosing, chosen
 from lightagentd.cli.deadline import SECONDS
 from lightagentd.cli.named_file import STANDARD_INPUT
 from lightagentd.cli.options import Command, Settings, agent_argument
@@ -40,11 +41,13 @@ from lightagentd.quoted import quoted
     is_flag=True,
     help="Nobody is asked to allow a call: it is refused. Your current session stays.",
 )
+@choosing
 @click.option("--show-reasoning", is_flag=True, help="Show all that the model thinks.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the final answer and nothing else.")
 @click.pass_obj
 def command(
     settings: Settings,
+    /,
     agent: str,
     text: tuple[str, ...],
     files: tuple[str, ...],
@@ -55,6 +58,7 @@ def command(
     unattended: bool,
     show_reasoning: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Ask AGENT something and watch it work.
 
@@ -81,28 +85,39 @@ def command(
     it, n refuses it, with a reason for the agent if you write one, v shows all of what is folded. Else the
     turn waits until somebody answers, see 'lactl approvals'. With --unattended such a call is refused.
 
+    --model, --tools, --effects, --max-steps and --schema are for this one turn, and only take away: from the
+    agents that it asks, too. With --schema the answer is JSON that fits FILE; --json tells what it cost.
+
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
     exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.
     """
-    if new and session:
-        raise click.UsageError("--new and --session cannot be used together.")
-    if not wait and timeout_s is not None:
-        raise click.UsageError("--no-wait and --timeout cannot be used together.")
-    prompt, outside = _prompt(text, attached=STANDARD_INPUT in files, needed=bool(files))
+    _check(new_in_session=new and bool(session), timeout_without_wait=not wait and timeout_s is not None)
     parameters = {
         "agent": agent,
-        "text": prompt,
-        "outside": outside or None,
+        **_asked(text, files),
         "session": whole_session(settings, session) if session else None,
         "new": new or None,
         "unattended": unattended or None,
-        "attachments": attachments(files) or None,
+        **chosen(**options),
     }
     if wait:
-        shows = {"quiet": quiet, "thoughts": show_reasoning}
+        shows = {"quiet": quiet, "thoughts": show_reasoning, "raw": options["schema_file"] is not None}
         end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
     else:
         _send(settings, parameters, quiet=quiet)
+
+
+def _asked(text: tuple[str, ...], files: tuple[str, ...]) -> dict[str, Any]:
+    """The prompt with its attachments. Raises as `_prompt` and `attachments` do."""
+    prompt, outside = _prompt(text, attached=STANDARD_INPUT in files, needed=bool(files))
+    return {"text": prompt, "outside": outside or None, "attachments": attachments(files) or None}
+
+
+def _check(*, new_in_session: bool, timeout_without_wait: bool) -> None:
+    if new_in_session:
+        raise click.UsageError("--new and --session cannot be used together.")
+    if timeout_without_wait:
+        raise click.UsageError("--no-wait and --timeout cannot be used together.")
 
 
 def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> None:

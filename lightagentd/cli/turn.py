@@ -140,24 +140,25 @@ def watch(
     quiet: bool = False,
     thoughts: bool = False,
     hang_up: bool = False,
+    raw: bool = False,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
     """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
     metadata of its last call; `found` and `result` are among these where the answer is the report of a skill.
 
-    With `hang_up`, Ctrl-C only closes the connection, because that cancels the call. After `timeout_s` it
-    raises TimedOut, and the turn goes on.
+    With `raw` the answer is shown as it is: a program wants it. With `hang_up`, Ctrl-C only closes the
+    connection, because that cancels the call. After `timeout_s` it raises TimedOut, and the turn goes on.
     """
     asks = is_terminal() and not settings.json and not quiet
     view: View
     if settings.json:
         view = JsonView()
-    elif asks:
+    elif asks and not raw:
         from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
 
         view = TurnView(settings, is_call=hang_up, thoughts=thoughts)
     else:
-        view = AnswerView(quiet=quiet, thoughts=thoughts, is_markdown=not hang_up)
+        view = AnswerView(quiet=quiet, thoughts=thoughts, is_markdown=not (hang_up or raw))
     session = ""
     failure: LightagentError | None = None
     metadata: dict[str, Any] = {}
@@ -165,7 +166,7 @@ def watch(
     try:
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
             stream = client.stream(method, **parameters)
-            for reply in within(client, stream, timeout_s, view.tick if asks else None):
+            for reply in within(client, stream, timeout_s, view.tick if asks and not raw else None):
                 event = reply["event"]
                 session = event.get("session") or session
                 interrupt.saw(event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -36,6 +36,24 @@ CREDENTIAL_NAMES = (
 _CREDENTIAL_QUERIES = ("key", "api_key", "api-key", "apikey", "token", "access_token", "sig", "code")
 _OWN_FIELDS = ("model", "messages", "input", "system", "instructions", "stream", "tools")
 """Fields of a request that are the daemon's to fill."""
+AGENTS_FIELDS = frozenset(
+    {
+        *_OWN_FIELDS,
+        "include",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "output_config",
+        "response_format",
+        "store",
+        "stream_options",
+        "temperature",
+        "text",
+        "thinking",
+        "tool_choice",
+    }
+)
+"""Those, and what the daemon or the provider's own table sets: an agent's definition may not."""
 _OWN_CLIENT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PORT_MAX = 65_535
 _Names = TypeVar("_Names", bound=Iterable[str])
@@ -151,11 +169,8 @@ class Provider(Section):
     @field_validator("extra_body")
     @classmethod
     def _not_the_daemons(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        for name in fields:
-            if name.lower() in CREDENTIAL_NAMES:
-                raise ValueError(f"the field {name!r} would hold a key: use api_key_file or api_key_env")
-            if name in _OWN_FIELDS:
-                raise ValueError(f"the field {name!r} is the daemon's own")
+        if why := wrong_fields(fields, _OWN_FIELDS):
+            raise ValueError(why)
         return fields
 
     @field_validator("ca_file", "client_cert", "client_key", "recording")
@@ -247,6 +262,16 @@ def wrong_model(model: str) -> str:
     if model == "runbook" or (slash and provider and name):
         return ""
     return f"{model!r} is not a model: write runbook, or PROVIDER/MODEL"
+
+
+def wrong_fields(fields: Iterable[str], own: Collection[str]) -> str:
+    """Why fields cannot be added to a request, as the rest of a sentence; empty if they can."""
+    for name in fields:
+        if name.lower() in CREDENTIAL_NAMES:
+            return f"the field {name!r} would hold a key: use api_key_file or api_key_env"
+        if name in own:
+            return f"the field {name!r} is the daemon's own"
+    return ""
 
 
 def wrong_url(url: str, *, schemes: tuple[str, ...] = ("http", "https"), with_password: bool = False) -> str:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.config.models import Models, Provider, api_key, credential, read_key
 from lightagentd.errors import ConfigError
@@ -61,9 +61,11 @@ def recipe_of(
     *,
     base_url: str = "",
     api_key_file: Path | None = None,
+    more_fields: Mapping[str, Any] | None = None,
     metadata: Metadata | None = None,
 ) -> Recipe:
-    """Collect the inputs of a model's client; `base_url` and `api_key_file` are the agent's own.
+    """Collect the inputs of a model's client; `base_url`, `api_key_file` and `more_fields` (for each request)
+    are the agent's own.
 
     Raises ConfigError.
     """
@@ -81,7 +83,7 @@ def recipe_of(
         raise ConfigError(f"The API key for {model} has characters that no HTTP header can have.")
     return Recipe(
         kind=provider.kind or kind_of(name, provider.base_url),
-        settings=_settings(model, provider, key, metadata),
+        settings=_settings(model, provider, key, metadata, more_fields or {}),
         recording=provider.recording,
         record=models.record,
     )
@@ -152,7 +154,9 @@ def _of_agent(name: str, base_url: str, configured: Provider | None) -> Provider
     return Provider.model_construct(kind=kind, base_url=base_url, **kept)
 
 
-def _settings(model: str, provider: Provider, key: str, metadata: Metadata | None) -> ModelSettings:
+def _settings(
+    model: str, provider: Provider, key: str, metadata: Metadata | None, more_fields: Mapping[str, Any]
+) -> ModelSettings:
     """The settings of a provider; missing ones come from the model's known facts."""
     name, _, rest = model.partition("/")
     facts = None
@@ -168,7 +172,7 @@ def _settings(model: str, provider: Provider, key: str, metadata: Metadata | Non
         base_url=provider.base_url,
         api_key=key,
         headers=provider.headers,
-        extra_body=provider.extra_body,
+        extra_body={**provider.extra_body, **more_fields},
         context_tokens=provider.context_tokens or (facts.window_tokens if facts else None),
         max_output_tokens=provider.max_output_tokens or _longest(provider, facts),
         native_tools=native,

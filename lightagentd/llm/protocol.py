@@ -161,6 +161,11 @@ class Request:
     system: str
     messages: Sequence[Message]
     functions: Sequence[Function] = ()
+    schema: dict[str, Any] | None = None
+    """The JSON Schema that the answer is to fit once there are no more calls, for endpoints that can see to
+    it. The system prompt says it as well, and whoever asks checks the answer."""
+    must_answer: bool = False
+    """With a schema: the model was told that its answer does not fit, and is to give it again."""
     on_usage: Callable[[Usage], None] | None = field(default=None, compare=False, repr=False)
     """Is told as soon as the endpoint says what the call took until then, which may be before its end."""
 

@@ -52,6 +52,8 @@ def in_words(request: Request) -> Request:
     """The same request for a model that takes no functions."""
     system = request.system
     if request.functions:
+        if not request.must_answer:
+            request = replace(request, schema=None)  # an endpoint that sees to it would let pass no call
         listed = "\n".join(map(_line, request.functions))
         system = f"{system}\n\n{_HOW}\n{listed}".lstrip()
     return replace(request, system=system, functions=(), messages=_as_text(request.messages))

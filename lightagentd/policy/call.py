@@ -14,6 +14,8 @@ PERSON = "person"
 
 CHECK = "check"
 """The trigger of the check of a plan's task, a command of the daemon's own: nobody is asked about it."""
+CONTEXT = "context"
+"""The trigger of the skill whose report is part of an agent's system prompt."""
 
 BUILT_IN_RULES = frozenset(
     {

@@ -28,7 +28,7 @@ from lightagentd.errors import (
     PlanModeBlocked,
     PolicyDenied,
 )
-from lightagentd.policy.call import CHECK, PERSON, Decision, PolicyCall, Ruling
+from lightagentd.policy.call import CHECK, CONTEXT, PERSON, Decision, PolicyCall, Ruling
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.policy.rules import LoadedRule
 from lightagentd.tool import Effect
@@ -254,6 +254,8 @@ def _unattended(ruling: Ruling, call: PolicyCall) -> Ruling:
 def _nobody(call: PolicyCall) -> str:
     if call.trigger == CHECK:
         return "Nobody is asked about the check of a task."
+    if call.trigger == CONTEXT:
+        return "Nobody is asked about a context skill."
     return f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn."
 
 

@@ -202,11 +202,16 @@ def page(stamp: Stamp) -> str:
 
 
 def _only_on_dbus(made: Page) -> None:
-    """Parts that only D-Bus has: Manager.Prompt, and the objects."""
-    manager = dbus_methods.methods()[dbus_methods.MANAGER, "Prompt"]
+    """Parts that only D-Bus has: two methods, and the objects."""
     made.subsection("D-Bus alone: org.lightagent1.Manager")
-    made.item(f"{bold('Prompt')}, {bold('Subscribe')}, {bold('Unsubscribe')}", manager.doc)
-    made.continued(_on_dbus(manager))
+    heads = {
+        "AskForAnswer": bold("AskForAnswer"),
+        "Prompt": f"{bold('Prompt')}, {bold('Subscribe')}, {bold('Unsubscribe')}",
+    }
+    for name, head in heads.items():
+        method = dbus_methods.methods()[dbus_methods.MANAGER, name]
+        made.item(head, method.doc)
+        made.continued(_on_dbus(method))
     made.section("OBJECTS ON D-BUS")
     made.paragraph(
         "Each field of the type is a property, named in CamelCase. An absent number is -1, an absent "

@@ -81,7 +81,7 @@ class Wrong(Tool):
 
 
 def context(test: Scripted) -> BuiltinContext:
-    origin = Origin(agent=test.agent.running_parts().definition, owner=ME.uid)
+    origin = Origin(definition=lambda: test.agent.running_parts().definition, owner=ME.uid)
     stream = TurnStream("trace_1", SessionStream("", Redactor()))
     return BuiltinContext(
         call_id="call_1", model_call="c1", origin=origin, stream=stream, in_order=ALONE.comes

@@ -29,6 +29,7 @@ DEPENDENCIES = (
     "python3-dbus-next",
     "python3-dnspython",
     "python3-httpx",
+    "python3-jsonschema",
     "python3-lmdb",
     "python3-markdown-it",
     "python3-prompt-toolkit",

@@ -41,6 +41,7 @@ from lightagentd.llm.protocol import (
     ToolCall,
     Usage,
 )
+from lightagentd.llm.providers import RUNBOOK
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
 from lightagentd.redaction import off_loop
@@ -59,8 +60,14 @@ class Asking:
     """The model calls of one turn."""
 
     def __init__(self, turn: Turn, parts: AgentParts, meter: Meter, results: Results) -> None:
-        self._clients = parts.clients_for(turn.session.record.model)
-        self._last_resort = [client for client in parts.last_resort if client not in self._clients]
+        model, self._schema = turn.choice.model or turn.session.record.model, turn.choice.schema
+        self._clients = parts.clients_for(model, schema=self._schema is not None)
+        self._last_resort = [
+            client
+            for client in parts.last_resort
+            if client not in self._clients and (self._schema is None or client.name != RUNBOOK)
+        ]
+        self._turn = turn
         self._first_error: ModelError | ContextFull | None = None
         """Why the first model does not answer in this turn."""
         self._history = parts.history
@@ -101,7 +108,13 @@ class Asking:
                 if too_long is not None and messages is sent:
                     raise too_long  # it cannot be made shorter
                 sent = messages
-                request = Request(system=system, messages=messages, functions=functions)
+                request = Request(
+                    system=system,
+                    messages=messages,
+                    functions=functions,
+                    schema=self._schema,
+                    must_answer=self._turn.repaired,
+                )
                 try:
                     reply = await self._calls.make(client, request, self._hear)
                 finally:
@@ -120,7 +133,7 @@ class Asking:
                 continue
             if reply.usage is not None:
                 self._compactor.gauge.take_count(reply.usage.prompt_tokens)
-            if not reply.calls and (found := call_in_text(reply.text)):
+            if not reply.calls and (found := self._call_in(reply.text, functions)):
                 reply = replace(reply, calls=(found,))
             reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
             if not reply.calls and (why := _CUT.get(reply.finish.reason)):
@@ -128,6 +141,13 @@ class Asking:
                 message = f"The answer was cut: {words.format(reply.model)}"
                 self._stream.emit(turn_events.Notice(code=code, message=message))
             return reply
+
+    def _call_in(self, text: str, functions: Sequence[Function]) -> ToolCall | None:
+        """The call that the text is; an answer that has to be JSON may look like one."""
+        found = call_in_text(text)
+        if found is not None and self._schema is not None:
+            return found if any(found.name == one.name for one in functions) else None
+        return found
 
     def close(self) -> None:
         """The turn is over."""

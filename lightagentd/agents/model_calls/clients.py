@@ -104,6 +104,7 @@ class ModelClients:
                     self.models,
                     base_url=front.base_url if here else "",
                     api_key_file=front.api_key_file if here else None,
+                    more_fields=front.more_fields,
                     metadata=self._metadata,
                 )
             )

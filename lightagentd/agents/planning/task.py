@@ -8,10 +8,10 @@ conversation. Nobody is asked to approve it: if policy would ask, the check fail
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightagentd.agents.planning.plan import Plan, Task
-from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Outcome, Results, cap_text
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.uninterrupted import uninterrupted
@@ -52,7 +52,8 @@ async def check(task: Task, turn: Turn, parts: AgentParts) -> str:
     """
     args = {"command": task.check, "effect": Effect.OBSERVE.value}
     call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
-    origin = Origin(agent=parts.definition, owner=turn.session.record.owner, turn=turn, is_check=True)
+    assert turn.origin is not None
+    origin = replace(turn.origin, own="check")
     results = Results(turn.stream, parts.history.hurry)
     with within(request_id=new_id("req")):
         try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightagentd.agents.choosing import Choice
 from lightagentd.agents.sessions.open_calls import INTENT, closed_at_start
 from lightagentd.agents.sessions.session import (
     Session,
@@ -26,8 +27,9 @@ from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.events.store.states import checked, decoding
-from lightagentd.events.types.agent import TurnFailed, TurnInterrupted
+from lightagentd.events.types.agent import CallRefused, TurnFailed, TurnInterrupted
 from lightagentd.events.types.tool import INVOCATION
+from lightagentd.policy.call import CHECK, CONTEXT
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.quoted import Prompt
 
@@ -94,17 +96,21 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
                 prompt=whole,
                 correlation_id=str(state.get("correlation_id", "")),
                 unattended=bool(state.get("unattended", False)),
+                choice=choice_in(trace_id, state),
             ),
             trace_id=trace_id,
             caller=state.get("caller"),
             resumed=waits,
         )
         turn.task_id = str(state.get("task", ""))
-        turn.hops, turn.sent_by = int(state.get("hops", 0)), tuple(map(str, state.get("sent_by", ())))
+        turn.hops, turn.sent_by = int(state.get("hops", 0)), tuple(state.get("sent_by", ()))
+        turn.repaired = bool(state.get("repaired", False))
         if state["state"] == "queued" and whole.text:
             found.requeued.append(turn)
             continue
         if waits is not None:
+            for ended in _asked_for(events):
+                turn.note_call(ended)
             found.resumed.append(turn)
             continue
         found.interrupted += 1
@@ -116,7 +122,14 @@ def waited(trace_id: str, state: dict[str, Any]) -> Resumed | None:
     """Where a stored turn waited, if it did. Raises HistoryDamaged for an invalid state."""
     with decoding("turns", trace_id):
         checked(state, session=str, state=str, caller=(int, type(None)), steps=int, left_s=(int, float))
+        choice_in(trace_id, state)
         return _taken_up(state) if state["state"] == "waiting" else None
+
+
+def choice_in(trace_id: str, state: dict[str, Any]) -> Choice:
+    """What the prompt of a stored turn chose. Raises HistoryDamaged for an invalid state."""
+    with decoding("turns", trace_id):
+        return Choice.from_dict(checked(state, choice=dict).get("choice", {}))
 
 
 def _taken_up(state: dict[str, Any]) -> Resumed | None:
@@ -144,6 +157,14 @@ def _open_intents(events: Sequence[Event]) -> list[Event]:
 
 def _begun(events: Sequence[Event]) -> list[dict[str, Any]]:
     return [event.data for event in _open_intents(events) if event.data]
+
+
+def _asked_for(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The ends of the calls that the model asked for."""
+    own = {e.data["call_id"] for e in events if e.data and e.data.get("trigger") in (CHECK, CONTEXT)}
+    refused = (CallRefused.topic, CallRefused.type)
+    ends = [e.data for e in events if e.data and (e.type == INVOCATION or (e.topic, e.type) == refused)]
+    return [ended for ended in ends if ended.get("call_id") not in own]
 
 
 def _told_ends(events: Sequence[Event]) -> list[Event]:

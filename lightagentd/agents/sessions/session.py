@@ -352,8 +352,10 @@ class Session:
             self.record = replace(self.record, tainted=True, tainted_by=turn.trace_id)
         with self.context(turn):
             chars = turn.prompt.question_chars
-            where = {"question_chars": chars} if chars else {}
-            prompted = Prompted(text=turn.prompt.text, **where).event()
+            more: dict[str, Any] = {"question_chars": chars} if chars else {}
+            if told := turn.choice.told():
+                more["choice"] = told
+            prompted = Prompted(text=turn.prompt.text, **more).event()
         changes = [self.record.change(), turn.change("queued")]
         if plan is not None:
             changes.append(plan.change())
@@ -378,7 +380,7 @@ class Session:
         missing = missing_results(self.messages)
         prompt = turn.prompt
         message = Message(role="user", content=prompt.text, question_chars=prompt.question_chars)
-        speaker = {"speaker": turn.sent_by[0]} if turn.sent_by else {}
+        speaker = {"speaker": turn.sent_by[0]["agent"]} if turn.sent_by else {}
         started, said = kinds.TurnStarted().event(), message_event(message, **speaker)
         await self.history.append(*missing, started, said, changes=(turn.change("running"),))
         if missing:

@@ -12,10 +12,12 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.choosing import NOTHING, narrowed
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.team.prompt import shortest
 from lightagentd.agents.tool_calls.origin import Origin
@@ -44,12 +46,14 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Letter:
-    """A message that waits. `by` are the agents that it is from: its sender, and those above that one."""
+    """A message that waits. `by` are the agents that it is from, its sender first, then those above that one:
+    `agent`, and what that one had of tools, skills, agents and effects.
+    """
 
     id: str
     session: str
     owner: int
-    by: tuple[str, ...]
+    by: tuple[dict[str, Any], ...]
     sender: str
     """The session that it is from."""
     text: str
@@ -64,7 +68,9 @@ class Letter:
         with decoding("mail", str(value.get("id"))):
             checked(value, **dict.fromkeys(("id", "session", "sender", "text"), str), by=list)
             checked(value, owner=int, hops=int, sent_us=int, tainted=bool, unattended=bool)
-            return cls(**{**value, "by": tuple(map(str, value["by"]))})
+            for one in value["by"]:
+                checked(one, agent=str, effects=list)
+            return cls(**{**value, "by": tuple(value["by"])})
 
     def change(self, *, waits: bool) -> Change:
         value = {**asdict(self), "by": list(self.by)}
@@ -73,7 +79,11 @@ class Letter:
     @property
     def shown(self) -> str:
         """As the model reads it."""
-        return f"[A message of the agent {self.by[0]}, not of the user:]\n\n{self.text}"
+        return f"[A message of the agent {self.speaker}, not of the user:]\n\n{self.text}"
+
+    @property
+    def speaker(self) -> str:
+        return str(self.by[0]["agent"])
 
 
 class Mail:
@@ -110,11 +120,18 @@ class Mail:
         knew is not known.
         """
         found: Origin | None = None
-        for name in reversed(turn.sent_by):
-            gone = AgentDefinition(name=name, front=_NOTHING, prompt="", path=Path())
-            agent = self._definitions().get(name, gone)
-            found = Origin(agent=agent, owner=turn.session.record.owner, above=found)
+        for sender in reversed(turn.sent_by):
+            definition = partial(self._sender, sender)
+            found = Origin(definition=definition, owner=turn.session.record.owner, above=found)
         return found
+
+    def _sender(self, sent: Mapping[str, Any]) -> AgentDefinition:
+        """A sender as it was then, without what it has lost since."""
+        name = str(sent["agent"])
+        front = AgentFrontMatter(**{key: sent[key] for key in _HELD})
+        then = AgentDefinition(name=name, front=front, prompt="", path=Path())
+        gone = replace(then, front=_NOTHING)
+        return narrowed(then, NOTHING, self._definitions().get(name, gone))
 
     # Sending
 
@@ -134,7 +151,7 @@ class Mail:
             id=new_id("msg"),
             session=session.id,
             owner=origin.owner,
-            by=tuple(one.agent.name for one in origin.line),
+            by=tuple(_held(one.agent) for one in origin.line),
             sender=turn.session.id,
             text=self._history.redactor.text(text),
             tainted=origin.tainted,
@@ -214,7 +231,8 @@ class Mail:
             return
         messages = [Message(role="user", content=one.shown) for one in letters]
         events = [
-            message_event(message, speaker=one.by[0]) for message, one in zip(messages, letters, strict=True)
+            message_event(message, speaker=one.speaker)
+            for message, one in zip(messages, letters, strict=True)
         ]
         changes = [one.change(waits=False) for one in letters]
         if tainted := next((one for one in letters if one.tainted), None):
@@ -267,5 +285,11 @@ class Mail:
             self._all().pop(letter.session, None)
 
 
+def _held(agent: AgentDefinition) -> dict[str, Any]:
+    front = agent.front.model_dump(mode="json", include=set(_HELD))
+    return {"agent": agent.name, **front}
+
+
+_HELD = ("tools", "skills", "agents", "effects")
 _NOTHING = AgentFrontMatter(tools=[], skills=[], agents=[], effects=[])
 """What an agent may do that is gone."""

@@ -50,7 +50,7 @@ async def call_as_person(
     stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
     watcher = stream.watch()
     results = Results(stream, parts.history.hurry)
-    origin = Origin(agent=parts.definition, owner=owner, approver=approver, for_owner=for_owner)
+    origin = Origin(definition=lambda: parts.definition, owner=owner, approver=approver, for_owner=for_owner)
 
     async def run() -> Outcome:
         with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from lightagentd.agents.definition import AgentDefinition
 from lightagentd.api import turn_events
 from lightagentd.events.history import Change
 from lightagentd.host.seat import Seat
-from lightagentd.policy.decide import CHECK, PERSON
+from lightagentd.policy.decide import PERSON
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
@@ -34,18 +34,25 @@ _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,253}[a-z0-9_])?|[0-9a-f:.]{2,45}"
 class Origin:
     """The origin of calls. `turn` is None for a person's own call, which belongs to no session."""
 
-    agent: AgentDefinition
+    definition: Callable[[], AgentDefinition]
+    """Gives the agent as it may be used now: a choice takes something from it, and a reload may."""
     owner: int
     turn: Turn | None = None
     approver: Seat | None = None
     """Where the process runs of the owner who made the call, if they may approve: it counts as approved."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
-    is_check: bool = False
-    """Whether it is the check of a plan's task: the daemon's own call in a turn, and no part of the
-    conversation. Nobody is asked about it: it could not be taken up again after a restart."""
+    own: Literal["", "check", "context"] = ""
+    """Whether it is the daemon's own call in a turn, and no part of the conversation: the check of a plan's
+    task, or the agent's context skill. Nobody is asked about it: it could not be taken up again after a
+    restart."""
     above: Origin | None = None
     """The turn that had this one made. What it may not do now, its child may not do either."""
+
+    @property
+    def agent(self) -> AgentDefinition:
+        """The agent as policy has to see it now."""
+        return self.definition()
 
     @property
     def line(self) -> tuple[Origin, ...]:
@@ -71,8 +78,8 @@ class Origin:
 
     @property
     def trigger(self) -> str:
-        if self.is_check:
-            return CHECK
+        if self.own:
+            return self.own
         return UNATTENDED if self.turn is not None and self.turn.unattended else PERSON
 
     @property
@@ -112,6 +119,15 @@ class Origin:
     def running(self) -> tuple[Change, ...]:
         """The change of state with which a turn stops waiting for a person."""
         return () if self.turn is None else tuple(self.turn.waits(""))
+
+    def settled(self) -> list[Change]:
+        """As `Turn.settled`; the daemon's own calls settle nothing."""
+        return [] if self.turn is None or self.own else self.turn.settled()
+
+    def note_call(self, ended: Mapping[str, Any]) -> None:
+        """As `Turn.note_call`, unless it is the daemon's own call."""
+        if self.turn is not None and not self.own:
+            self.turn.note_call(ended)
 
     def tell_above(self, event: turn_events.Event) -> None:
         """Tell those who watch the turns above of a question: they wait for it, too."""

@@ -338,6 +338,7 @@ class ToolRun:
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
         lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
+        origin.note_call({**what, "result": err.code})
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         tool, action = what.get("tool", name), what.get("action", "")
         self._tell_begin(
@@ -356,8 +357,8 @@ class ToolRun:
         return outcome
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
-        """The result as a message; the check of a plan's task is not part of the conversation."""
-        return () if self._origin.is_check else (message_event(outcome.message()),)
+        """The result as a message; the daemon's own calls are not part of the conversation."""
+        return () if self._origin.own else (message_event(outcome.message()),)
 
     async def _append(self, *events: NewEvent, changes: tuple[Change, ...] = ()) -> None:
         """Store events, after those of `before`. Raises StorageError."""
@@ -457,7 +458,7 @@ class ToolRun:
         """What to store with the result of a call that asked a person: the turn no longer waits."""
         turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
         if turn is None or not self._asks():
-            return [], turn.settled() if turn is not None else []
+            return [], self._origin.settled()
         lapsed, changes = inputs.taken(turn.waits_for)
         return lapsed, [*changes, *self._origin.running()]
 
@@ -490,6 +491,7 @@ class ToolRun:
             output_chars=len(outcome.text),
             taints=ready.action.taints,
         )
+        self._origin.note_call({**about, "effect": ready.effect.value})
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
         told = self._told(outcome)
         stored = history.append(*lapsed, ended.event(), *told, changes=changes, may_wait=may_wait)

@@ -174,6 +174,13 @@ def _ask(known: Mapping[tuple[str, str], Method]) -> Method:
     return replace(declared, doc=doc, results={"text": "s"}, waits=True, invoke=text_of)
 
 
+def _ask_for_answer(known: Mapping[tuple[str, str], Method]) -> Method:
+    """`Manager.AskForAnswer`: as `Manager.Ask` in Varlink, whose name has the text alone here."""
+    declared = known[MANAGER, "Ask"]
+    doc = "As Ask, with all that it tells: text, data, usage, calls, finish_reason, session, trace_id."
+    return replace(declared, name="AskForAnswer", doc=doc, waits=True)
+
+
 def _prompt(known: Mapping[tuple[str, str], Method]) -> Method:
     """`Manager.Prompt`: as `Sessions.Prompt`, for clients that think in objects."""
     declared = known["org.lightagent1.Sessions", "Prompt"]
@@ -198,5 +205,10 @@ def _test(known: Mapping[tuple[str, str], Method]) -> Method:
     return replace(known["org.lightagent1.Models", "Test"], waits=True)
 
 
-_BY_HAND: tuple[Callable[[Mapping[tuple[str, str], Method]], Method], ...] = (_ask, _prompt, _test)
+_BY_HAND: tuple[Callable[[Mapping[tuple[str, str], Method]], Method], ...] = (
+    _ask_for_answer,
+    _ask,
+    _prompt,
+    _test,
+)
 """The methods that are not as their declaration has them."""

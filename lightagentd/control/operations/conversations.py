@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
+from lightagentd.agents.choosing import Choice, admit, chosen
 from lightagentd.agents.sessions.attachments import compose
 from lightagentd.agents.sessions.session import Session, check_prompt, session_not_found
 from lightagentd.agents.stream import REQUESTS, Watcher
+from lightagentd.agents.turn import Asked
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller
@@ -28,7 +30,7 @@ from lightagentd.errors import (
     from_dict,
 )
 from lightagentd.policy.operation import Operation
-from lightagentd.quoted import sent
+from lightagentd.quoted import Prompt, sent
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime
@@ -57,12 +59,24 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         unattended: bool = False,
         outside: bool = False,
         attachments: list[api.Attachment] | None = None,
+        model: str = "",
+        tools: list[str] | None = None,
+        effects: list[str] | None = None,
+        max_steps: int | None = None,
+        schema: Any = None,
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
         on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
         is asked for approvals: what would be asked for is refused. With outside the prompt holds text that
         the caller did not write himself, such as standard input: it taints the session. attachments follow
         the text, each in a block of its own; they taint the session, too.
+
+        What follows is for this one turn, and never gives it more than the agent has. model is asked first,
+        one that the agent or [models] of the configuration names. tools (TOOL or TOOL.ACTION, none when
+        empty) and effects are those that the turn may use, and the agents that it asks; max_steps is at most
+        the agent's own limit. With schema, a JSON Schema as an object or as its text, the answer is JSON that
+        fits it: the event done has it as data, too. The model is asked once more when it does not fit, then
+        the turn ends with the error answer_misfit.
         """
         if session:
             caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
@@ -70,33 +84,17 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
         await self._access.check_open(caller)
         self._panic.check()
-        composed = compose(sent(text, outside=outside), attachments or [], self._now.config.limits)
-        outside = outside or bool(attachments)
-        check_prompt(composed.text, self._now.config.limits.max_prompt_bytes)
+        choice = await chosen(model=model, tools=tools, effects=effects, max_steps=max_steps, schema=schema)
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
-
-        async def begin() -> tuple[str, Watcher]:
-            """The agent's name, and the turn's events."""
-            running, found = await self._session_for(
-                caller, agent, session, new=new, becomes_current=not unattended
-            )
-            owner = found.record.owner
-            chosen = bool(session) and not unattended and owner == caller.uid and not found.is_current
-            before = running.current_of(owner) if chosen else None
-            turn = await running.prompt(
-                found,
-                composed,
-                correlation_id,
-                unattended=unattended,
-                outside=outside,
-                becomes_current=chosen,
-            )
-            watcher = turn.stream.watch()
-            tell_of_former(before)
-            return running.name, watcher
-
-        name, watcher = await uninterrupted(begin())
+        asked = Asked(
+            prompt=self._composed(text, attachments or [], outside=outside),
+            correlation_id=correlation_id,
+            unattended=unattended,
+            outside=outside or bool(attachments),
+            choice=choice,
+        )
+        name, watcher = await uninterrupted(self._begin(caller, asked, agent, session, new=new))
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, name)
@@ -111,23 +109,35 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         session: str = "",
         new: bool = False,
         timeout_s: float | None = None,
+        model: str = "",
+        tools: list[str] | None = None,
+        effects: list[str] | None = None,
+        max_steps: int | None = None,
+        schema: Any = None,
     ) -> api.Answer:
-        """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead."""
+        """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead, and says what
+        model, tools, effects, max_steps and schema mean.
+        """
         check_timeout(timeout_s)
-        events = self.prompt(caller, agent=agent, text=text, session=session, new=new, correlation_id="")
+        events = self.prompt(
+            caller,
+            agent=agent,
+            text=text,
+            session=session,
+            new=new,
+            model=model,
+            tools=tools,
+            effects=effects,
+            max_steps=max_steps,
+            schema=schema,
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 async for event in events:
                     if event["type"] == "error":
                         raise from_dict(event)
                     if event["type"] == "done":
-                        return api.Answer(
-                            text=event["text"],
-                            session=event["session"],
-                            trace_id=event["trace_id"],
-                            steps=event["steps"],
-                            duration_ms=event["duration_ms"],
-                        )
+                        return api.answer_of(event)
         except TimeoutError as err:
             raise TimedOut(
                 f"There was no answer within {timeout_s:g} seconds; the turn goes on.",
@@ -185,11 +195,40 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         _, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
         return agent.cancel(found)
 
+    async def _begin(
+        self, caller: Caller, asked: Asked, agent: str, session: str, *, new: bool
+    ) -> tuple[str, Watcher]:
+        """Begin the turn of a prompt; gives the agent's name, and the turn's events."""
+        running, found = await self._session_for(
+            caller, agent, session, new=new, becomes_current=not asked.unattended, choice=asked.choice
+        )
+        owner = found.record.owner
+        named = bool(session) and not asked.unattended and owner == caller.uid and not found.is_current
+        before = running.current_of(owner) if named else None
+        turn = await running.ask(found, replace(asked, becomes_current=named))
+        watcher = turn.stream.watch()
+        tell_of_former(before)
+        return running.name, watcher
+
+    def _composed(self, text: str, attachments: list[api.Attachment], *, outside: bool) -> Prompt:
+        """The prompt with its attachments. Raises InvalidArgument."""
+        limits = self._now.config.limits
+        composed = compose(sent(text, outside=outside), attachments, limits)
+        check_prompt(composed.text, limits.max_prompt_bytes)
+        return composed
+
     async def _session_for(
-        self, caller: Caller, agent: str, session: str, *, new: bool, becomes_current: bool
+        self,
+        caller: Caller,
+        agent: str,
+        session: str,
+        *,
+        new: bool,
+        becomes_current: bool,
+        choice: Choice,
     ) -> tuple[Agent, Session]:
         """The session for a prompt. A newly made session becomes the current one, if that is wanted. Raises
-        AgentNotRunning where one would have to be made.
+        AgentNotRunning, and for a choice what `admit` raises, where one would have to be made.
         """
         if session:
             running, found = self._access.session(caller, session)
@@ -204,7 +243,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         current = None if new else running.current_of(caller.uid)
         if current is not None:
             return running, current
-        running.running_parts()  # else a refused prompt would leave an empty session
+        admit(choice, running.running_parts())  # else a refused prompt would leave an empty session
         made = self._sessions.begin(caller, running, "", becomes_current=becomes_current)
         return running, await made
 

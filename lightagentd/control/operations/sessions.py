@@ -160,7 +160,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         """
         caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
         parts = agent.running_parts()
-        names = list(dict.fromkeys(client.name for client in (*parts.clients, *parts.last_resort)))
+        names = parts.models()
         if model and model not in names:
             raise InvalidArgument(
                 f"The agent {agent.name} has no model {model[:100]!r}.",

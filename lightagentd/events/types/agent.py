@@ -33,6 +33,8 @@ class Prompted(EventType, topic="agent.prompt", type="prompt", source="agent"):
     text: Text
     question_chars: int = 0
     """How long the question is before its blocks; absent when all of it is the question."""
+    choice: Object = Field(default_factory=dict)
+    """What the prompt chose for its turn: model, tools, effects, max_steps, and whether there is a schema."""
 
 
 class _ModelCall(EventType):
@@ -277,6 +279,10 @@ plan_invalid: A plan did not have the shape of one, had no tasks, or two of them
   written: lactl plan set --help
 import_invalid: What was to be imported is no whole export. | Nothing of it was taken. The error names the
   line and what is wrong there.
+schema_invalid: The schema for an answer could not be used. | The message says why. A schema is one JSON
+  object of at most 64 KiB; nothing that it refers to outside of itself is fetched.
+schema_unsupported: The model that would have answered writes no JSON of its own. | Prompt without a schema,
+  or choose a language model for the agent.
 config_invalid: Mend the file that the message names; to check: lactl config check; lactl policy check; lactl
   agents list
 not_found: Look at what was asked for: lactl trace show @TRACE_ID@
@@ -307,6 +313,8 @@ plan_conflict: The session's plan was not in a phase in which this could be done
 confirmation_required: What was asked for cannot be taken back. | Whoever asks for it has to say that it is
   meant, for example with the option --yes of lactl.
 refused: Look at what was asked for: lactl trace show @TRACE_ID@
+choice_too_wide: The prompt chose tools, effects or steps that the agent does not have. | See what it has:
+  lactl agents show @AGENT@
 permission_denied: Who may do what is decided by polkit; org.lightagent1(5) lists the actions.
 authorization_required: Who may do what is decided by polkit; org.lightagent1(5) lists the actions. A person
   has to authenticate, as lactl asks for on a terminal.
@@ -330,6 +338,8 @@ call_loop: The model made the same failing call again and again, and was told so
 context_full: Ask for less at once, give the agent fewer tools, or correct context_tokens of the model's
   provider in the configuration.
 budget_exceeded: Wait until the budget is renewed, or raise it.
+callback_failed: A function of the program that embeds the agents raised something. | The message has it; the
+  log of the program has where.
 cancelled: Somebody cancelled it, its agent was stopped, or the daemon stops. What had been done until then
   stays done.
 timeout: The turn or a call took longer than it may. See where the time went: lactl trace show @TRACE_ID@. The
@@ -368,6 +378,9 @@ model_garbled: What answers at the model's address is no model. | It is a web pa
   site.
 model_empty: It was asked once more. When it happens often, give it more room to answer (max_output_tokens of
   the provider), or choose another model.
+answer_misfit: The answer does not fit the schema of the prompt, not at the second try either. | Say in the
+  prompt what belongs where, choose another model, or a simpler schema. The answers: lactl sessions show
+  @SESSION@
 no_runbook: No runbook fits the prompt, and the agent has no language model to ask. | See what can be asked:
   lactl skills list. lightagentd.toml(5) says how to have a language model answer.
 model_rejected: The endpoint refused the request: a wrong or missing key, a model that it does not have, or a

@@ -14,7 +14,17 @@ from typing import Any
 
 from lightagentd.events.model import dump_json
 from lightagentd.llm.dialects.chat_decoder import EXTRA, REASONING, ChatDecoder
-from lightagentd.llm.dialects.dialect import ListJson, ToolsJson, bearer, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import (
+    TEMPERATURE,
+    UNSUPPORTED,
+    ListJson,
+    ToolsJson,
+    about_schema,
+    bearer,
+    joined_url,
+    marked_result,
+    named_schema,
+)
 from lightagentd.llm.dialects.fitting import (
     PLAIN_IDS,
     SHORT_IDS,
@@ -33,12 +43,6 @@ _NEW_LIMIT = "max_completion_tokens"
 _OLD_LIMIT = "max_tokens"
 """Deprecated by OpenAI, whose newer models refuse it; the only one that many other servers know."""
 _OPENAI_HOSTS = re.compile(r"(?:api\.openai\.com|.+\.openai\.azure\.com)", re.IGNORECASE)
-_UNSUPPORTED = re.compile(
-    r"not support|unsupported|unrecognized|unknown|unexpected|not permitted|not allowed|instead"
-    r"|extra (?:inputs|fields)|no such (?:field|parameter)|not a valid (?:field|parameter)|additional prop",
-    re.IGNORECASE,
-)
-"""What is said of a field that the endpoint does not know, other than of its value."""
 _ABOUT_IDS = re.compile(r"tool call id.*length of 9", re.IGNORECASE)
 _WANTS_REASONING = re.compile(
     r"reasoning_content.{0,40}(?:must be passed back|is missing)|missing .?reasoning_content", re.IGNORECASE
@@ -58,13 +62,16 @@ class ChatCompletions:
         self._tools = ToolsJson()
         self._sent = ListJson()
         self._usage_option = True
+        self._response_format = True
+        self._temperature = True
         self._reasoning_back = True
         self._all_reasoning = False
         """Whether the endpoint wants reasoning with each call of the conversation."""
         self._ids = PLAIN_IDS
         self._no_signature: dict[str, Any] = {}
         host = urllib.parse.urlsplit(settings.base_url).hostname or ""
-        self._limit_name = _NEW_LIMIT if _OPENAI_HOSTS.fullmatch(host) else _OLD_LIMIT
+        self._is_openai = _OPENAI_HOSTS.fullmatch(host) is not None
+        self._limit_name = _NEW_LIMIT if self._is_openai else _OLD_LIMIT
         self._limit_changed = False
 
     def url(self, base_url: str) -> str:
@@ -80,7 +87,11 @@ class ChatCompletions:
             fields["stream_options"] = {"include_usage": True}
         if settings.max_output_tokens is not None:
             fields[self._limit_name] = settings.max_output_tokens
+        if self._response_format and request.schema is not None and self._may_form(request):
+            fields["response_format"] = {"type": "json_schema", "json_schema": named_schema(request.schema)}
         fields |= settings.extra_body
+        if not self._temperature:
+            fields.pop(TEMPERATURE, None)
         body = [dump_json(fields)[:-1]]
         if "messages" not in settings.extra_body:
             body += b',"messages":[', b",".join(self._sent.of(self._messages(request), self._wire)), b"]"
@@ -93,10 +104,13 @@ class ChatCompletions:
         return ChatDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Drop or change what the server refuses: the option for the usage, the name of the limit, sending
-        reasoning back or not, long ids, calls without a signature.
+        """Drop or change what the server refuses: the option for the usage, the form of the answer, the
+        temperature, the name of the limit, sending reasoning back or not, long ids, missing signatures.
         """
         self._sent.forget()
+        if self._response_format and about_schema(message):
+            self._response_format = False
+            return True
         if self._usage_option and ("stream_options" in message or "include_usage" in message):
             self._usage_option = False
             return True
@@ -105,8 +119,11 @@ class ChatCompletions:
         if self._reasoning_back and "remove the reasoning_content" in message:
             self._reasoning_back = False
             return True
-        if not _UNSUPPORTED.search(message):
+        if not UNSUPPORTED.search(message):
             return False
+        if self._temperature and TEMPERATURE in message and TEMPERATURE in self._settings.extra_body:
+            self._temperature = False
+            return True
         if self._settings.max_output_tokens is not None and self._limit_name in message:
             other = _OLD_LIMIT if self._limit_name == _NEW_LIMIT else _NEW_LIMIT
             changed, self._limit_changed = self._limit_changed, True
@@ -116,6 +133,10 @@ class ChatCompletions:
             self._reasoning_back = False
             return True
         return False
+
+    def _may_form(self, request: Request) -> bool:
+        """Whether the server is to see to the form of the answer: many would then let pass no call."""
+        return self._is_openai or not request.functions or request.must_answer
 
     def _demands(self, message: str) -> bool:
         """Whether later requests meet a demand on the conversation in these words."""

@@ -72,6 +72,30 @@ class Dialect(Protocol):
         """
 
 
+UNSUPPORTED = re.compile(
+    r"not support|unsupported|unrecognized|unknown|unexpected|not permitted|not allowed|instead"
+    r"|extra (?:inputs|fields)|no such (?:field|parameter)|not a valid (?:field|parameter)|additional prop",
+    re.IGNORECASE,
+)
+"""What is said of a field that the endpoint does not know, other than of its value."""
+TEMPERATURE = "temperature"
+_ABOUT_SCHEMA = re.compile(
+    r"response_format|json_schema|text\.format|output_config|output_format|custom grammar constraints"
+    r"|structured outputs?|guided decoding",
+    re.IGNORECASE,
+)
+
+
+def named_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as the APIs of OpenAI take it. Their strict form allows only a part of JSON Schema."""
+    return {"name": "answer", "schema": schema, "strict": False}
+
+
+def about_schema(message: str) -> bool:
+    """Whether a refusal is about the form that was wanted of the answer."""
+    return _ABOUT_SCHEMA.search(message) is not None
+
+
 class ToolsJson:
     """The JSON of the functions of a client's last request: they are the same for all steps of a turn."""
 

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import ToolsJson, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import (
+    TEMPERATURE,
+    UNSUPPORTED,
+    ToolsJson,
+    about_schema,
+    joined_url,
+    marked_result,
+)
 from lightagentd.llm.dialects.fitting import (
     GO_ON,
     arguments_object,
@@ -63,6 +70,8 @@ class Messages:
         """Whether the endpoint wants it back with each call of the conversation."""
         self._cached: dict[str, Any] = _CACHED
         self._no_choice = {"tool_choice": {"type": "none"}}
+        self._form = True
+        self._temperature = True
         self._most_tokens: int | None = None
         """The longest answer that the endpoint allows, as it said."""
 
@@ -86,7 +95,11 @@ class Messages:
             fields |= self._no_choice
         tools = self._tools.of(functions, self._wire_tools) if functions else b"[]"
         fields |= self._limits(messages, len(wire) + len(tools) + len(request.system.encode()))
+        if self._form and request.schema is not None:
+            fields["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
         fields |= self._extra(fields)
+        if not self._temperature:
+            fields.pop(TEMPERATURE, None)
         body = dump_json(fields)[:-1]
         if functions and "tools" not in fields:
             body += b',"tools":' + tools
@@ -96,10 +109,17 @@ class Messages:
         return MessagesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Drop what a model refuses: a form of thinking, its blocks, a long answer. Other servers with the
-        same protocol refuse caching, or the choice of no tool.
+        """Drop what a model refuses: the form of the answer, a temperature, a form of thinking, its blocks,
+        a long answer. Other servers with the same protocol refuse caching, or the choice of no tool.
         """
         said = message.replace(self._name, "")
+        if self._form and about_schema(said):
+            self._form = False
+            return True
+        given = self._temperature and TEMPERATURE in self._settings.extra_body
+        if given and TEMPERATURE in said and UNSUPPORTED.search(said):
+            self._temperature = False
+            return True
         if found := _TOO_MANY.search(said):
             before, most = self._most_tokens, int(found[2])
             self._most_tokens = most or before

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightagentd.events.model import dump_json
-from lightagentd.llm.dialects.dialect import ListJson, ToolsJson, bearer, joined_url, marked_result
+from lightagentd.llm.dialects.dialect import (
+    TEMPERATURE,
+    UNSUPPORTED,
+    ListJson,
+    ToolsJson,
+    about_schema,
+    bearer,
+    joined_url,
+    marked_result,
+    named_schema,
+)
 from lightagentd.llm.dialects.fitting import (
     arguments_object,
     fitted,
@@ -44,6 +54,8 @@ class Responses:
         self._sent = ListJson()
         self._encrypted = not _DOES_NOT_THINK.match(settings.model.rpartition("/")[2])
         self._reasoning_back = True
+        self._form = True
+        self._temperature = True
 
     def url(self, base_url: str) -> str:
         return joined_url(base_url, "/responses")
@@ -64,7 +76,12 @@ class Responses:
             fields["instructions"] = request.system
         if settings.max_output_tokens is not None:
             fields["max_output_tokens"] = settings.max_output_tokens
-        body = [dump_json(fields | settings.extra_body)[:-1]]
+        if self._form and request.schema is not None:
+            fields["text"] = {"format": {"type": "json_schema", **named_schema(request.schema)}}
+        fields |= settings.extra_body
+        if not self._temperature:
+            fields.pop(TEMPERATURE, None)
+        body = [dump_json(fields)[:-1]]
         if "input" not in settings.extra_body:
             items = self._sent.of(self._wire_items(fitted(request.messages)), lambda item: item)
             body += b',"input":[', b",".join(items), b"]"
@@ -77,8 +94,17 @@ class Responses:
         return ResponsesDecoder(self._name, request.on_usage)
 
     def concedes(self, message: str) -> bool:
-        """Drop what a model refuses: encrypted reasoning, or reasoning that is sent back."""
+        """Drop what a model refuses: encrypted reasoning, reasoning that is sent back, the form of the
+        answer, a temperature.
+        """
         said = message.replace(self._name, "")
+        if self._form and about_schema(said):
+            self._form = False
+            return True
+        given = self._temperature and TEMPERATURE in self._settings.extra_body
+        if given and TEMPERATURE in said and UNSUPPORTED.search(said):
+            self._temperature = False
+            return True
         if self._encrypted and _ABOUT_CIPHER.search(said):
             self._encrypted = False
             return True

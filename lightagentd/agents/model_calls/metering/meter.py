@@ -93,6 +93,12 @@ class Meter:
             "calls": used.calls,
         }
 
+    def usage(self) -> dict[str, Any]:
+        """What the models used in the turn so far."""
+        found = self.totals()
+        del found["calls"]
+        return found
+
     async def check(self) -> None:
         """Check that a model call may run. Raises BudgetExceeded after its event is stored."""
         if not self.ledger.limits:

@@ -1,0 +1,1 @@
+"""Answers that are JSON and fit a schema of the caller's."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from lightagentd.agents.choosing import NOTHING, Choice, admit
 from lightagentd.agents.parts import AgentParts, SharedParts
@@ -181,6 +182,8 @@ class Agent:
         """Take a session that was just stored into memory."""
         session.driver, session.take_current = self.run, self.take_current
         session.ended = None if session.record.parent else self._shared.ended_turns.add
+        if session.record.parent and not session.record.of_turn:  # it handles one event
+            session.ended = partial(_forget_of, self.sessions)
         return self.sessions.setdefault(session.id, session)
 
     def take_current(self, session: Session) -> None:
@@ -250,7 +253,7 @@ class Agent:
                 found = self.sessions.get(session_id)
                 if found is None or found.deleted:
                     continue
-                if found.record.parent:
+                if found.record.of_turn:
                     await self._shared.children.found(self, found, not_in_memory(found, turns))
                 else:
                     self.left.count(await resume(found, turns))
@@ -268,6 +271,12 @@ class Agent:
         for session in self.sessions.values():
             while session.queue:
                 session.queue.popleft().finish(_STILL_QUEUED, {"steps": 0, "duration_ms": 0})
+
+
+def _forget_of(sessions: dict[str, Session], turn: Turn) -> None:
+    """An event was handled, and nothing else happens in its session."""
+    if not turn.stays:
+        sessions.pop(turn.session.id, None)
 
 
 def _unfinished(session: Session) -> list[Turn]:

@@ -44,6 +44,9 @@ class Choice:
     tools: tuple[str, ...] | None = None
     """`tool` or `tool.action`; the turn has these of the agent's."""
     effects: tuple[Effect, ...] | None = None
+    skills: tuple[str, ...] | None = None
+    system: str = ""
+    """More text for the system prompt."""
     max_steps: int | None = None
     schema: dict[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema that the answer has to fit."""
@@ -64,9 +67,16 @@ class Choice:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Choice:
         """Raises TypeError, ValueError for what `to_dict` does not make."""
-        value = checked(dict(stored), model=str, tools=list, effects=list, max_steps=int, schema=dict)
-        if "tools" in value:
-            value["tools"] = tuple(map(str, value["tools"]))
+        value = checked(
+            dict(stored),
+            **dict.fromkeys(("model", "system"), str),
+            **dict.fromkeys(("tools", "effects", "skills"), list),
+            max_steps=int,
+            schema=dict,
+        )
+        for name in ("tools", "skills"):
+            if name in value:
+                value[name] = tuple(map(str, value[name]))
         if "effects" in value:
             value["effects"] = tuple(map(Effect, value["effects"]))
         return cls(**value)
@@ -200,7 +210,8 @@ def narrowed(
     if now is not None and now is not definition:
         lists = {name: both(one, getattr(now.front, name)) for name, one in lists.items()}
         effects = [one for one in effects if one in now.front.effects]
-    lists["tools"] = both(lists["tools"], choice.tools)
+    for name, one in (("tools", choice.tools), ("skills", choice.skills)):
+        lists[name] = both(lists[name], one)
     effects = [one for one in effects if choice.effects is None or one in choice.effects]
     update = {
         name: one for name, one in (lists | {"effects": effects}).items() if one != getattr(front, name)

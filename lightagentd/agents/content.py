@@ -180,6 +180,11 @@ class Content:
         """The skills that an agent could use, whatever its definition names."""
         return self.skills.with_own(self.own_of(agent).skills)
 
+    def skill_names(self, definition: AgentDefinition) -> list[str]:
+        """The skills that an agent's model may use unasked, by name."""
+        found = self.catalog_of(definition)().skills.values()
+        return sorted(skill.name for skill in found if skill.for_models)
+
     def members_of(self, definition: AgentDefinition) -> dict[str, str]:
         """The agents that an agent may ask: the names that it may write, with the names that these have."""
         wanted, known = definition.front.agents, self.definitions.askable(definition)

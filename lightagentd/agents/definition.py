@@ -53,6 +53,8 @@ _EXTRA_BODY_BYTES = 16 << 10
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that
 has any tool has it, too."""
+TO_PARENT = ("message", "parent")
+"""The action with which a child session writes into the conversation above it: each of them has it."""
 BUILT_IN = ("agent", "human", "memory", "message", "plan", "tools")
 """The tools that no file has (`agents.builtin`)."""
 
@@ -171,7 +173,7 @@ class AgentDefinition:
     def offers(self, tool: str, action: str) -> bool:
         """Whether the agent may use this action at all."""
         allowed = self.front.tools
-        if (tool, action) == SEARCH and allowed:
+        if (tool, action) == TO_PARENT or ((tool, action) == SEARCH and allowed):
             return True
         return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
 

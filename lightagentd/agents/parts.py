@@ -21,6 +21,7 @@ from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.planning.prompt import plan_section
 from lightagentd.agents.skills_prompt import skills_section
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.team.asides import Asides
 from lightagentd.agents.team.children import Children
 from lightagentd.agents.team.mail import Mail
 from lightagentd.agents.team.prompt import team_section
@@ -73,6 +74,7 @@ class SharedParts:
     watches: Watches
     children: Children
     mail: Mail
+    asides: Asides
     more_prompt: Callable[[Turn], Awaitable[str]] | None = None
     """Gives more text for the system prompt of a turn: that of a program that embeds the agents."""
     ended_turns: EndedTurns = field(default_factory=EndedTurns)

@@ -56,6 +56,10 @@ class Asked:
     """The message of another agent with which it begins, if it is one."""
     choice: Choice = NOTHING
     """What it chose for its turn."""
+    aside: bool = False
+    """Whether it is an event that a session of its own handles."""
+    sent_by: tuple[dict[str, Any], ...] = ()
+    """The agents above it that have no turn, as `Letter.by`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +191,7 @@ class Turn:
         self.above, letter = asked.above, asked.letter
         self.origin: Origin | None = None
         """As which it makes its calls; set when it runs."""
-        self.sent_by: tuple[dict[str, Any], ...] = letter.by if letter is not None else ()
+        self.sent_by: tuple[dict[str, Any], ...] = letter.by if letter is not None else asked.sent_by
         """The agents whose message it began with: its sender, and those above that one."""
         self.hops = letter.hops if letter is not None else 0
         """How many messages of agents led to it without a person."""
@@ -380,7 +384,7 @@ class Turn:
             value["repaired"] = True
         if self.task_id:
             value["task"] = self.task_id
-        if self.hops:
+        if self.hops or self.sent_by:
             value |= {"hops": self.hops, "sent_by": list(self.sent_by)}
         if waits_for and self.handed is None:
             value |= {

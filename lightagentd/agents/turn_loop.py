@@ -209,7 +209,8 @@ class TurnLoop:
         turn, session, parts = self._turn, self._session, self._parts
         report = await context_of(turn, parts)
         more = await parts.shared.more_prompt(turn) if parts.shared.more_prompt is not None else ""
-        system = await parts.system_prompt(session, more, report, instruction(turn.choice.schema))
+        asked = turn.choice.system, instruction(turn.choice.schema)
+        system = await parts.system_prompt(session, more, report, *asked)
         offer = await self._shared.offers.begin(
             session,
             parts.definition,

@@ -59,6 +59,15 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Handled:
+    """Where an event is handled: the session of its own, and its turn."""
+
+    session: str
+    parent: str
+    trace_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Letter:
     """A message of an agent to the session `to_session` with the agent `to_agent`. `waits`: that one has not
     read it yet. `hops` is how many messages led to it without a person, with itself. `tainted`: text from

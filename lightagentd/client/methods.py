@@ -85,6 +85,8 @@ TurnEvent = TypedDict("TurnEvent", {"type": Required[str], "session": Required[s
         "code": str, "message": str, "suggestion": str, "steps": int, "data": Any, "usage": Any,
         "calls": list[Any] | None, "finish_reason": str | None, "duration_ms": int}, total=False)
 EventReply = TypedDict("EventReply", {"event": TurnEvent})
+Handled = TypedDict("Handled", {"session": str, "parent": str, "trace_id": str})
+HandledReply = TypedDict("HandledReply", {"handled": Handled})
 SessionsEventReply = TypedDict("SessionsEventReply", {"event": TurnEvent | None})
 SessionInfoReply = TypedDict("SessionInfoReply", {"session_info": Session})
 CancelledReply = TypedDict("CancelledReply", {"cancelled": int})
@@ -227,6 +229,12 @@ class Methods:
         outside: bool | None = None, attachments: list[Attachment] | None = None, model: str | None = None,
         tools: list[str] | None = None, effects: list[str] | None = None, max_steps: int | None = None,
         schema: Any | None = None) -> Iterator[EventReply]: ...
+    def sessions_send_event(self, *, content: str, agent: str | None = None, session: str | None = None,
+        system_append: str | None = None, initial_messages: Any | None = None,
+        tools_add: list[str] | None = None, tools_remove: list[str] | None = None,
+        skills_remove_prefix: str | None = None, allow_activate_skill: bool | None = None,
+        sub_agent_name: str | None = None, max_steps: int | None = None, unattended: bool | None = None,
+        outside: bool | None = None) -> HandledReply: ...
     def sessions_watch(self, *, session: str) -> Iterator[SessionsEventReply]: ...
     def sessions_wait(self, *, session: str, timeout_s: float | None = None) -> SessionInfoReply: ...
     def sessions_cancel(self, *, session: str) -> CancelledReply: ...
@@ -353,6 +361,12 @@ class AsyncMethods:
         outside: bool | None = None, attachments: list[Attachment] | None = None, model: str | None = None,
         tools: list[str] | None = None, effects: list[str] | None = None, max_steps: int | None = None,
         schema: Any | None = None) -> AsyncGenerator[EventReply, None]: ...
+    async def sessions_send_event(self, *, content: str, agent: str | None = None, session: str | None = None,
+        system_append: str | None = None, initial_messages: Any | None = None,
+        tools_add: list[str] | None = None, tools_remove: list[str] | None = None,
+        skills_remove_prefix: str | None = None, allow_activate_skill: bool | None = None,
+        sub_agent_name: str | None = None, max_steps: int | None = None, unattended: bool | None = None,
+        outside: bool | None = None) -> HandledReply: ...
     def sessions_watch(self, *, session: str) -> AsyncGenerator[SessionsEventReply, None]: ...
     async def sessions_wait(self, *, session: str, timeout_s: float | None = None) -> SessionInfoReply: ...
     async def sessions_cancel(self, *, session: str) -> CancelledReply: ...

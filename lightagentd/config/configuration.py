@@ -131,6 +131,10 @@ class Limits(Section):
     """How much a kit may have that is added at run time, unpacked."""
     max_kit_files: int = Field(default=2000, ge=1, le=10_000)
     """How many files it may have."""
+    events_at_once: int = Field(default=16, ge=1, le=1000)
+    """How many events are handled beside conversations, or wait for that; who sends more waits."""
+    event_steps: int = Field(default=16, ge=1, le=10_000)
+    """How many steps the turn of an event has, unless it says so itself."""
     messages: int = Field(default=16, ge=0, le=1000)
     """How many messages one turn may send to other agents."""
     messages_per_minute: int = Field(default=60, ge=0, le=10_000)

@@ -10,6 +10,7 @@ from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
 from lightagentd.agents.builtin.message import MessageTool
 from lightagentd.agents.builtin.plan import PlanTool
+from lightagentd.agents.builtin.skill import SkillTool
 from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.content import Content
@@ -18,6 +19,7 @@ from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import SharedParts
 from lightagentd.agents.planning.plans import Plans
 from lightagentd.agents.system_prompt import SystemPrompts
+from lightagentd.agents.team.asides import Asides
 from lightagentd.agents.team.children import Children
 from lightagentd.agents.team.mail import Mail
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
@@ -46,13 +48,14 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
     )
     key_file = paths.state / "approvals.key"
     asked = AllQuestions(history, limits, key_file=key_file)
-    plans, offers = Plans(history), Offers(history, policy, content.members_of)
+    plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")
     memories, profiles = Memories(config.memory, history), Profiles(history)
     search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     children = Children(history, limits, asked, content.members_of)
     mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
-    team = AgentTool(children), MessageTool(mail)
+    skill = SkillTool(children, content.catalog_of, content.toolbox_of)
+    team = AgentTool(children), MessageTool(mail), skill
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, search])
     return SharedParts(
         paths=paths,
@@ -86,4 +89,5 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         watches=Watches(history, pool, content, policy),
         children=children,
         mail=mail,
+        asides=Asides(history, content, limits),
     )

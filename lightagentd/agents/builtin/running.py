@@ -53,6 +53,8 @@ class BuiltinContext:
 BuiltinMethod = Callable[[Any, BuiltinContext, Any], Awaitable[Result]]
 
 
+WITH_FILE = ("skill",)
+"""The tools that have actions in the daemon and others in a file."""
 _CLEAN = "the daemon's own words, and those of people"
 
 
@@ -77,7 +79,7 @@ class Builtins:
         kept: list[dict[str, Any]] = []
         unused: list[str] = []
         for tool in described:
-            if tool["name"] in self._tools:
+            if tool["name"] in self._tools and tool["name"] not in WITH_FILE:
                 name = tool["name"]
                 unused.append(f"The tool file {tool['path']} is not used: the tool {name} is built in.")
             elif any(action.get("place") == Place.DAEMON for action in tool["actions"]):

@@ -65,7 +65,7 @@ class AgentTool(Tool):
     @builtin_action(timeout_s=NO_TIME_LIMIT_S)
     async def ask(self, ctx: BuiltinContext, args: AskArgs) -> Result:
         """Ask another agent and wait for its answer. It can do nothing that you may not do."""
-        [child] = await self._join(ctx, lambda: self._begin(ctx, args))
+        [child] = await joined(self._children, ctx, lambda: self._begin(ctx, args))
         answer = await self._children.answer(child)
         return Result(output=answer, metadata={"agent": args.agent, "session": child.session.id})
 
@@ -87,7 +87,7 @@ class AgentTool(Tool):
         async def named() -> list[Child]:
             return [self._children.child(ctx.origin, one) for one in dict.fromkeys(ids)]
 
-        children = await self._join(ctx, named)
+        children = await joined(self._children, ctx, named)
         found = [await self._told(child) for child in children]
         states = {child.session.id: ok for child, (ok, _) in zip(children, found, strict=True)}
         return Result(output="\n\n".join(text for _, text in found), metadata={"answered": states})
@@ -97,7 +97,7 @@ class AgentTool(Tool):
         """Tell an agent that you started something more; it reads it when it has answered what came before.
         agent_wait gives the answer.
         """
-        _check(ctx)
+        check_turn(ctx)
         child = self._children.child(ctx.origin, args.id)
         await self._children.prompt(ctx.origin, child, args.text)
         return Result(output=f"{args.id} gets it.", metadata={"session": args.id})
@@ -105,19 +105,14 @@ class AgentTool(Tool):
     @builtin_action(timeout_s=NO_TIME_LIMIT_S)
     async def stop(self, ctx: BuiltinContext, args: StopArgs) -> Result:
         """Stop an agent that you started. What it has done until then stays done."""
-        _check(ctx)
+        check_turn(ctx)
         await self._children.stop(self._children.child(ctx.origin, args.id))
         return Result(output=f"{args.id} has stopped.", metadata={"session": args.id})
 
     async def _begin(self, ctx: BuiltinContext, args: AskArgs) -> list[Child]:
-        _check(ctx)
+        check_turn(ctx)
         forked = args.context == "forked"
         return [await self._children.make(ctx.origin, ctx.call_id, args.agent, args.text, forked=forked)]
-
-    async def _join(self, ctx: BuiltinContext, children: Callable[[], Awaitable[list[Child]]]) -> list[Child]:
-        _check(ctx)
-        join = Join(call_id=ctx.call_id, model_call=ctx.model_call)
-        return await self._children.join(ctx.origin, join, children, ctx.in_order)
 
     async def _told(self, child: Child) -> tuple[bool, str]:
         """Whether a child answered, and what it said, under its id."""
@@ -128,7 +123,17 @@ class AgentTool(Tool):
             return False, f"{head}: {err.message}"
 
 
-def _check(ctx: BuiltinContext) -> None:
+async def joined(
+    service: Children, ctx: BuiltinContext, children: Callable[[], Awaitable[list[Child]]]
+) -> list[Child]:
+    """Wait for children that `children` makes or finds. Raises as that does, and as `Children.join`."""
+    check_turn(ctx)
+    join = Join(call_id=ctx.call_id, model_call=ctx.model_call)
+    return await service.join(ctx.origin, join, children, ctx.in_order)
+
+
+def check_turn(ctx: BuiltinContext) -> None:
+    """Raises Refused for a call that belongs to no turn."""
     if ctx.origin.turn is None:
         raise Refused(
             "An agent asks others in the middle of a turn, and this call belongs to none.",

@@ -79,9 +79,9 @@ class SessionRecord:
     interrupted: str = ""
     """What is known of a turn that the daemon stopped in the middle of, until the next turn is done."""
     parent: str = ""
-    """The session whose turn made it; empty for one that a person made."""
+    """The session whose turn made it, or for which it handles an event; empty for one that a person made."""
     of_turn: str = ""
-    """The trace of that turn."""
+    """The trace of that turn; empty for an event."""
     of_call: str = ""
     """The call of that turn."""
 
@@ -303,7 +303,7 @@ class Session:
         still stored and stays in the queue.
         """
         self.check_there()
-        if self.record.parent and asked.above is None:
+        if self.record.parent and asked.above is None and not asked.aside:
             raise Conflict(
                 f"The session {self.id} belongs to a turn of the session {self.record.parent}.",
                 suggestion=f"Prompt that one, or take a copy: lactl sessions fork {self.id}",
@@ -380,7 +380,7 @@ class Session:
         missing = missing_results(self.messages)
         prompt = turn.prompt
         message = Message(role="user", content=prompt.text, question_chars=prompt.question_chars)
-        speaker = {"speaker": turn.sent_by[0]["agent"]} if turn.sent_by else {}
+        speaker = {"speaker": turn.sent_by[0]["agent"]} if turn.hops else {}
         started, said = kinds.TurnStarted().event(), message_event(message, **speaker)
         await self.history.append(*missing, started, said, changes=(turn.change("running"),))
         if missing:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.choosing import NOTHING, Choice
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.sessions.copying import said_before
 from lightagentd.agents.sessions.recovery import end_stored, recover
@@ -76,8 +77,11 @@ class Children:
 
     # Making
 
-    async def make(self, origin: Origin, call_id: str, name: str, text: str, *, forked: bool) -> Child:
-        """Ask another agent for the call of a turn; the child that this call made already, after a restart.
+    async def make(
+        self, origin: Origin, call_id: str, name: str, text: str, *, forked: bool, choice: Choice = NOTHING
+    ) -> Child:
+        """Ask another agent for the call of a turn, or with a `choice` the same one; the child that this call
+        made already, after a restart.
 
         Raises AgentNotFound, ChildRefused, LimitExceeded, AgentNotRunning, Panicked, StorageError.
         """
@@ -85,18 +89,23 @@ class Children:
         made = next((one for one in parent.children.values() if one.call_id == call_id), None)
         if made is not None:
             return made
-        agent = self._member(origin, name)
+        agent = self._member(origin, name, choice)
         agent.running_parts()
         async with parent.makes_child:
             await self._room(origin)
             child = await uninterrupted(self._make(origin, agent, call_id, text, forked))
-            await self.prompt(origin, child, text)
+            await self.prompt(origin, child, text, choice)
         return child
 
-    def _member(self, origin: Origin, name: str) -> Agent:
+    def _member(self, origin: Origin, name: str, choice: Choice) -> Agent:
+        if choice != NOTHING and self._agent is not None:
+            if any(one.turn is not None and one.turn.choice == choice for one in origin.line):
+                chain = f"{origin.chain} → {name}"
+                raise ChildRefused(f"This skill is at work already: {chain}.", suggestion="Do it yourself.")
+            return self._agent(name)
         members = self.members(origin.agent)
         real = members.get(name, name)
-        if real in [one.agent.name for one in origin.line]:
+        if real in [one.agent.name for one in origin.line if one.turn is not None]:
             raise ChildRefused(
                 f"The agent {real} waits for this answer itself: {origin.chain} → {real}.",
                 suggestion="Ask another agent, or do it yourself.",
@@ -148,7 +157,7 @@ class Children:
         parent.children[session.id] = child
         return child
 
-    async def prompt(self, origin: Origin, child: Child, text: str) -> None:
+    async def prompt(self, origin: Origin, child: Child, text: str, choice: Choice = NOTHING) -> None:
         """Give a child a prompt. Raises QueueFull, AgentNotRunning, SessionNotFound, StorageError."""
         parent = _turn(origin)
         asked = Asked(
@@ -157,6 +166,7 @@ class Children:
             unattended=parent.unattended,
             outside=origin.tainted,
             above=parent,
+            choice=choice,
         )
         child.turns.append(await child.agent.ask(child.session, asked))
 

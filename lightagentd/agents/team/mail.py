@@ -128,7 +128,7 @@ class Mail:
     def _sender(self, sent: Mapping[str, Any]) -> AgentDefinition:
         """A sender as it was then, without what it has lost since."""
         name = str(sent["agent"])
-        front = AgentFrontMatter(**{key: sent[key] for key in _HELD})
+        front = AgentFrontMatter(**{key: sent[key] for key in _HELD if sent[key] is not None})
         then = AgentDefinition(name=name, front=front, prompt="", path=Path())
         gone = replace(then, front=_NOTHING)
         return narrowed(then, NOTHING, self._definitions().get(name, gone))
@@ -151,7 +151,7 @@ class Mail:
             id=new_id("msg"),
             session=session.id,
             owner=origin.owner,
-            by=tuple(_held(one.agent) for one in origin.line),
+            by=tuple(held(one.agent) for one in origin.line),
             sender=turn.session.id,
             text=self._history.redactor.text(text),
             tainted=origin.tainted,
@@ -285,7 +285,8 @@ class Mail:
             self._all().pop(letter.session, None)
 
 
-def _held(agent: AgentDefinition) -> dict[str, Any]:
+def held(agent: AgentDefinition) -> dict[str, Any]:
+    """What an agent has now, for `Letter.by`."""
     front = agent.front.model_dump(mode="json", include=set(_HELD))
     return {"agent": agent.name, **front}
 

@@ -61,9 +61,9 @@ from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Checked
 
-TEAM = "agent"
-"""The built-in tool whose calls wait for children."""
-ASK = (TEAM, "ask")
+ASKING = (("agent", "ask"), ("skill", "activate"))
+"""The built-in actions that make a child and wait for it."""
+WAITING = (*ASKING, ("agent", "wait"))
 
 Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
 """From a call, its result, the text of that and its metadata: what is said behind the text."""
@@ -122,7 +122,7 @@ class ToolRun:
         except LightagentError:
             return False
         action, effect = self._ready.action, self._ready.effect
-        alone = action.place is Place.DAEMON and (action.tool, action.name) != ASK
+        alone = action.place is Place.DAEMON and (action.tool, action.name) not in ASKING
         if alone or effect is not Effect.OBSERVE or self._decide().decision is not Decision.ALLOW:
             return False
         self._order = order
@@ -386,9 +386,8 @@ class ToolRun:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
-            if self._asks() or (
-                ready.action.tool == TEAM and origin.turn and origin.turn.stays_with_children
-            ):
+            joins = (ready.action.tool, ready.action.name) in WAITING
+            if self._asks() or (joins and origin.turn and origin.turn.stays_with_children):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(stopped.code, error_text(stopped), {}, started, time.monotonic())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,9 +116,10 @@ def _not_found(name: str, known: Iterable[str], like: Iterable[str] = ()) -> Too
 
 
 def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
-    """The toolbox in a worker's answer to `Describe`."""
+    """The toolbox in a worker's answer to `Describe`; a tool that comes twice has the actions of both."""
     tools: dict[str, ToolInfo] = {}
     for tool in described:
+        before = tools.get(tool["name"])
         actions = tuple(
             ActionInfo(
                 tool=tool["name"],
@@ -134,6 +135,9 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
             )
             for action in tool["actions"]
         )
+        if before is not None:
+            tools[tool["name"]] = replace(before, actions=(*before.actions, *actions))
+            continue
         tools[tool["name"]] = ToolInfo(
             name=tool["name"],
             description=tool["description"],

@@ -16,7 +16,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from lightagentd.agents.definition import SEARCH, AgentDefinition
@@ -70,6 +70,7 @@ _BUILD_OFF_LOOP = 100
 _COMPACTIONS = "compactions"
 _WITH_OTHERS = ("agent_ask", "agent_start", "agent_wait", "agent_message", "agent_stop", "message_send")
 """The functions that are of no use where there is nobody to ask."""
+_ACTIVATE, _MOST_NAMES = "skill_activate", 200
 _OF_CHILDREN = ("message_parent",)
 """Those that are of use in child sessions alone."""
 
@@ -197,12 +198,16 @@ class Offers:
     """Makes the offer of each turn; one for the daemon."""
 
     def __init__(
-        self, history: History, policy: Policy, members: Callable[[AgentDefinition], Mapping[str, str]]
+        self,
+        history: History,
+        policy: Policy,
+        members: Callable[[AgentDefinition], Mapping[str, str]],
+        skills: Callable[[AgentDefinition], Sequence[str]],
     ) -> None:
-        """`members` gives the agents that an agent may ask."""
-        self._history, self._policy, self._members = history, policy, members
+        """`members` gives the agents that an agent may ask, `skills` the names of its skills."""
+        self._history, self._policy, self._members, self._skills = history, policy, members, skills
         self._sessions: WeakKeyDictionary[Session, _Kept] = WeakKeyDictionary()
-        self._all: dict[tuple[str, bool, str, bool, bool], _Known] = {}
+        self._all: dict[tuple[Any, ...], _Known] = {}
 
     def allowed(
         self,
@@ -216,13 +221,17 @@ class Offers:
         """All functions that the agent's model may be offered; the same object until something changes.
         `child`: in a child session.
         """
-        alone = not self._members(agent)
-        key = (agent.name, change, plan, alone, child)
+        alone, skills = not self._members(agent), tuple(self._skills(agent))
+        key = (agent.name, change, plan, alone, child, skills)
         known, rules = self._all.get(key), self._policy.rules
         if known is None or known[0] is not toolbox or known[1] is not agent or known[2] is not rules:
             offered = toolbox.offered(agent, change=change, rules=rules, plan=plan)
             unused = {*(_WITH_OTHERS if alone else ()), *(() if child else _OF_CHILDREN)}
-            offered = [one for one in offered if one.name not in unused]
+            offered = [
+                _naming(one, skills) if one.name == _ACTIVATE else one
+                for one in offered
+                if one.name not in unused and (skills or one.name != _ACTIVATE)
+            ]
             known = self._all[key] = (toolbox, agent, rules, tuple(offered))
         return known[3]
 
@@ -269,6 +278,13 @@ class Offers:
                 kept.new_in([Message.from_dict(event.data) for event in events if event.data])
             self._sessions[session] = kept
         return kept
+
+
+def _naming(function: Function, skills: Sequence[str]) -> Function:
+    """The function with the names of the skills that its argument can be."""
+    properties = function.parameters["properties"]
+    named = {**properties, "name": {**properties["name"], "enum": [*skills[:_MOST_NAMES]]}}
+    return replace(function, parameters={**function.parameters, "properties": named})
 
 
 def fits(allowed: Sequence[Function], max_tools: int) -> bool:

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
-from lightagentd.agents.choosing import Choice, admit, chosen
+from lightagentd.agents.choosing import NOTHING, Choice, admit, chosen
 from lightagentd.agents.sessions.attachments import compose
 from lightagentd.agents.sessions.session import Session, check_prompt, session_not_found
 from lightagentd.agents.stream import REQUESTS, Watcher
+from lightagentd.agents.team.asides import Aside
 from lightagentd.agents.turn import Asked
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
@@ -29,6 +32,7 @@ from lightagentd.errors import (
     TimedOut,
     from_dict,
 )
+from lightagentd.llm.protocol import Message
 from lightagentd.policy.operation import Operation
 from lightagentd.quoted import Prompt, sent
 
@@ -44,7 +48,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
     def __init__(self, access: Access, runtime: Runtime, sessions: Sessions) -> None:
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._history = runtime.registry, runtime.history
-        self._sessions = sessions
+        self._sessions, self._asides = sessions, runtime.registry.shared.asides
 
     @stream("Prompt", returns="event", is_last=is_last_event)
     async def prompt(
@@ -98,6 +102,61 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, name)
+
+    @method("SendEvent", returns="handled")
+    async def send_event(
+        self,
+        caller: Caller,
+        *,
+        content: str,
+        agent: str = "",
+        session: str = "",
+        system_append: str = "",
+        initial_messages: Any = "empty",
+        tools_add: list[str] | None = None,
+        tools_remove: list[str] | None = None,
+        skills_remove_prefix: str = "",
+        allow_activate_skill: bool = True,
+        sub_agent_name: str = "",
+        max_steps: int | None = None,
+        unattended: bool = False,
+        outside: bool = True,
+    ) -> api.Handled:
+        """Have an event handled aside: by one bounded turn in a session of its own, a child of the caller's
+        current one with the agent, or of session. That conversation is untouched, unless the turn writes a
+        message into it. Answers once the event is stored.
+
+        initial_messages is what the turn knows of before: empty, forked for the conversation, or a list of
+        objects with role (user, assistant) and content. system_append is more text for the system prompt. The
+        rest only narrows: the turn is without the tools in tools_remove (TOOL or TOOL.ACTION), but those in
+        tools_add, without skills whose names begin with skills_remove_prefix, and without skill.activate
+        unless allow_activate_skill. sub_agent_name is a member of the team that handles it. With unattended
+        nobody is asked for approvals. content counts as text from outside, unless outside is false.
+        """
+        if session:
+            caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
+        else:
+            caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        await self._access.check_open(caller)
+        self._panic.check()
+        check_prompt(content, self._now.config.limits.max_prompt_bytes)
+        how = Aside(
+            system_append=system_append,
+            initial_messages=_given(initial_messages),
+            tools_add=tools_add or (),
+            tools_remove=tools_remove or (),
+            skills_remove_prefix=skills_remove_prefix,
+            allow_activate_skill=allow_activate_skill,
+            sub_agent_name=sub_agent_name,
+            max_steps=(await chosen(max_steps=max_steps)).max_steps,
+            unattended=unattended,
+            outside=outside,
+        )
+        running, found = await self._session_for(
+            caller, agent, session, new=False, becomes_current=True, choice=NOTHING
+        )
+        turn = await self._asides.send(self._registry, running, found, content, how)
+        return api.Handled(session=turn.session.id, parent=found.id, trace_id=turn.trace_id)
 
     @method("Ask", returns="answer", interface="org.lightagent1.Manager")
     async def ask(
@@ -246,6 +305,31 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         admit(choice, running.running_parts())  # else a refused prompt would leave an empty session
         made = self._sessions.begin(caller, running, "", becomes_current=becomes_current)
         return running, await made
+
+
+def _given(messages: Any) -> Literal["empty", "forked"] | list[Message]:
+    """Raises InvalidArgument."""
+    if messages == "empty" or messages == "forked":
+        return cast(Literal["empty", "forked"], messages)
+    try:
+        return [Message(role=one.role, content=one.content) for one in _MESSAGES.validate_python(messages)]
+    except ValidationError as err:
+        first = err.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidArgument(
+            f"initial_messages is empty, forked, or messages with role and content: {where}: {first['msg']}.",
+            field="initial_messages",
+        ) from None
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["user", "assistant"]
+    content: str = Field(min_length=1, max_length=1 << 20)
+
+
+_MESSAGES = TypeAdapter(Annotated[list[_Given], Field(max_length=1000)])
 
 
 def check_timeout(timeout_s: float | None) -> None:

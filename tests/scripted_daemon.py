@@ -234,6 +234,7 @@ def session(id: str = "ses_1", **changes: Any) -> dict[str, Any]:  # noqa: A002 
             waits_for="",
             forked_from="",
             model="",
+            holder="",
             interrupted="",
             tainted=False,
             tainted_by="",

@@ -15,8 +15,9 @@ from functools import partial
 from lightagentd.agents.choosing import NOTHING, Choice, admit
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
+from lightagentd.agents.sessions.checks import check_room
 from lightagentd.agents.sessions.recovery import Left, not_in_memory, resume, unfinished_turns
-from lightagentd.agents.sessions.session import Session, SessionRecord, check_room
+from lightagentd.agents.sessions.session import Session, SessionRecord
 from lightagentd.agents.supervision import Supervision
 from lightagentd.agents.turn import Asked, Step, Turn
 from lightagentd.api import turn_events

@@ -194,6 +194,11 @@ class Content:
             if wanted is None or not {short, known[short]}.isdisjoint(wanted)
         }
 
+    def skills_of_team(self, definition: AgentDefinition) -> dict[str, SkillCatalog]:
+        """The skills of the agents that an agent may ask."""
+        agents = self.definitions.agents
+        return {short: self.catalog_of(agents[name])() for short, name in self.members_of(definition).items()}
+
     def problems_of(self, definition: AgentDefinition) -> list[str]:
         """What an agent's definition names and cannot use, as sentences."""
         toolbox, own = self.toolbox_of(definition.name), self.own_of(definition.name)

@@ -8,6 +8,7 @@ step, and the next one begins when they have taken it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -59,7 +60,7 @@ class TurnLoop:
     def __init__(self, turn: Turn, parts: AgentParts, supervision: Supervision) -> None:
         self._turn = turn
         self._session = turn.session
-        self._of_agent = parts
+        self._own = self._of_agent = parts
         self._shared = parts.shared
         self._supervision = supervision
         record = turn.session.record
@@ -71,12 +72,8 @@ class TurnLoop:
             trace_id=turn.trace_id,
             above=above.meter.whose if above is not None and above.meter is not None else None,
         )
-        turn.origin = self._origin = Origin(
-            definition=lambda: self._parts.definition,
-            owner=record.owner,
-            turn=turn,
-            above=above.origin if above is not None else self._shared.mail.above(turn),
-        )
+        self._above = above.origin if above is not None else self._shared.mail.above(turn)
+        turn.origin = self._origin = self._origin_of(parts, self._above)
         wall_ms = turn.resumed.wall_ms if turn.resumed else 0
         self._meter = Meter(self._shared.ledger, whose, wall_ms=wall_ms)
         self._results = Results(turn.stream, self._shared.history.hurry)
@@ -86,6 +83,28 @@ class TurnLoop:
     def _parts(self) -> AgentParts:
         """What the turn may use now."""
         return self._of_agent.for_turn(self._turn.choice)
+
+    def _origin_of(self, parts: AgentParts, above: Origin | None) -> Origin:
+        turn = self._turn
+        return Origin(
+            definition=lambda: parts.for_turn(turn.choice).definition,
+            owner=turn.session.record.owner,
+            turn=turn,
+            above=above,
+        )
+
+    async def _take_holder(self) -> None:
+        """Go on as the agent that has the conversation now. The session's own stays above it."""
+        turn, holder = self._turn, self._session.record.holder
+        self._of_agent, above = self._own, self._above
+        if holder:
+            try:
+                self._of_agent = (await self._shared.children.started(holder)).running_parts()
+                above = self._origin_of(self._own, above)
+            except LightagentError as err:
+                message = f"{err.message} So {self._session.record.agent} answers."
+                turn.stream.emit(turn_events.Notice(code=err.code, message=message))
+        turn.origin = self._origin = self._origin_of(self._of_agent, above)
 
     async def run(self) -> None:
         """Run the turn to its stored end. An unexpected error fails the agent."""
@@ -125,7 +144,9 @@ class TurnLoop:
 
         Raises the errors of the steps, and TimedOut.
         """
-        turn, parts = self._turn, self._parts
+        turn = self._turn
+        await self._take_holder()
+        parts = self._parts
         if turn.resumed is None:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
@@ -191,13 +212,18 @@ class TurnLoop:
         turn = self._turn
         turn.started = time.monotonic()
         turn.meter = self._meter
-        asking = Asking(turn, self._parts, self._meter, self._results)
         self._meter.run()
+        resumed = turn.resumed
         try:
-            await self._run_steps(asking)
+            while True:
+                asking = Asking(turn, self._parts, self._meter, self._results)
+                with contextlib.closing(asking):
+                    if await self._run_steps(asking, resumed):
+                        break
+                await self._take_holder()
+                resumed = None
         finally:
             self._meter.stop()
-            asking.close()
             await uninterrupted(self._results.settle())
 
     def _first_client(self) -> ModelClient:
@@ -205,7 +231,8 @@ class TurnLoop:
         model = choice.model or self._session.record.model
         return self._parts.clients_for(model, schema=choice.schema is not None)[0]
 
-    async def _run_steps(self, asking: Asking) -> None:
+    async def _run_steps(self, asking: Asking, resumed: Resumed | None) -> bool:
+        """Take steps to the answer, or until another agent has the conversation; whether it is answered."""
         turn, session, parts = self._turn, self._session, self._parts
         report = await context_of(turn, parts)
         more = await parts.shared.more_prompt(turn) if parts.shared.more_prompt is not None else ""
@@ -219,9 +246,9 @@ class TurnLoop:
             change=self._shared.pool.has_change(parts.definition.name),
             max_tools=parts.limits.max_tools,
         )
-        limit = parts.max_steps
-        if turn.resumed is not None:
-            await self._resume(turn.resumed)
+        limit, holder = parts.max_steps, session.record.holder
+        if resumed is not None:
+            await self._resume(resumed)
         for number in range(turn.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
                 await self._shared.mail.deliver(turn)
@@ -243,7 +270,9 @@ class TurnLoop:
                 turn.handed.put_nowait(step)
                 await turn.handed.join()
             if final:
-                return
+                return True
+            if session.record.holder != holder:
+                return False
         raise StepLimit(
             f"The turn used all its {limit} steps without coming to an answer.",
             suggestion="Ask for less at once, or raise max_steps in the agent's limits.",
@@ -259,7 +288,9 @@ class TurnLoop:
         room = self._meter.room_for_calls(len(reply.calls))
         self._turn.calls_left = room if room < len(reply.calls) else None
         events, changes = reply.stored(self._meter, counted_calls=room)
-        before = Before([*events, message_event(message)], changes)
+        holder = self._session.record.holder
+        speaks = {"speaker": holder} if holder and self._of_agent is not self._own else {}
+        before = Before([*events, message_event(message, **speaks)], changes)
         if not reply.calls:
             await self._shared.history.append(*before.events, changes=before.changes)
         self._session.messages.append(message)

@@ -12,7 +12,8 @@ class Session:
     (drafting, ready, applying). `tainted`: text from outside is in it, since the call `tainted_by`; `hosts`
     are those that it may reach again without a question. `interrupted` says what is known of a turn that the
     daemon stopped in the middle of, until the next turn is done. `parent` is the session whose turn
-    `of_turn` made it to ask its agent; empty for one that a person began.
+    `of_turn` made it to ask its agent; empty for one that a person began. `holder` is the agent that has the
+    conversation after a transfer, empty for `agent`.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Session:
     waits_for: str
     forked_from: str
     model: str
+    holder: str
     interrupted: str
     tainted: bool
     tainted_by: str

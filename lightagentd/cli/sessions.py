@@ -209,6 +209,17 @@ def model(settings: Settings, session: str, model: str) -> None:
     _told(settings, found, f"{cell(found['model'] or 'the model of the agent')} is asked first by")
 
 
+@command.command("transfer")
+@session_argument
+@agent_argument
+@click.pass_obj
+def transfer(settings: Settings, session: str, agent: str) -> None:
+    """Give the conversation SESSION to AGENT, or back to its own agent."""
+    session = whole_session(settings, session)
+    found = settings.call("Sessions.Transfer", session=session, agent=agent)
+    _told(settings, found, f"To {found['holder'] or found['agent']} went")
+
+
 @command.command("pause")
 @session_argument
 @click.pass_obj

@@ -68,7 +68,9 @@ def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, pan
         asked=asked,
         plans=plans,
         metadata=metadata,
-        model_clients=ModelClients(config.models, metadata, history.redactor, content.catalog_of),
+        model_clients=ModelClients(
+            config.models, metadata, history.redactor, content.catalog_of, content.skills_of_team
+        ),
         circuits=Circuits(lambda circuit: store_circuit(history, circuit)),
         ledger=Ledger(history, config.budgets, metadata.price),
         memories=memories,

@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.choosing import Choice, admit, chosen
-from lightagentd.agents.sessions.session import Session, check_prompt, new_record, title_from
+from lightagentd.agents.sessions.checks import check_prompt
+from lightagentd.agents.sessions.session import Session, new_record, title_from
 from lightagentd.agents.stream import Watcher
 from lightagentd.agents.turn import Asked, Step, Turn
 from lightagentd.api import Answer, answer_of

@@ -96,15 +96,16 @@ def client_of(
     redactor: Redactor,
     names: MachineNames | None = None,
     agent: str = "AGENT",
+    team: Callable[[], Mapping[str, SkillCatalog]] = dict,
 ) -> ModelClient:
-    """The client of a recipe; the redactor learns its secrets. `names` and the name of its agent are for the
-    runbook.
+    """The client of a recipe; the redactor learns its secrets. `names`, the name of its agent and the skills
+    of its `team` are for the runbook.
 
     Raises ConfigError.
     """
     settings = recipe.settings
     if settings is None:
-        return RunbookClient(catalog, names, agent)
+        return RunbookClient(catalog, names, agent, team)
     _tell(redactor, settings)
     client = _client(recipe.kind, settings, recipe.recording, redactor)
     if recipe.record is None:

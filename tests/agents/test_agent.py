@@ -30,7 +30,7 @@ class Exploding(Offers):
 def sabotage(test: Scripted) -> None:
     """Have the agent's next turn fail in a way that nobody expects."""
     assert test.agent.parts is not None
-    offers = Exploding(test.daemon.history, test.daemon.registry.shared.policy, lambda _: {})
+    offers = Exploding(test.daemon.history, test.daemon.registry.shared.policy, lambda _: {}, lambda _: [])
     shared = dataclasses.replace(test.daemon.registry.shared, offers=offers)
     test.agent.parts = dataclasses.replace(test.agent.parts, shared=shared)
 

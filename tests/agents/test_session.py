@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightagentd.agents.sessions.session import Session, check_prompt, new_record, title_from
+from lightagentd.agents.sessions.checks import check_prompt
+from lightagentd.agents.sessions.session import Session, new_record, title_from
 from lightagentd.agents.turn import Asked, Turn
 from lightagentd.errors import InvalidArgument, QueueFull, StorageError
 from lightagentd.events.history import History, NewEvent

@@ -14,6 +14,7 @@ from pydantic import Field
 from lightagentd.agents.builtin.running import NO_TIME_LIMIT_S, BuiltinContext, builtin_action
 from lightagentd.agents.team.children import Children
 from lightagentd.agents.turn import Child, Join
+from lightagentd.api.turn_events import Notice
 from lightagentd.errors import ChildFailed, Refused
 from lightagentd.tool import Args, Result, Tool
 
@@ -52,6 +53,13 @@ class StopArgs(Args):
     """The arguments of `agent.stop`."""
 
     id: _ID = Field(description="The child, as agent_start named it.")
+
+
+class TransferArgs(Args):
+    """The arguments of `agent.transfer`."""
+
+    agent: str = Field(min_length=1, max_length=100, description="The agent that goes on from here.")
+    note: str = Field(default="", max_length=4000, description="What it should know, and why it is the one.")
 
 
 class AgentTool(Tool):
@@ -108,6 +116,18 @@ class AgentTool(Tool):
         check_turn(ctx)
         await self._children.stop(self._children.child(ctx.origin, args.id))
         return Result(output=f"{args.id} has stopped.", metadata={"session": args.id})
+
+    @builtin_action()
+    async def transfer(self, ctx: BuiltinContext, args: TransferArgs) -> Result:
+        """Hand this conversation over to another agent, which goes on with the user's request and gets later
+        prompts, too, until it hands it back.
+        """
+        check_turn(ctx)
+        assert ctx.origin.session is not None
+        agent = await self._children.transfer(ctx.origin.session, args.agent, args.note)
+        ctx.stream.emit(Notice(code="transferred", message=f"{agent.name} has the conversation now."))
+        note = f"\n{args.note}" if args.note else ""
+        return Result(output=f"{agent.name} has the conversation now.{note}", metadata={"agent": agent.name})
 
     async def _begin(self, ctx: BuiltinContext, args: AskArgs) -> list[Child]:
         check_turn(ctx)

@@ -6,7 +6,7 @@ reload asks here which agents need new clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,7 +44,10 @@ class ModelClients:
         metadata: Metadata,
         redactor: Redactor,
         catalog: Callable[[AgentDefinition], Callable[[], SkillCatalog]],
+        team: Callable[[AgentDefinition], Mapping[str, SkillCatalog]],
     ) -> None:
+        """`team` gives the skills of the agents that an agent may ask."""
+        self._team = team
         self.models = models
         self._metadata = metadata
         self._redactor = redactor
@@ -73,7 +76,12 @@ class ModelClients:
         own, behind = self._recipes(definition)
         catalog = self._catalog(definition)
         make = partial(
-            client_of, catalog=catalog, redactor=self._redactor, names=self._names, agent=definition.name
+            client_of,
+            catalog=catalog,
+            redactor=self._redactor,
+            names=self._names,
+            agent=definition.name,
+            team=partial(self._team, definition),
         )
         made = [make(recipe) for recipe in own]
         last_resort = []

@@ -24,7 +24,6 @@ from lightagentd.api import turn_events
 from lightagentd.errors import (
     AgentNotRunning,
     Conflict,
-    InvalidArgument,
     LightagentError,
     QueueFull,
     SessionNotFound,
@@ -36,19 +35,19 @@ from lightagentd.events.model import current_context, new_id, within
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.events.types import session as kinds
 from lightagentd.events.types.agent import Prompted
-from lightagentd.host.users import called
 from lightagentd.llm.json_calls import may_be_call
 from lightagentd.llm.protocol import Message
 
 TITLE_CHARS = 60
 """How much of the first prompt becomes the title."""
 TITLE_MAX_CHARS = 200
-SESSION_WAITING, OWNER_WAITING = 2, 8
-"""How many times the largest prompt may wait in one session, and of one owner in all."""
 MAX_HOSTS = 500
 """More hosts a session does not remember: the record is stored again with each of them."""
 
-_OF_CHILD = ("parent", "of_turn", "of_call")
+_TEXTS = (
+    *("id", "agent", "title", "tainted_by", "forked_from", "model", "holder", "interrupted"),
+    *("parent", "of_turn", "of_call"),
+)
 
 Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
 
@@ -76,6 +75,8 @@ class SessionRecord:
     """The session whose conversation it began with."""
     model: str = ""
     """The model that its turns ask first; empty for the agent's own."""
+    holder: str = ""
+    """The agent that has the conversation, after a transfer; empty for its own."""
     interrupted: str = ""
     """What is known of a turn that the daemon stopped in the middle of, until the next turn is done."""
     parent: str = ""
@@ -88,11 +89,10 @@ class SessionRecord:
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
         """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
-        texts = ("id", "agent", "title", "tainted_by", "forked_from", "model", "interrupted", *_OF_CHILD)
         numbers = ("owner", "created_us", "updated_us", "turns")
         with decoding("sessions", str(value.get("id"))):
             checked(value, hosts=list, tainted=bool, paused=bool)
-            checked(value, **dict.fromkeys(texts, str), **dict.fromkeys(numbers, int))
+            checked(value, **dict.fromkeys(_TEXTS, str), **dict.fromkeys(numbers, int))
             return cls(**{**value, "hosts": tuple(map(str, value.get("hosts", ())))})
 
     def to_dict(self) -> dict[str, Any]:
@@ -448,50 +448,3 @@ def title_from(text: str) -> str:
     """Make a title from an arbitrary text."""
     first = text.lstrip()[: 4 * TITLE_MAX_CHARS]  # the text may have millions of characters
     return plain(" ".join(first.split()))[:TITLE_MAX_CHARS].strip()
-
-
-def check_room(session: Session, text: str, waiting_of: Callable[[int], int], max_bytes: int) -> None:
-    """Limit the total size of waiting prompts, which are kept in memory; one may always wait.
-
-    `waiting_of` gives the bytes that wait for an owner. Raises QueueFull.
-    """
-    size_bytes = len(text.encode("utf-8", "replace"))
-    owner = session.record.owner
-    for waiting_bytes, times, where in (
-        (session.waiting_bytes, SESSION_WAITING, "in this session"),
-        (waiting_of(owner), OWNER_WAITING, f"of {called(owner)}"),
-    ):
-        if waiting_bytes and waiting_bytes + size_bytes > times * max_bytes:
-            raise QueueFull(
-                f"The prompts {where} that wait have {waiting_bytes} bytes already; with this one they would"
-                f" have more than {times * max_bytes}.",
-                suggestion="Wait for their answers, or cancel them.",
-            )
-
-
-def check_title(title: str) -> str:
-    """The cleaned title. Raises InvalidArgument if it is empty, too long or not one line."""
-    title = title.strip()
-    if not title or len(title) > TITLE_MAX_CHARS or plain(title) != title:
-        raise InvalidArgument(
-            f"A title is one line of 1 to {TITLE_MAX_CHARS} characters.",
-            field="title",
-            suggestion="Give it without line breaks and control characters.",
-        )
-    return title
-
-
-def check_prompt(text: str, max_bytes: int) -> None:
-    """Raises InvalidArgument for a prompt that is empty, too long or holds a NUL byte."""
-    if not text.strip():
-        raise InvalidArgument("The prompt is empty.", field="text", suggestion="Say what you want to know.")
-    if "\0" in text:
-        raise InvalidArgument(
-            "The prompt holds a NUL byte.",
-            field="text",
-            suggestion="Remove it, for example with: tr -d '\\0'",
-        )
-    if len(text.encode("utf-8", "replace")) > max_bytes:
-        raise InvalidArgument(
-            f"The prompt is larger than {max_bytes} bytes.", field="text", suggestion="Send less at once."
-        )

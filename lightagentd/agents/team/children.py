@@ -33,13 +33,15 @@ from lightagentd.errors import (
     Cancelled,
     ChildFailed,
     ChildRefused,
+    Conflict,
     LightagentError,
     LimitExceeded,
+    Refused,
     SessionNotFound,
 )
 from lightagentd.events.history import History
 from lightagentd.events.queries import Filter
-from lightagentd.events.types.session import SessionCreated
+from lightagentd.events.types.session import SessionCreated, SessionTransferred
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.policy.questions.questions import Suspended
 from lightagentd.quoted import Prompt
@@ -74,6 +76,38 @@ class Children:
     def bind(self, agent: Callable[[str], Agent]) -> None:
         """`agent` gives an agent by its name, and raises AgentNotFound."""
         self._agent = agent
+
+    async def started(self, name: str) -> Agent:
+        """An agent, when all have started. Raises AgentNotFound."""
+        await self._open.wait()
+        assert self._agent is not None
+        return self._agent(name)
+
+    async def transfer(self, session: Session, to: str, note: str) -> Agent:
+        """Give a conversation to an agent that the session's own may ask, or back to that one.
+
+        Raises AgentNotFound, Refused, Conflict, AgentNotRunning, SessionNotFound, StorageError.
+        """
+        record, history = session.record, self._history
+        if record.parent:
+            raise Refused("Only a person's conversation is handed over.", suggestion="Ask the agent instead.")
+        own = await self.started(record.agent)
+        members = self.members(own.running_parts().definition)
+        real = record.agent if to == record.agent else members.get(to, "")
+        if not real:
+            raise AgentNotFound(
+                f"There is no agent {to[:60]!r} that can have this conversation.",
+                suggestion=f"There are: {', '.join([record.agent, *shortest(members)])}.",
+                field="agent",
+            )
+        if real == (record.holder or record.agent):
+            raise Conflict(f"The agent {real} has the conversation already.")
+        agent = await self.started(real)
+        agent.running_parts()
+        with session.context(session.running):
+            event = SessionTransferred(to_agent=real, note=history.redactor.text(note)).event()
+        await session.change(event, holder="" if real == record.agent else real)
+        return agent
 
     # Making
 

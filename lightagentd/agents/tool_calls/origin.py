@@ -132,7 +132,7 @@ class Origin:
     def tell_above(self, event: turn_events.Event) -> None:
         """Tell those who watch the turns above of a question: they wait for it, too."""
         for one in self.line[1:]:
-            if one.turn is not None:
+            if one.turn is not None and one.turn is not self.turn:
                 one.turn.stream.emit(event)
 
     @contextlib.contextmanager

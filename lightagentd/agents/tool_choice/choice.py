@@ -68,7 +68,11 @@ _FOUND = re.compile(r"^([a-z][a-z0-9_]*)\(", re.MULTILINE)
 _BUILD_OFF_LOOP = 100
 """From so many functions on an index is made in a thread."""
 _COMPACTIONS = "compactions"
-_WITH_OTHERS = ("agent_ask", "agent_start", "agent_wait", "agent_message", "agent_stop", "message_send")
+_TRANSFER = "agent_transfer"
+_WITH_OTHERS = (
+    *("agent_ask", "agent_start", "agent_wait", "agent_message", "agent_stop", "message_send"),
+    _TRANSFER,
+)
 """The functions that are of no use where there is nobody to ask."""
 _ACTIVATE, _MOST_NAMES = "skill_activate", 200
 _OF_CHILDREN = ("message_parent",)
@@ -226,7 +230,7 @@ class Offers:
         known, rules = self._all.get(key), self._policy.rules
         if known is None or known[0] is not toolbox or known[1] is not agent or known[2] is not rules:
             offered = toolbox.offered(agent, change=change, rules=rules, plan=plan)
-            unused = {*(_WITH_OTHERS if alone else ()), *(() if child else _OF_CHILDREN)}
+            unused = {*(_WITH_OTHERS if alone else ()), *((_TRANSFER,) if child else _OF_CHILDREN)}
             offered = [
                 _naming(one, skills) if one.name == _ACTIVATE else one
                 for one in offered

@@ -14,7 +14,8 @@ from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.choosing import NOTHING, Choice, admit, chosen
 from lightagentd.agents.sessions.attachments import compose
-from lightagentd.agents.sessions.session import Session, check_prompt, session_not_found
+from lightagentd.agents.sessions.checks import check_prompt
+from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.agents.stream import REQUESTS, Watcher
 from lightagentd.agents.team.asides import Aside
 from lightagentd.agents.turn import Asked

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from lightagentd import api
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.sessions import copying, imports, transcript
-from lightagentd.agents.sessions.session import Session, check_title, new_record, title_from
+from lightagentd.agents.sessions.checks import check_title
+from lightagentd.agents.sessions.session import Session, new_record, title_from
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller
@@ -170,6 +171,16 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         with found.context():
             event = SessionModelSet(model=model, by=caller.uid).event()
         await found.change(event, model=model)
+        return self._changed(found)
+
+    @method("Transfer", returns="session")
+    async def transfer(self, caller: Caller, session: str, agent: str) -> api.Session:
+        """Give a conversation to an agent that the session's own may ask, or back to that one: later prompts
+        go there. It can do nothing that the session's own agent could not do.
+        """
+        caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        await self._registry.shared.children.transfer(found, agent, "")
         return self._changed(found)
 
     @method("Pause", returns="session")

@@ -128,6 +128,17 @@ class SessionCompacted(EventType, topic="session.compacted", type="compacted", s
     """The model, or `daemon` when none gave a summary of use."""
 
 
+class SessionTransferred(EventType, topic="session.transferred", type="transferred"):
+    """Another agent has the conversation from now on, or its own one again."""
+
+    catalog = """A conversation with @AGENT@ was handed over
+    Later prompts in the session @SESSION@ go to another agent of its team, until that one hands it back. It
+    can do nothing that @AGENT@ could not do. The history says who has it now, and why.
+    > To see it: lactl sessions show @SESSION@"""
+    to_agent: Text
+    note: Text = ""
+
+
 class MessageSent(EventType, topic="session.mail", type="sent", source="agent"):
     """An agent sent a message to a session of the same owner with another agent."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import NoRunbook
 from lightagentd.events.model import new_id
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lightagentd.llm.runbook.machine_names import MachineNames
     from lightagentd.llm.runbook.matching import Match, SkillIndex
 
-RUN = "skill_run"
-"""The function that runs a skill's script."""
+RUN, TRANSFER = "skill_run", "agent_transfer"
+"""The functions that run a skill's script, and hand the conversation to another agent."""
 _ASK_OTHERWISE = (
     "See what can be asked: lactl skills list. lightagentd.toml(5) says how to have a language model answer."
 )
@@ -36,7 +36,8 @@ _NOTHING = Usage()
 
 class RunbookClient:
     """`catalog` returns the installed skills; the index is rebuilt when they change. `names` is shared with
-    other clients; without it no name of this machine is known.
+    other clients; without it no name of this machine is known. `team` returns the skills of the agents that
+    the conversation can be handed to.
     """
 
     name = "runbook"
@@ -45,12 +46,17 @@ class RunbookClient:
     retry = NEVER
 
     def __init__(
-        self, catalog: Callable[[], SkillCatalog], names: MachineNames | None = None, agent: str = "AGENT"
+        self,
+        catalog: Callable[[], SkillCatalog],
+        names: MachineNames | None = None,
+        agent: str = "AGENT",
+        team: Callable[[], Mapping[str, SkillCatalog]] = dict,
     ) -> None:
         self._catalog = catalog
         self._names = names
         self._agent = agent
-        self._indexed: tuple[SkillCatalog, SkillIndex] | None = None
+        self._team = team
+        self._indexed: dict[str, tuple[SkillCatalog, SkillIndex]] = {}
 
     async def stream(self, request: Request) -> AsyncGenerator[Part, None]:
         """Answer the newest prompt: with a call, or, after that call, with its report. Raises NoRunbook.
@@ -64,6 +70,13 @@ class RunbookClient:
             yield TextDelta(ran.report if ran.report.strip() else NO_REPORT)
             yield Finish(reason="stop", usage=_NOTHING)
             return
+        if found is None and ran is None and (member := await self._member(request)):
+            name, skill = member
+            yield TextDelta(f"The agent {name} has a skill for that: {skill}.")
+            arguments: dict[str, Any] = {"agent": name, "note": f"It fits your skill {skill}."}
+            yield ToolCall(id=new_id("call"), name=TRANSFER, arguments=json.dumps(arguments))
+            yield Finish(reason="tool_calls", usage=_NOTHING)
+            return
         if not _can_run(request):
             raise NoRunbook(
                 "The tool that runs runbooks, skill, is not there for this agent.",
@@ -74,6 +87,18 @@ class RunbookClient:
         arguments = {"name": found.skill, "args": found.args, "effect": found.effect}
         yield ToolCall(id=new_id("call"), name=RUN, arguments=json.dumps(arguments))
         yield Finish(reason="tool_calls", usage=_NOTHING)
+
+    async def _member(self, request: Request) -> tuple[str, str] | None:
+        """The agent of the team whose skill fits the newest prompt best, and that skill."""
+        if not any(function.name == TRANSFER for function in request.functions):
+            return None
+        names = Names() if self._names is None else await self._names.current()
+        found: list[tuple[float, str, str]] = []
+        for name, catalog in sorted(self._team().items()):
+            index = await self._index_of(name, catalog)
+            if (match := index.match(_newest(request), names=names)) is not None:
+                found.append((match.confidence, name, match.skill))
+        return max(found)[1:] if found else None
 
     async def knows(self, request: Request) -> bool:
         """Whether it has a runbook for the newest prompt, and may run it."""
@@ -92,11 +117,16 @@ class RunbookClient:
         return f"Did you mean {' or '.join(commands)}? {_ASK_OTHERWISE}" if near else _ASK_OTHERWISE
 
     async def _index(self) -> SkillIndex:
-        catalog = self._catalog()
-        if self._indexed is None or self._indexed[0] is not catalog:
-            # Off the event loop: it takes as long as many small turns.
-            self._indexed = catalog, await asyncio.to_thread(_index_of, catalog)
-        return self._indexed[1]
+        return await self._index_of("", self._catalog())
+
+    async def _index_of(self, name: str, catalog: SkillCatalog) -> SkillIndex:
+        """An index, which agents with the same skills share."""
+        for known, index in self._indexed.values():
+            if known is catalog:
+                return index
+        # Off the event loop: it takes as long as many small turns.
+        self._indexed[name] = catalog, await asyncio.to_thread(_index_of, catalog)
+        return self._indexed[name][1]
 
     async def close(self) -> None:
         """End what collects the names; clients that share it start it anew."""

@@ -23,6 +23,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
 from lightagentd.agents.tool_calls.run import ToolRun
+from lightagentd.agents.tool_calls.working import REMOVED
 from lightagentd.agents.turn import Resumed, Step, Turn, final_error, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
@@ -36,8 +37,6 @@ from lightagentd.policy.questions.questions import Suspended
 if TYPE_CHECKING:
     from lightagentd.agents.supervision import Supervision
 
-REMOVED = "[removed: "
-"""Begins what stands in the store in place of a secret (`Redactor`, `hide`)."""
 _STILL_WAITING = AgentNotRunning(
     "The agent stopped while this turn waits for an approval, or for an answer.",
     suggestion="The turn goes on at its next start; lactl approvals and lactl inputs show the question.",

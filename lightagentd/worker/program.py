@@ -44,11 +44,12 @@ from lightagentd.host import libc
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
-from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
+from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, serves
+from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
 from lightagentd.worker.removal import remove
 
@@ -147,13 +148,18 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         effect: str,
         timeout_s: float,
         expected: Any,
+        resumed: Any,
         context: Any,
     ) -> AsyncIterator[Any]:
-        """Run one call. Streams objects whose kind is output or event; the last one's kind is result."""
+        """Run one call, or go on with it: `resumed` is null or {state, answer}. Streams objects whose kind is
+        output or event; the last one's kind is result or asked.
+        """
         whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
         try:
             found = self._worker.find(tool, action)
             checked = check_args(found, args)
+            if resumed is not None:
+                found = going_on(found, resumed["state"], resumed["answer"])
             running = CallContext(
                 call_id=call_id,
                 agent=agent,
@@ -165,7 +171,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 expected=expected,
             )
             async for event in self._worker.run(found, checked, running, whose):
-                if event["kind"] == "result":
+                if event["kind"] in LAST:
                     raise LastResult(event)
                 yield event
         except LightagentError as err:

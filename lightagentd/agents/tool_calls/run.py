@@ -11,7 +11,6 @@ A `ToolRun` belongs to one call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
-from lightagentd.agents.tool_calls.deciding import decide, grounds, policy_calls
+from lightagentd.agents.tool_calls.deciding import decide, grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
@@ -31,14 +30,13 @@ from lightagentd.agents.tool_calls.results import (
     error_text,
     message_event,
 )
-from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
+from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
     ApprovalRequired,
     Cancelled,
     InvalidArgument,
     LightagentError,
-    OutcomeUnknown,
     PermissionDenied,
     PolicyDenied,
     StorageError,
@@ -54,11 +52,12 @@ from lightagentd.policy.decide import PERSON, Decision, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.approvals import granted
 from lightagentd.policy.questions.asked import is_input
-from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
+from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.questions import Stored, Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
-from lightagentd.worker.lanes import Call, Checked
+from lightagentd.worker.lanes import Checked
+from lightagentd.worker.needs_input import Asked
 
 TEAM = "agent"
 """The built-in tool whose calls wait for children."""
@@ -177,13 +176,16 @@ class ToolRun:
     def _resume_input(self) -> None:
         """Continue a call that had begun and waits for a person's input; its intent is stored.
 
-        Its arguments are not checked again: the stored question has all that matters. Raises LightagentError
-        for a damaged record, which nobody can answer.
+        The arguments of `human.ask` are not checked again: the stored question has all that matters. Raises
+        LightagentError for a damaged record, which nobody can answer.
         """
         asked = self._dispatcher.asked.inputs.questions.get(self._waits_for)
         action = self._toolbox.by_function(self._call.name)
-        if (action.tool, action.name) != (TOOL, ACTION):
+        if (action.tool, action.name) != (asked.tool, asked.action):
             raise Input.not_found(self._waits_for)
+        if asked.is_own:
+            self._rejoin(asked.call_id)
+            return
         args = {"question": asked.question, "choices": asked.choices}
         self._what["call_id"] = asked.call_id
         self._ready = Ready(
@@ -191,7 +193,9 @@ class ToolRun:
         )
 
     def _rejoin(self, call_id: str) -> None:
-        """Continue a call that waits for children; its intent is stored, and it finds them by its id."""
+        """Continue a call whose intent is stored: one that waits for children, which it finds by its id, or
+        for a person.
+        """
         action, args = parse_call(self._call, self._toolbox)
         effect = action.effect_of(args)
         self._what["call_id"] = call_id
@@ -309,7 +313,7 @@ class ToolRun:
         outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
         message = dispatcher.readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
-        lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
+        lapsed, changes = dispatcher.asked.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
         tool, action = what.get("tool", name), what.get("action", "")
@@ -390,40 +394,39 @@ class ToolRun:
         return found.output, found.metadata
 
     async def _work(self) -> tuple[str, dict[str, Any]]:
-        """Have a worker run the call."""
-        dispatcher, wanted = self._dispatcher, self._wanted()
-        judged = policy_calls(self._ready, self._origin, has_change=dispatcher.pool.has_change)
-        wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))
-        try:
-            async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
-                async for event in events:
-                    kind = event["kind"]
-                    if kind == "output":
-                        self._stream.output(wanted.call_id, event["stream"], event["text"])
-                    elif kind == "event":
-                        await dispatcher.history.append(event_of(wanted, event))
-                    elif kind == "result":
-                        return result_of(wanted, event)
-        finally:
-            self._stream.end_output(wanted.call_id)
-        raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
+        """Have a worker run the call; when it asks a person, it goes on with the answer."""
+        dispatcher, origin, stream = self._dispatcher, self._origin, self._stream
+        found: Input | None = None
+        if is_input(self._waits_for):
+            check_whole(self._call)
+            found = await answer_to(dispatcher.asked.inputs.questions, self._waits_for, origin, stream)
+        while True:
+            resumed = None if found is None else await self._go_on(found)
+            said = await work(dispatcher, origin, self._ready, stream, self._granted, resumed)
+            if not isinstance(said, Asked):
+                return said
+            found = await ask_for(dispatcher, origin, self._ready, stream, self._granted, said, after=found)
 
-    def _wanted(self) -> Call:
-        """The call in the form for a worker."""
-        ready, origin, action = self._ready, self._origin, self._ready.action
-        return Call(
-            call_id=ready.call_id,
-            tool=action.tool,
-            action=action.name,
-            args=ready.args,
-            agent=origin.agent.name,
-            session=origin.session_id,
-            effect=ready.effect,
-            timeout_s=action.timeout_of(ready.args, self._dispatcher.limits.call_timeout_s),
-            owner=origin.worker_owner,
-            place=action.place,
-            expected=dict(self._granted.expected) if self._granted is not None else {},
-        )
+    async def _go_on(self, found: Input) -> dict[str, Any]:
+        """Decide on the call again, and store that it goes on; gives what its `resume` gets.
+
+        The approval that this call has used lets it go on, and nothing else. Raises LightagentError for a
+        call that may not go on.
+        """
+        dispatcher, origin = self._dispatcher, self._origin
+        check_answered(found)
+        await self._check()
+        ruling = self._decide()
+        if ruling.decision is Decision.DENY:
+            raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
+        if ruling.decision is Decision.ASK or found.approval:
+            bound = self._ready.bound(origin)
+            used = dispatcher.asked.approvals.used_by(found.approval, bound, found.call_id)
+            self._granted = self._granted or used
+        inputs, decision = dispatcher.asked.inputs, ruling.decision.value
+        events, changes = inputs.use(found, decision=decision, rule=ruling.rule)
+        await self._append(*events, changes=(*changes, *origin.running()))
+        return {**found.saved, "answer": found.answer}
 
     def _asks(self) -> bool:
         """Whether a question of its own to a person is open."""

@@ -412,6 +412,10 @@ class ChildFailed(ToolError, code="child_failed"):
     """Another agent was asked, and its turn ended without an answer."""
 
 
+class InputInvalid(ToolError, code="input_invalid"):
+    """A tool asked a person something that cannot be asked, or could not go on with the answer."""
+
+
 class OutcomeUnknown(ToolError, code="outcome_unknown"):
     """The call was started, and whether it took effect is not known; it is never run again by itself."""
 

@@ -20,13 +20,16 @@ action takes a context and one pydantic model of its arguments, and returns a `R
 
 The worker makes one instance of each tool when it starts and keeps it until it exits, so an instance
 may hold state between calls. Nothing may be acquired in the constructor: acquire in the action.
+
+An action that has to ask a person raises `NeedsInput`; the method that its `resume` names goes on with the
+answer, also after a restart.
 """
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -42,6 +45,7 @@ __all__ = [
     "Context",
     "Effect",
     "InvalidArgument",
+    "NeedsInput",
     "Place",
     "Preview",
     "Result",
@@ -107,6 +111,19 @@ class Preview:
     expected: dict[str, Any] = field(default_factory=dict)
 
 
+class NeedsInput(Exception):
+    """An action raises it to ask a person, who answers in their own time; the call waits, and runs no more.
+
+    `choices` are the answers to choose from, two or more; without them any text is one. `state` is JSON, at
+    most 64 KiB, and what looks like a secret is removed from it. The action's `resume` gets it back with the
+    answer, maybe in another worker.
+    """
+
+    def __init__(self, question: str, choices: Sequence[str] = (), state: Any = None) -> None:
+        super().__init__(question)
+        self.question, self.choices, self.state = question, choices, state
+
+
 class Context(Protocol):
     """The worker's services for a running call."""
 
@@ -138,6 +155,8 @@ class Context(Protocol):
 
 _MARK = "_action"
 ActionMethod = Callable[[Any, Context, Any], Awaitable[Result]]
+Resume = Callable[[Context, Any, str], Awaitable[Result]]
+"""Takes the context, the state, and the answer of the person."""
 Publish = Callable[[str, str, dict[str, Any]], None]
 """Takes the topic (`tool.<name>...`), the type and the data of an event."""
 
@@ -161,6 +180,8 @@ class Action:
     args_model: type[Args]
     method: Callable[[Context, Any], Awaitable[Result]]
     """Bound to the tool's instance."""
+    resume: Resume | None = None
+    """Goes on with a person's answer, bound as well; None for an action that asks nobody."""
 
     @property
     def function(self) -> str:
@@ -176,6 +197,7 @@ def action(
     timeout_s: float = 30.0,
     place: Place | None = None,
     host: str = "",
+    resume: str = "",
 ) -> Callable[[ActionMethod], ActionMethod]:
     """Mark a method of a tool as an action.
 
@@ -185,6 +207,8 @@ def action(
     `timeout_s` is the time a call gets when the caller names none.
     `place` is where it runs, if not in the worker of its effect.
     `host` is the argument that names the host, or the URL, that a call with the effect reach goes to.
+    `resume` names the method that goes on with a person's answer after `NeedsInput`: `async def
+    NAME(self, ctx, state, answer)`. It runs as the action does, and may ask again.
     """
 
     def mark(method: ActionMethod) -> ActionMethod:
@@ -195,6 +219,7 @@ def action(
             "timeout_s": timeout_s,
             "place": place,
             "host": host,
+            "resume": resume,
         }
         return method
 
@@ -222,7 +247,7 @@ def actions_of(tool: Tool) -> Iterator[Action]:
     """The actions that a tool declares.
 
     Raises TypeError when a declaration is incomplete: no docstring, no pydantic model as the second
-    argument, or a chosen effect without a field `effect`.
+    argument, a chosen effect without a field `effect`, or a `resume` that the tool does not have.
     """
     for name, method in inspect.getmembers(type(tool), inspect.isfunction):
         if (mark := method.__dict__.get(_MARK)) is None:
@@ -247,5 +272,16 @@ def actions_of(tool: Tool) -> Iterator[Action]:
             description=inspect.cleandoc(method.__doc__),
             args_model=model,
             method=getattr(tool, name),
-            **mark,
+            **{**mark, "resume": _resume_of(tool, where, mark["resume"])},
         )
+
+
+def _resume_of(tool: Tool, where: str, name: str) -> Resume | None:
+    """The method that goes on with an answer. Raises TypeError."""
+    if not name:
+        return None
+    found = getattr(type(tool), name, None)
+    if not inspect.iscoroutinefunction(found) or len(inspect.signature(found).parameters) != 4:
+        raise TypeError(f"{where} needs an async method {name}(self, ctx, state, answer)")
+    resume: Resume = getattr(tool, name)
+    return resume

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 import lightagentd.tool
-from lightagentd.tool import Args, Context, Effect, Result, Tool, action, actions_of
+from lightagentd.tool import Args, Context, Effect, NeedsInput, Result, Tool, action, actions_of
 
 
 class CountArgs(Args):
@@ -111,3 +111,35 @@ def test_everything_that_a_tool_author_needs_is_exported() -> None:
     assert {"Args", "Context", "Effect", "Result", "Tool", "ToolError", "action"} <= set(
         lightagentd.tool.__all__
     )
+
+
+@pytest.mark.parametrize("resume", ["gone", "plain", "few", "went_on"])
+async def test_what_goes_on_with_an_answer_is_a_method_of_the_tool(resume: str) -> None:
+    class Asker(Tool):
+        """Asks."""
+
+        name = "asker"
+
+        @action(resume=resume)
+        async def ask(self, ctx: Context, args: Args) -> Result:
+            """Ask."""
+            raise NeedsInput("Go on?", state={"at": 1})
+
+        async def went_on(self, ctx: Context, state: object, answer: str) -> Result:
+            return Result(output=f"{state} {answer}")
+
+        async def few(self, ctx: Context, answer: str) -> Result:
+            return Result(output=answer)
+
+        def plain(self, ctx: Context, state: object, answer: str) -> Result:
+            return Result(output=answer)
+
+    if resume != "went_on":
+        with pytest.raises(
+            TypeError, match=rf"asker\.ask needs an async method {resume}\(self, ctx, state, a"
+        ):
+            list(actions_of(Asker()))
+        return
+    (found,) = actions_of(Asker())
+    assert found.resume is not None
+    assert (await found.resume(None, 1, "yes")).output == "1 yes"  # type: ignore[arg-type]  # as above

@@ -28,6 +28,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.repeats import Repeats
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, message_event
 from lightagentd.agents.tool_calls.run import ToolRun
+from lightagentd.agents.tool_calls.working import REMOVED
 from lightagentd.agents.turn import Resumed, Step, Turn, final_error, unanswered
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
@@ -41,8 +42,6 @@ from lightagentd.policy.questions.questions import Suspended
 if TYPE_CHECKING:
     from lightagentd.agents.supervision import Supervision
 
-REMOVED = "[removed: "
-"""Begins what stands in the store in place of a secret (`Redactor`, `hide`)."""
 _LOST = (
     "Error (cancelled): The call was not run. The daemon was started again meanwhile, and its"
     " arguments held a secret, which is not stored. Ask for it again if it is still wanted."

@@ -194,8 +194,8 @@ class Approval:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A question of an agent (`human.ask`), and its answer. `state`: waiting, answered, expired, lapsed.
-    With `choices` the answer is one of them. `answered_by` is a uid.
+    """A question of an agent (`human.ask`) or of an own tool, and its answer. `state`: waiting, answered,
+    expired, lapsed. With `choices` the answer is one of them. `answered_by` is a uid.
     """
 
     id: str

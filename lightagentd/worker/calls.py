@@ -25,13 +25,16 @@ from lightagentd.errors import (
     TimedOut,
     ToolError,
 )
-from lightagentd.tool import Action, Args, Effect, Result
+from lightagentd.tool import Action, Args, Effect, NeedsInput, Result
 from lightagentd.worker.loader import LoadedTool
+from lightagentd.worker.needs_input import Asked, asked_by
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, handle_of
 from lightagentd.worker.plain import plain_fields
 
 _log = logging.getLogger(__name__)
 
+LAST = frozenset({"result", "asked"})
+"""The kinds of event with which a call ends: its result, or what it asks a person."""
 OUTPUT_LIMIT_CHARS = 1 << 20
 """A result's text is cut here; the daemon cuts it further for a model."""
 METADATA_LIMIT_CHARS = 1 << 20
@@ -139,7 +142,8 @@ def check_args(action: Action, args: Any) -> Args:
         ) from err
 
 
-async def run_action(action: Action, args: Args, context: CallContext) -> Result:
+async def run_action(action: Action, args: Args, context: CallContext) -> Result | Asked:
+    """Run an action to its result, or to its question to a person. Raises the action's errors."""
     try:
         async with asyncio.timeout(context.timeout_s):
             result = await action.method(context, args)
@@ -149,6 +153,8 @@ async def run_action(action: Action, args: Args, context: CallContext) -> Result
             f"{action.tool}.{action.name} did not end within {context.timeout_s:g} seconds.",
             suggestion="Ask for less at once, or for a longer time.",
         ) from err
+    except NeedsInput as raised:
+        return asked_by(action, raised)
     except LightagentError as err:
         if isinstance(err, NoAnswer) and action.effect is Effect.CHANGE:
             raise OutcomeUnknown(err.message, suggestion=LOOK_FIRST) from err
@@ -168,7 +174,10 @@ def check_result(result: Any) -> Result:
     return result
 
 
-def result_event(result: Result, left_out: int) -> dict[str, Any]:
+def result_event(result: Result | Asked, left_out: int) -> dict[str, Any]:
+    """The last event of a call."""
+    if isinstance(result, Asked):
+        return {"kind": "asked", **result.model_dump()}
     output, metadata = result.output, dict(result.metadata)
     if len(output) > OUTPUT_LIMIT_CHARS:
         half = OUTPUT_LIMIT_CHARS // 2

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from lightagentd.errors import PermissionDenied
+from lightagentd.errors import PermissionDenied, ToolNotFound
 from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 from lightagentd.tool import Place, Tool
@@ -39,6 +39,14 @@ class KitTools:
         """Raises PermissionDenied for a call of an agent with another kit than this worker has."""
         if self._folder and folder != self._folder:
             raise PermissionDenied(f"This worker serves the kit in {self._folder} alone.")
+
+    def beside(self, tools: Mapping[str, LoadedTool], name: str, folder: str, *, change: bool) -> LoadedTool:
+        """One of `tools`, which all agents share, else of the kit. Raises ToolNotFound, PermissionDenied."""
+        self.check(folder)
+        found = tools.get(name) or self.get(name, folder, change=change)
+        if found is None:
+            raise ToolNotFound(f"There is no tool {name!r}.")
+        return found
 
     def get(self, name: str, folder: str, *, change: bool) -> LoadedTool | None:
         """A tool of the kit in this folder; none without a folder, and for a name that it does not have.

@@ -41,6 +41,8 @@ class Call:
     place: Place | None = None
     expected: dict[str, Any] = field(default_factory=dict)
     """What an approved call's preview rested on."""
+    resumed: dict[str, Any] | None = None
+    """The state and the answer of a person with which it goes on: {state, answer}."""
 
     def to_wire(self, kit: str) -> dict[str, Any]:
         """The message to the worker, which knows its own place; `kit` is the folder of the agent's."""

@@ -39,6 +39,7 @@ from lightagentd.policy.panic import Panic
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
+from lightagentd.worker.calls import LAST
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
     OWN_PREVIEWS,
@@ -255,7 +256,7 @@ class Pool:
                 await self._end(worker)
 
     async def call(self, call: Call) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a call; yields its output and events as they arrive, and its result last.
+        """Run a call; yields its output and events as they arrive, and its result, or what it asks, last.
 
         Raises the tool's error; WorkerUnavailable when there is no worker (the call did not start);
         OutcomeUnknown when the worker was lost during the call; TimedOut when it did not end in time.
@@ -282,7 +283,7 @@ class Pool:
                         if event["kind"] == "kept":
                             await self.kept.add(call, event)
                             continue
-                        ended = event["kind"] == "result"
+                        ended = event["kind"] in LAST
                         if ended:
                             await self.kept.whole(call)
                         yield event

@@ -43,12 +43,13 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
-from lightagentd.worker.calls import CallContext, check_args, describe, result_event, run_action
+from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, harden, serves
+from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
 from lightagentd.worker.removal import remove
 
@@ -158,13 +159,18 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         timeout_s: float,
         expected: Any,
         kit: str,
+        resumed: Any,
         context: Any,
     ) -> AsyncIterator[Any]:
-        """Run one call. Streams objects whose kind is output or event; the last one's kind is result."""
+        """Run one call, or go on with it: `resumed` is null or {state, answer}. Streams objects whose kind is
+        output or event; the last one's kind is result or asked.
+        """
         whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
         try:
             found = self._worker.find(tool, action, kit, Effect(effect))
             checked = check_args(found, args)
+            if resumed is not None:
+                found = going_on(found, resumed["state"], resumed["answer"])
             running = CallContext(
                 call_id=call_id,
                 agent=agent,
@@ -176,7 +182,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 expected=expected,
             )
             async for event in self._worker.run(found, checked, running, whose):
-                if event["kind"] == "result":
+                if event["kind"] in LAST:
                     raise LastResult(event)
                 yield event
         except LightagentError as err:
@@ -228,18 +234,13 @@ class Worker:
     def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
         change = Effect.CHANGE in (effect, self._effect)
-        self._kit.check(kit)
-        found = self.tools.get(tool) or self._kit.get(tool, kit, change=change)
-        if found is None:
-            raise ToolNotFound(f"There is no tool {tool!r}.")
-        return found
+        return self._kit.beside(self.tools, tool, kit, change=change)
 
     def find(self, tool: str, action: str, kit: str = "", effect: Effect = Effect.OBSERVE) -> Action:
         loaded = self.loaded(tool, kit, effect)
         if loaded.error:
             raise ToolNotFound(f"The tool {tool} is disabled: {loaded.error}")
-        found = loaded.actions.get(action)
-        if found is None:
+        if (found := loaded.actions.get(action)) is None:
             raise ToolNotFound(f"The tool {tool} has no action {action!r}.")
         if not serves(self._place, found.place):
             here = f"the worker for {self._place}" if self._place else "the worker of an effect"

@@ -22,10 +22,14 @@ def ask(question: str = QUESTION, *, call_id: str = "c1", **more: Any) -> Stream
     return call("human_ask", {"question": question, **more}, call_id=call_id)
 
 
-async def question(test: Scripted, count: int = 1) -> Input:
-    """Wait until so many questions are stored and their turns wait; gives the newest."""
-    await until(lambda: len(test.daemon.registry.shared.asked.inputs.questions.open_ones()) == count)
-    found = test.daemon.registry.shared.asked.inputs.questions.open_ones()
+async def question(test: Scripted, count: int = 1, *, after: str = "") -> Input:
+    """Wait until so many questions are stored and their turns wait; gives the newest. `after` is one that is
+    about to be over.
+    """
+    questions = test.daemon.registry.shared.asked.inputs.questions
+    await until(lambda: [one.id for one in questions.open_ones()][-1:] not in ([], [after]))
+    await until(lambda: len(questions.open_ones()) == count)
+    found = questions.open_ones()
 
     def all_wait() -> bool:
         running = [session.running for session in test.agent.sessions.values() if session.running]

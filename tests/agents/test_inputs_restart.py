@@ -54,10 +54,12 @@ async def settled(paths: Paths) -> list[dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def process(paths: Paths, *script: Stream) -> AsyncIterator[tuple[DaemonProcess, ScriptedModel]]:
+async def process(
+    paths: Paths, *script: Stream, front: str = ""
+) -> AsyncIterator[tuple[DaemonProcess, ScriptedModel]]:
     """A daemon process that was prompted."""
     async with ScriptedModel(script) as model:
-        define(paths, model)
+        define(paths, model, front=front)
         daemon = DaemonProcess(paths)
         try:
             await asyncio.to_thread(daemon.start)

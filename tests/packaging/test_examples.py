@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
+from lightagentd.host.paths import Paths
 from lightagentd.policy.rulefiles import load_texts, read_files
 from lightagentd.policy.rules import Rule
 from lightagentd.skills import FrontMatter, Runbook, load_skill
 from lightagentd.unattended.prompt_file import PromptFile, check
 from lightagentd.worker.loader import load_tool
+from tests.agents.asking import FRONT, TOML, asked
+from tests.agents.questions import prompted
+from tests.agents.questions import question as asked_by_tool
+from tests.agents.scripted import ME, scripted
 from tests.conftest import REPOSITORY, DaemonProcess, write
+from tests.scripted_model import call, say
 
 EXAMPLES = REPOSITORY / "packaging/examples"
 _CHARACTERS = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\&": "", r"\e": "\\"}
@@ -88,6 +94,27 @@ def test_they_run_in_the_sandbox_by_the_lines_that_the_pages_give(
     assert answer.stdout.startswith(
         ("The largest file below /var/log is ", "There are no files below /var/log")
     )
+
+
+async def test_a_person_picks_what_the_tool_that_asks_may_remove(paths: Paths, open_folder: Path) -> None:
+    for number, name in enumerate(("new", "old", "older")):
+        write(open_folder / name, "x")
+        os.utime(open_folder / name, (2e9 - number, 1e9 - number if number else 4e9))
+    wanted = call("tidy_remove", {"folder": str(open_folder)})
+    write(paths.config / "tools" / "tidy.py", (EXAMPLES / "tools/tidy.py").read_text())
+    async with scripted(paths, [wanted, wanted, say("done")], front=FRONT, toml=TOML) as test:
+        async with prompted(test, await test.session()) as (_, events):
+            for picked in ("old", "none of them"):
+                approval = await asked(test)
+                await test.daemon.service.approvals.approve(ME, approval.id, "", approval.digest)
+                question = await asked_by_tool(test)
+                assert question.question == f"Which file of {open_folder} may go?"
+                assert question.choices[0] == "older"
+                await test.daemon.service.inputs.answer(ME, question.id, picked)
+            await events
+        assert sorted(path.name for path in open_folder.iterdir()) == ["new", "older"]
+        said = [(event.data or {})["result"] for event in test.stored(topic="tool.tidy")]
+        assert said == ["ok", "ok"]
 
 
 @pytest.mark.usefixtures("sandboxed")

@@ -1,7 +1,8 @@
 """Closes calls that were running when the daemon ended without a regular stop.
 
 The intent of such a call is stored but its end is not, so its outcome is unknown. Its end is stored as
-`outcome_unknown`, and it is never repeated automatically. A call that waits for a person's input stays open.
+`outcome_unknown`, and it is never repeated automatically. A call that waits for a person's input stays open;
+one that went on with the answer (`InputUsed`) was running again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from lightagentd.events.types.tool import INVOCATION, CallEnded
 from lightagentd.policy.questions.questions import waited_for
 
 DISPATCH, INTENT = "agent.tool_dispatch", "intent"
+_BEGINS = {DISPATCH: INTENT, "input.used": "used"}
+"""By topic, the type of the event before which nothing of a call ran."""
 MOST_CALLS = 50_000
 """So many of the last run's calls are looked at, the newest: no call lasts while so many others begin."""
 _MADE_BY = "daemon"
@@ -57,17 +60,20 @@ def _open_calls(history: History) -> list[Event]:
 
 
 def _begun(history: History) -> dict[str, tuple[int, str]]:
-    """For each call since the last run that got ready began: the number of its intent, and its tool."""
+    """For each call that began or went on since the last run that got ready began: the number of the event
+    that says so, and its tool.
+    """
     first = _first_seq(history)
     begun: dict[str, tuple[int, str]] = {}
 
     def over(event: Event) -> bool:
         data = event.data or {}
-        if event.type == INTENT and {"call_id", "tool", "action", "effect"} <= data.keys():
+        if event.type == _BEGINS[event.topic] and {"call_id", "tool", "action", "effect"} <= data.keys():
             begun[str(data["call_id"])] = event.seq, str(data["tool"])
         return event.seq <= first or len(begun) >= MOST_CALLS
 
-    history.queries.find_in_topic(DISPATCH, over)
+    for topic in _BEGINS:
+        history.queries.find_in_topic(topic, over)
     return begun
 
 

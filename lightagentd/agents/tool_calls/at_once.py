@@ -14,10 +14,13 @@ from lightagentd.policy.questions.questions import Suspended
 
 MOST = 8
 """So many calls of one turn run at once."""
+ASKING = (("agent", "ask"), ("skill", "activate"))
+"""The built-in actions that make a child and wait for it."""
+WAITING = (*ASKING, ("agent", "wait"))
 _WORST_FIRST = (StorageError, Suspended, BaseException)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Order:
     """The place of a call among those that run at once."""
 
@@ -25,6 +28,8 @@ class Order:
     """In the model's answer, from 1; 0 for a call that runs alone."""
     before_stored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the result of the call before it is stored."""
+    has_others: bool = False
+    """Whether others run beside it."""
 
     async def comes(self) -> None:
         """Wait until it is this call's turn to store its result."""
@@ -63,6 +68,8 @@ class Group:
         if not calls:
             return
         calls[0][0].before_stored.set()
+        for order, _ in calls:
+            order.has_others = len(calls) > 1
         found = [await calls[0][1]()] if len(calls) == 1 else await self._at_once(calls)
         self.outcomes += found
         for outcome in found:

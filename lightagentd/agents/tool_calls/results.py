@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,14 @@ class Outcome:
 
     def message(self) -> Message:
         return Message(role="tool", content=self.text, tool_call_id=self.call.id, name=self.function)
+
+
+Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
+"""From a call, its result, the text of that and its metadata: what is said behind the text."""
+
+
+def no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str, Any]) -> str:
+    return ""
 
 
 @dataclass

@@ -12,36 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
-from lightagentd.agents.tool_calls.asking import answer_to
-from lightagentd.agents.tool_calls.at_once import ALONE, Order
+from lightagentd.agents.tool_calls.asking import answer_to, asks, taken
+from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
-from lightagentd.agents.tool_calls.deciding import decide, grounds, policy_calls
+from lightagentd.agents.tool_calls.deciding import decide, grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
     Outcome,
+    Remark,
     Results,
     error_text,
     message_event,
+    no_remark,
 )
-from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
+from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
     ApprovalRequired,
     Cancelled,
     InvalidArgument,
     LightagentError,
-    OutcomeUnknown,
     PermissionDenied,
     PolicyDenied,
+    Refused,
     StorageError,
     TimedOut,
     ToolError,
@@ -55,22 +56,12 @@ from lightagentd.policy.decide import PERSON, Decision, Ruling, blocked_by_plan
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.approvals import granted
 from lightagentd.policy.questions.asked import is_input
-from lightagentd.policy.questions.inputs import ACTION, TOOL, Input
-from lightagentd.policy.questions.questions import Stored, Suspended
+from lightagentd.policy.questions.inputs import Input
+from lightagentd.policy.questions.questions import Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.lanes import Checked
-
-ASKING = (("agent", "ask"), ("skill", "activate"))
-"""The built-in actions that make a child and wait for it."""
-WAITING = (*ASKING, ("agent", "wait"))
-
-Remark = Callable[[ToolCall, str, str, Mapping[str, Any]], str]
-"""From a call, its result, the text of that and its metadata: what is said behind the text."""
-
-
-def _no_remark(_call: ToolCall, _result: str, _text: str, _metadata: Mapping[str, Any]) -> str:
-    return ""
+from lightagentd.worker.needs_input import Asked
 
 
 class ToolRun:
@@ -84,7 +75,7 @@ class ToolRun:
         results: Results,
         *,
         before: Before | None = None,
-        remark: Remark = _no_remark,
+        remark: Remark = no_remark,
     ) -> None:
         """The result goes to `results`, which the caller settles. `before` must be stored no later than the
         intent; it is emptied. `remark` gives a remark for the model after the result.
@@ -200,13 +191,16 @@ class ToolRun:
     def _resume_input(self) -> None:
         """Continue a call that had begun and waits for a person's input; its intent is stored.
 
-        Its arguments are not checked again: the stored question has all that matters. Raises LightagentError
-        for a damaged record, which nobody can answer.
+        The arguments of `human.ask` are not checked again: the stored question has all that matters. Raises
+        LightagentError for a damaged record, which nobody can answer.
         """
         asked = self._dispatcher.asked.inputs.questions.get(self._waits_for)
         action = self._toolbox.by_function(self._call.name)
-        if (action.tool, action.name) != (TOOL, ACTION):
+        if (action.tool, action.name) != (asked.tool, asked.action):
             raise Input.not_found(self._waits_for)
+        if asked.is_own:
+            self._rejoin(asked.call_id)
+            return
         args = {"question": asked.question, "choices": asked.choices}
         self._what["call_id"] = asked.call_id
         self._ready = Ready(
@@ -214,7 +208,9 @@ class ToolRun:
         )
 
     def _rejoin(self, call_id: str) -> None:
-        """Continue a call that waits for children; its intent is stored, and it finds them by its id."""
+        """Continue a call whose intent is stored: one that waits for children, which it finds by its id, or
+        for a person.
+        """
         action, args = parse_call(self._call, self._toolbox)
         effect = action.effect_of(args)
         self._what["call_id"] = call_id
@@ -336,7 +332,7 @@ class ToolRun:
         outcome = Outcome(call=self._call, result=err.code, text=text, function=name)
         message = dispatcher.readable(err.message)
         refused = CallRefused(**{**what, "function": name}, result=err.code, message=message).event()
-        lapsed, changes = dispatcher.asked.approvals.questions.lapse(self._waits_for, err.message)
+        lapsed, changes = dispatcher.asked.lapse(self._waits_for, err.message)
         running = origin.running() if self._waits_for else ()
         origin.note_call({**what, "result": err.code})
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
@@ -386,8 +382,11 @@ class ToolRun:
             # A tool says in it what it likes, such as the last log lines of a unit that did not start.
             taints = taints or isinstance(err, ToolError)
         except asyncio.CancelledError:
+            inputs = dispatcher.asked.inputs
             joins = (ready.action.tool, ready.action.name) in WAITING
-            if self._asks() or (joins and origin.turn and origin.turn.stays_with_children):
+            if asks(inputs, origin, ready.call_id) or (
+                joins and origin.turn and origin.turn.stays_with_children
+            ):
                 raise  # the turn's end stores how the call ended, or it goes on at the next start
             stopped = Cancelled("The call was cancelled; what it had changed until then stays changed.")
             outcome = self._outcome(stopped.code, error_text(stopped), {}, started, time.monotonic())
@@ -401,7 +400,7 @@ class ToolRun:
             outcome = self._outcome(result, text, metadata, started, ended)
             # A call that failed may say what it read all the same, so it taints too.
             changes = origin.after_call(ready.call_id, taints=taints, host=host if result == "ok" else "")
-            lapsed, settled = self._taken()
+            lapsed, settled = taken(dispatcher.asked.inputs, origin, ready.call_id)
             self._store(outcome, (*changes, *settled), *lapsed)
         return outcome
 
@@ -426,40 +425,42 @@ class ToolRun:
         return found.output, found.metadata
 
     async def _work(self) -> tuple[str, dict[str, Any]]:
-        """Have a worker run the call."""
-        dispatcher = self._dispatcher
-        expected = dict(self._granted.expected) if self._granted is not None else {}
-        wanted = self._ready.wanted(self._origin, dispatcher.limits.call_timeout_s, expected)
-        judged = policy_calls(self._ready, self._origin, has_change=dispatcher.pool.has_change)
-        wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))
-        try:
-            async with aclosing(dispatcher.pool.call(wanted)) as events:
-                async for event in events:
-                    kind = event["kind"]
-                    if kind == "output":
-                        self._stream.output(wanted.call_id, event["stream"], event["text"])
-                    elif kind == "event":
-                        await dispatcher.history.append(event_of(wanted, event))
-                    elif kind == "result":
-                        return result_of(wanted, event)
-        finally:
-            self._stream.end_output(wanted.call_id)
-        raise OutcomeUnknown(f"The worker gave no result for {wanted.tool}.{wanted.action}.")
+        """Have a worker run the call; when it asks a person, it goes on with the answer."""
+        dispatcher, origin, stream = self._dispatcher, self._origin, self._stream
+        found: Input | None = None
+        if is_input(self._waits_for):
+            check_whole(self._call)
+            found = await answer_to(dispatcher.asked.inputs.questions, self._waits_for, origin, stream)
+        while True:
+            resumed = None if found is None else await self._go_on(found)
+            said = await work(dispatcher, origin, self._ready, stream, self._granted, resumed)
+            if not isinstance(said, Asked):
+                return said
+            if self._order.has_others:
+                hint = "Call it in an answer without other calls."
+                raise Refused(f"{self._ready.name} asks a person, and others run beside it.", suggestion=hint)
+            found = await ask_for(dispatcher, origin, self._ready, stream, self._granted, said, after=found)
 
-    def _asks(self) -> bool:
-        """Whether a question of its own to a person is open."""
-        turn, questions = self._origin.turn, self._dispatcher.asked.inputs.questions
-        if turn is None or not questions.is_open(turn.waits_for):
-            return False
-        return questions.get(turn.waits_for).call_id == self._ready.call_id
+    async def _go_on(self, found: Input) -> dict[str, Any]:
+        """Decide on the call again, and store that it goes on; gives what its `resume` gets.
 
-    def _taken(self) -> Stored:
-        """What to store with the result of a call that asked a person: the turn no longer waits."""
-        turn, inputs = self._origin.turn, self._dispatcher.asked.inputs
-        if turn is None or not self._asks():
-            return [], self._origin.settled()
-        lapsed, changes = inputs.taken(turn.waits_for)
-        return lapsed, [*changes, *self._origin.running()]
+        The approval that this call has used lets it go on, and nothing else. Raises LightagentError for a
+        call that may not go on.
+        """
+        dispatcher, origin = self._dispatcher, self._origin
+        check_answered(found)
+        await self._check()
+        ruling = self._decide()
+        if ruling.decision is Decision.DENY:
+            raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
+        if ruling.decision is Decision.ASK or found.approval:
+            bound = self._ready.bound(origin)
+            used = dispatcher.asked.approvals.used_by(found.approval, bound, found.call_id)
+            self._granted = self._granted or used
+        inputs, decision = dispatcher.asked.inputs, ruling.decision.value
+        events, changes = inputs.use(found, decision=decision, rule=ruling.rule)
+        await self._append(*events, changes=(*changes, *origin.running()))
+        return {**found.saved, "answer": found.answer}
 
     def _outcome(
         self, result: str, text: str, metadata: dict[str, Any], started: float, ended: float

@@ -8,6 +8,7 @@ from lightagentd.errors import LOOK_FIRST, OutcomeUnknown, ToolError
 from lightagentd.events.model import NewEvent
 from lightagentd.events.types.tool import EMITTED_TOPIC, INVOCATION, emitted
 from lightagentd.worker.lanes import Call
+from lightagentd.worker.needs_input import Asked, checked
 
 
 def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -19,6 +20,11 @@ def result_of(wanted: Call, event: dict[str, Any]) -> tuple[str, dict[str, Any]]
             suggestion=LOOK_FIRST,
         )
     return output, metadata
+
+
+def asked_of(wanted: Call, event: dict[str, Any]) -> Asked:
+    """What a call asks a person. Raises InputInvalid."""
+    return checked(f"{wanted.tool}.{wanted.action}", *(event.get(name) for name in Asked.model_fields))
 
 
 def event_of(wanted: Call, event: dict[str, Any]) -> NewEvent:

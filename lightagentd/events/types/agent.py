@@ -396,6 +396,7 @@ model_prompt_too_long: The conversation could not be made shorter. Begin a new s
 model_filtered: The rules of the model's endpoint about content refused the prompt or the answer. | Ask in
   other words, or choose another model. What was asked: lactl trace show @TRACE_ID@
 tool_failed: What failed, and what the tool suggests: lactl trace show @TRACE_ID@
+input_invalid: What the tool's author has to mend: lactl trace show @TRACE_ID@
 outcome_unknown: Look at the machine whether the call took effect; it is not run again. Which call: lactl
   trace show @TRACE_ID@
 command_failed: A command ended with a status other than 0. | Its output: lactl trace show @TRACE_ID@

@@ -40,6 +40,20 @@ class InputAnswered(_Input, topic="input.answered", type="answered"):
     answered_by: int
 
 
+class InputUsed(_Input, topic="input.used", type="used"):
+    """A call of an own tool, which had asked, goes on with the answer; from now on it runs again."""
+
+    catalog = """A call of @AGENT@ goes on with the answer of a person
+    A tool had asked a person, and policy has decided again that its call may run. When no later entry of the
+    same trace says how the call ended, whether it took effect is not known.
+    > The whole turn: lactl trace show @TRACE_ID@"""
+    tool: Text
+    action: Text
+    effect: Text
+    decision: Text
+    rule: Text
+
+
 class InputExpired(_Input, topic="input.expired", type="expired"):
     """Nobody answered in time."""
 

@@ -157,6 +157,25 @@ class Approvals:
             )
         await self.questions.change(approval, replace(approval, state=State.USED), *events, changes=changes)
 
+    def used_by(self, approval_id: str, bound: Bound, call_id: str) -> Approval:
+        """The approval that this very call has used already, and that lets it go on after a question.
+
+        Raises ApprovalRequired.
+        """
+        found = self.questions.find(approval_id)
+        key = self._volatile_key if found is not None and found.volatile else self._key
+        if (
+            found is None
+            or found.state is not State.USED
+            or found.call_id != call_id
+            or found.digest != bound.digest(key)
+        ):
+            raise ApprovalRequired(
+                f"{bound.tool}.{bound.action} needs an approval to go on, and this call was given none.",
+                suggestion="It has stopped in the middle. Look at what it did, and ask for it again.",
+            )
+        return found
+
     def _storable(self, value: dict[str, Any]) -> bool:
         """Whether the history stores this unchanged, without removing secrets."""
         try:

@@ -1,20 +1,21 @@
-"""Questions of agents to people (`human.ask`), and the answers.
+"""Questions of agents to people (`human.ask`) and of own tools (`NeedsInput`), and the answers.
 
 A question commits together with the turn that waits for it. Questions whose call has no result yet are in
-memory, answered or not. So an answer given while the daemon stopped reaches its turn at the next start.
+memory, answered or not. So an answer given while the daemon stopped reaches its turn at the next start. An
+own tool's question has the tool's state with it, until the call goes on or ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, InputClosed, InputNotFound, InvalidArgument
-from lightagentd.events.history import History, NewEvent
+from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.types.event_type import EventType
-from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested
+from lightagentd.events.types.input import InputAnswered, InputExpired, InputLapsed, InputRequested, InputUsed
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.host.users import called
 from lightagentd.policy.questions.question import Question, State, now_us
@@ -27,7 +28,7 @@ ANSWER_MAX_BYTES = 16 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class Input(Question):
-    """One question. The fields are those of `api.Input`."""
+    """One question. What `api.Input` does not have is about the call, and nobody is shown it."""
 
     NOUN: ClassVar[str] = "input"
     PREFIX: ClassVar[str] = "inp"
@@ -39,6 +40,23 @@ class Input(Question):
     question: str
     choices: tuple[str, ...]
     answer: str = ""
+    tool: str = TOOL
+    action: str = ACTION
+    effect: str = "observe"
+    approval: str = ""
+    """The approval that the call has used, if it needed one."""
+    number: int = 1
+    """Which question of its call it is."""
+    saved: dict[str, Any] = field(default_factory=dict)
+    """`state` for the action that goes on; empty when it went on, or never will."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether an own tool asks, and not the agent."""
+        return (self.tool, self.action) != (TOOL, ACTION)
+
+    def ended(self, state: State, _why: str) -> Self:
+        return replace(self, state=state, saved={})
 
     @property
     def pending(self) -> bool:
@@ -96,8 +114,10 @@ class Inputs:
         question: str,
         choices: Sequence[str],
         timeout_s: float | None,
+        **own: Any,
     ) -> Input:
-        """A new question, not stored yet. `timeout_s` can only shorten its time.
+        """A new question, not stored yet. `timeout_s` can only shorten its time. `own` are the fields about
+        the call of an own tool, without secrets.
 
         Raises LimitExceeded when too many others are open.
         """
@@ -109,6 +129,7 @@ class Inputs:
             call_id=call_id,
             question=self._redactor.text(question),
             choices=tuple(map(self._redactor.text, choices)),
+            **own,
         )
 
     async def answer(self, input_id: str, text: str, *, uid: int) -> Input:
@@ -123,17 +144,32 @@ class Inputs:
         answered = replace(found, state=State.ANSWERED, answer=said, answered_by=uid, answered_us=now_us())
         return await self.questions.change(found, answered)
 
-    def taken(self, input_id: str) -> Stored:
-        """Close the question of a call that got its result; returns what to store with it."""
-        return self.questions.lapse(input_id, ABANDONED)
+    def taken(self, input_id: str, why: str = ABANDONED) -> Stored:
+        """Close the question of a call that got its result, or goes on; returns what to store with that."""
+        found = self._open(input_id)
+        events, changes = self.questions.lapse(input_id, why)
+        if found is not None and found.state is State.ANSWERED and found.saved:
+            value = replace(found, saved={}).to_dict()
+            changes = [*changes, Change(state="inputs", key=found.id, value=value)]
+        return events, changes
+
+    def use(self, found: Input, *, decision: str, rule: str) -> Stored:
+        """Close an answered question, since its call goes on; returns what to store before that."""
+        call = found._fields("call_id", "tool", "action", "effect")
+        used = InputUsed(input=found.id, **call, decision=decision, rule=rule).event()
+        events, changes = self.taken(found.id)
+        return [*events, used], changes
 
     def lapse(self, question_id: str, why: str) -> Stored:
         """As `Questions.lapse`, for a turn that ends before its call has a result; includes the end of the
         call.
         """
-        found = self.questions.get(question_id) if self.questions.is_open(question_id) else None
-        events, changes = self.questions.lapse(question_id, why)
+        found = self._open(question_id)
+        events, changes = self.taken(question_id, why)
         return ([*events, _call_ended(found)] if found is not None else events), changes
+
+    def _open(self, question_id: str) -> Input | None:
+        return self.questions.get(question_id) if self.questions.is_open(question_id) else None
 
 
 not_found = Input.not_found
@@ -175,9 +211,9 @@ def _call_ended(found: Input) -> NewEvent:
     with about(found):
         return CallEnded(
             call_id=found.call_id,
-            tool=TOOL,
-            action=ACTION,
-            effect="observe",
+            tool=found.tool,
+            action=found.action,
+            effect=found.effect,
             result=Cancelled.code,
             duration_ms=max(0, now_us() - found.created_us) // 1000,
             output_chars=0,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +11,10 @@ import pytest
 
 from lightagentd.agents.sessions.session import Session
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.events.history import History
 from lightagentd.host.paths import Paths
 from lightagentd.policy.questions.asked import is_input
 from tests.agents.asking import FRONT, add, lines, prepare
+from tests.agents.commits import copied, killed_after
 from tests.agents.scripted import ME, check_conversation, until, watch
 from tests.agents.team.rig import Team, ask, by_agent, define_team, results
 from tests.conftest import write
@@ -176,39 +174,22 @@ async def test_a_kill_after_any_commit_ends_each_turn_once_and_runs_no_call_twic
     paths: Paths, monkeypatch: pytest.MonkeyPatch, script: Callable[[Path], dict[str, Any]], front: str
 ) -> None:
     out = prepare(paths)
-    copies = paths.state.parent / "copies"
-    taken: list[list[str]] = []
-    commit: Callable[[History, Any], None] = History._commit
-
-    def copied(self: History, batch: Any) -> None:
-        commit(self, batch)
-        folder = copies / f"{len(taken):03}"
-        folder.mkdir(parents=True)
-        self.environment.env.copy(str(folder))
-        taken.append(lines(out))
-
     async with ScriptedModel(by_agent(script(out))) as model:
         define_team(paths, model, dict.fromkeys(NAMES), dict.fromkeys(NAMES, front), TOML)
-        monkeypatch.setattr(History, "_commit", copied)
-        async with Daemon(paths) as daemon:
-            test = Team(daemon=daemon, model=model)
-            turn = await test.agent.prompt(await test.begin(), "go")
-            await answer_all(test)
-            await watch(turn)
-            check_ends(test, out)
-        monkeypatch.setattr(History, "_commit", commit)
-        places = len(taken)
-        for number in range(places):
-            state = replace(paths, state=paths.state.parent / f"state{number}")
-            shutil.copytree(paths.state, state.state, ignore=shutil.ignore_patterns("history*", "*.sock"))
-            state.history.mkdir(parents=True, exist_ok=True)
-            shutil.copy(copies / f"{number:03}" / "data.mdb", state.history / "data.mdb")
-            write(out, "".join(f"{line}\n" for line in taken[number]))
-            async with Daemon(state) as daemon:
+        with copied(paths, monkeypatch, lambda: lines(out)) as taken:
+            async with Daemon(paths) as daemon:
                 test = Team(daemon=daemon, model=model)
+                turn = await test.agent.prompt(await test.begin(), "go")
                 await answer_all(test)
+                await watch(turn)
                 check_ends(test, out)
-                sessions: list[Session] = [*test.agent.sessions.values()]
-                assert all(session.record.parent == "" for session in sessions)
-            shutil.rmtree(state.state)
-        assert places >= 25
+        for number, then in enumerate(taken):
+            write(out, "".join(f"{line}\n" for line in then))
+            with killed_after(paths, number) as left:
+                async with Daemon(left) as daemon:
+                    test = Team(daemon=daemon, model=model)
+                    await answer_all(test)
+                    check_ends(test, out)
+                    sessions: list[Session] = [*test.agent.sessions.values()]
+                    assert all(session.record.parent == "" for session in sessions)
+        assert len(taken) >= 25

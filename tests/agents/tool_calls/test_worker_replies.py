@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.tool_calls.worker_replies import event_of, result_of
-from lightagentd.errors import OutcomeUnknown, ToolError
+from lightagentd.agents.tool_calls.worker_replies import asked_of, event_of, result_of
+from lightagentd.errors import InputInvalid, OutcomeUnknown, ToolError
 from lightagentd.events.model import within
 from lightagentd.tool import Effect
 from lightagentd.worker.lanes import Call
@@ -36,6 +36,23 @@ def test_a_result_is_a_text_and_an_object() -> None:
 def test_what_is_no_result_leaves_the_outcome_unknown(event: dict[str, Any]) -> None:
     with pytest.raises(OutcomeUnknown, match=r"x\.do is no result"):
         result_of(wanted(), event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"question": "q"},
+        {"question": ["q"], "choices": []},
+        {"question": "q", "choices": "ab"},
+        {"question": "q", "choices": [str(number) for number in range(10_000)]},
+        {"question": "q", "choices": [], "state": "x" * (64 << 10)},
+        {"question": "q", "choices": [], "state": {"x": float("nan")}},
+    ],
+)
+def test_what_a_worker_says_that_a_call_asks_is_checked_again(event: dict[str, Any]) -> None:
+    with pytest.raises(InputInvalid, match=r"x\.do asked a person something that cannot be asked: "):
+        asked_of(wanted(), event)
 
 
 def test_an_event_of_a_tool_has_its_call_and_the_context_of_the_turn() -> None:

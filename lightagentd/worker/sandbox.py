@@ -239,9 +239,9 @@ def bwrap_argv(effect: Effect, backend: Backend, paths: Paths, filter_fd: int, m
         elif path.is_file():
             argv += ["--ro-bind", "/dev/null", str(path)]
     argv += reachable
-    if os.geteuid() != 0:  # what is needed of the state, which is covered; root's is among the above
-        own = [one for one in mounts.needed if one.is_relative_to(paths.state)]
-        argv += [word for one in own for word in ("--ro-bind", str(one), str(one))]
+    for one in mounts.needed:  # what is needed of the state, which is covered
+        if one.is_relative_to(paths.state):
+            argv += ["--ro-bind", str(one), str(one)]
     if mounts.bus is not None:
         argv += ["--perms", "0755", "--dir", str(BUS_SOCKET.parent)]
         argv += ["--ro-bind", str(mounts.bus), str(BUS_SOCKET)]

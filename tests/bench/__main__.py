@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.bench import (
     agents,
+    asides,
     calls,
     children,
     conversations,
@@ -36,6 +37,7 @@ BENCHMARKS = {
     "step": step.run,
     "calls": calls.run,
     "children": children.run,
+    "asides": asides.run,
     "planes": planes.run,
     "sessions": sessions.run,
     "conversations": conversations.run,

@@ -30,8 +30,8 @@ def run(rounds: int) -> None:
                 done = daemon.lactl("prompt", "ops", "check disk")
                 assert done.returncode == 0, done.stderr
                 time.sleep(1)
-                daemon_mib.append(_rss_anon_mib(daemon.pid))
-                keeper, *_, worker = sorted(_rss_anon_mib(pid) for pid in _workers(daemon.pid))
+                daemon_mib.append(rss_anon_mib(daemon.pid))
+                keeper, *_, worker = sorted(rss_anon_mib(pid) for pid in _workers(daemon.pid))
                 keeper_mib.append(keeper)
                 worker_mib.append(worker)
                 status_ms.append(_status_ms(daemon))
@@ -50,7 +50,7 @@ def _status_ms(daemon: DaemonProcess) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _rss_anon_mib(pid: int) -> float:
+def rss_anon_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024

@@ -37,7 +37,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._pool, self._paths = runtime.registry, runtime.pool, runtime.paths
-        self._content, self._policy = runtime.registry.shared.content, runtime.registry.shared.policy
+        self._content = runtime.registry.shared.content
 
     @method("List", returns="tools")
     async def listed(self, caller: Caller) -> list[api.Tool]:
@@ -83,7 +83,8 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         check_limit(limit)
         toolbox = self._content.toolbox_of(agent)
         change = not agent or self._pool.has_change(agent)
-        offered = toolbox.offered(self._who(agent), change=change, rules=self._policy.rules)
+        offers, who = self._registry.shared.offers, self._who(agent)
+        offered = offers.allowed(toolbox, who, change=change, plan="", child=False)
         names = frozenset(function.name for function in offered)
         index = await index_of(toolbox)
         max_tools = self._now.config.limits.max_tools

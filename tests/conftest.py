@@ -68,7 +68,18 @@ def _needs_loop(item: pytest.Function) -> bool:
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
 
 
-_describe = Pool.describe
+_describe, _choose = Pool.describe, sandbox.choose
+_chosen: dict[tuple[str, str | None], sandbox.Backend] = {}
+
+
+async def _chosen_once(wanted: str, paths: Paths) -> sandbox.Backend:
+    key = wanted, os.environ.get("PATH")
+    if key in _chosen:
+        return _chosen[key]
+    found = await _choose(wanted, paths)
+    if found.enforced:  # what did not work just now may work for the next one
+        _chosen[key] = found
+    return found
 
 
 def pytest_sessionstart() -> None:
@@ -97,14 +108,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon in this process asks a worker of its own for the tools: in most tests what an earlier one said
-    of the same files will do. `describes_tools` marks those that need it anew.
+    """A daemon in this process asks a worker of its own for the tools, and tries the sandbox: in most tests
+    what an earlier one said of the same files, and found, will do. `describes_tools` marks those that need it
+    anew.
     """
     if request.node.get_closest_marker("describes_tools") or request.path.is_relative_to(
         REPOSITORY / "tests/worker"
     ):
         return
     monkeypatch.setattr(Pool, "describe", kept_in(folder_of(os.getpid()), _describe))
+    monkeypatch.setattr(sandbox, "choose", _chosen_once)
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -179,11 +192,16 @@ def only_declared_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not found, "events are not as declared in lightagentd/events/types:\n" + "\n".join(found)
 
 
+def _is_read_late(variable: str) -> bool:
+    """Whether nothing looks at a variable while the daemon's modules are imported: the shim's, and keys."""
+    return variable in ("LD_PRELOAD", SHIM_CONTROL) or variable.endswith("_KEY")
+
+
 class DaemonProcess:
     """A daemon as a process of its own, for tests that kill it or talk to it as a user would."""
 
     forks = False
-    """Whether daemons with no variables but the shim's are forked (tests/prepared.py), as in all tests."""
+    """Whether daemons are forked (tests/prepared.py), as in all tests, if only `_is_read_late` is set."""
 
     def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
         """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
@@ -228,7 +246,7 @@ class DaemonProcess:
             f"--runtime-dir={self.paths.runtime}",
         ]
         with self.log.open("ab") as log:
-            if self.forks and not self._prefix and self._env.keys() <= {"LD_PRELOAD", SHIM_CONTROL}:
+            if self.forks and not self._prefix and all(map(_is_read_late, self._env)):
                 env = self.env
                 maker = prepared(env.pop("LD_PRELOAD", ""))
                 with Path(os.devnull).open() as nothing:
@@ -254,7 +272,7 @@ class DaemonProcess:
                     client.call("org.lightagent1.Manager.GetStatus")
                 return
             except LightagentError:
-                time.sleep(0.05)
+                time.sleep(0.01)
         raise AssertionError(f"the daemon did not start:\n{self.log.read_text()}")
 
     def kill(self) -> None:

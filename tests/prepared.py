@@ -37,6 +37,13 @@ BUS_CLIENT, ANSWERS = "tests.dbus_client", "tests.kill.answers"
 """The programs: modules with a function `main`."""
 _USED_LATER = ("lightagentd.llm.runbook.matching", "lightagentd.llm.endpoint.connections")
 """What a daemon imports with the first call that needs it."""
+_OF_ROOT = (
+    "concurrent.futures.thread",
+    "importlib.metadata",
+    "lightagentd.control.operations.stored",
+    "lightagentd.events.backup.importing",
+)
+"""What lactl imports as root no more, who may not be able to read the tests' Python."""
 SHIM_CONTROL = "LA_SHIM_CONTROL"
 """Names the control page of tests/faults/shim.c, which is preloaded."""
 _REQUEST_BYTES = 1 << 17
@@ -251,6 +258,8 @@ def _load(program: str) -> None:
     if program == LACTL:
         for command in module.COMMANDS.values():
             importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
+        for name in _OF_ROOT:
+            importlib.import_module(name)
     if program == DAEMON:
         for name in _USED_LATER:
             importlib.import_module(name)

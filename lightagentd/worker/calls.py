@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import json
 import logging
 from collections import deque
@@ -112,7 +113,16 @@ def describe(loaded: LoadedTool) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _schemas(model: type[Args]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The JSON Schema of a model, and its plain fields; kept, since a daemon describes its own tools at each
+    reload.
+    """
+    return model.model_json_schema(), plain_fields(model)
+
+
 def _describe_action(action: Action) -> dict[str, Any]:
+    schema, plain = _schemas(action.args_model)
     return {
         "name": action.name,
         "description": action.description,
@@ -121,8 +131,8 @@ def _describe_action(action: Action) -> dict[str, Any]:
         "timeout_s": action.timeout_s,
         "place": action.place.value if action.place else "",
         "host": action.host,
-        "schema": action.args_model.model_json_schema(),
-        "plain": plain_fields(action.args_model),
+        "schema": schema,
+        "plain": plain,
     }
 
 

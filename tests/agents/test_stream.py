@@ -242,7 +242,7 @@ async def test_plans_that_nobody_reads_are_bounded_by_their_size() -> None:
     stream = SessionStream("ses", Redactor())
     watcher = stream.watch()
     plan = {"tasks": [{"id": str(number), "text": "x" * 4000} for number in range(100)]}
-    for _ in range(1000):
+    for _ in range(100):  # of 400 KB each: more than what may wait
         stream.emit(turn_events.PlanChanged(plan=plan, task=""))
     with pytest.raises(LimitExceeded, match="waited to be read"):
         await anext(watcher.events(of_session=True))

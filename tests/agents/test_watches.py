@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from lightagentd.agents import watches
 from lightagentd.agents.watches import result_of
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import LightagentError, NotFound
@@ -57,6 +58,11 @@ class Forger(Tool):
 CALLER = 4242
 """Somebody else than the owner."""
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "FIRST_PAUSE_S", 0.02)
 
 
 @pytest.fixture

@@ -25,22 +25,16 @@ from tests.prepared import run as run_program
 Process = subprocess.CompletedProcess[str]
 EXPORTED = re.compile(r'"exported_us": \d+')
 
-_EARLY = """
+_AS_OTHER = """
 import concurrent.futures.thread, importlib.metadata, os, sys
 import lightagentd.cli.history, lightagentd.control.operations.stored, lightagentd.events.backup.importing
 from lightagentd.cli.main import run
-"""
-"""Imports what comes late otherwise: who is root no more may not be able to read the tests' Python."""
-_AS_ROOT = _EARLY + "sys.exit(run(sys.argv[1:]))"
-_AS_OTHER = (
-    _EARLY
-    + """
 os.setgroups([])
 os.setresgid(4712, 4712, 4712)
 os.setresuid(4712, 4712, 4712)
 sys.exit(run(sys.argv[1:]))
 """
-)
+"""Imports first what comes late otherwise: who is root no more may not be able to read the tests' Python."""
 
 
 def lactl(*arguments: object, state: Path | None = None, code: str = "", stdin: bytes = b"") -> Process:
@@ -294,7 +288,7 @@ def test_root_reads_a_daemons_store_as_the_daemon(open_folder: Path) -> None:
         ("history", "export", open_folder / "export"),
         ("history", "import", open_folder / "export"),
     ):
-        done = lactl(*arguments, state=state, code=_AS_ROOT)
+        done = lactl(*arguments, state=state)
         assert (done.returncode, done.stderr) == (0, ""), arguments
     assert (target.stat().st_uid, target.stat().st_gid) == (0, 0)
     assert target.stat().st_mode & 0o777 == 0o600

@@ -252,8 +252,12 @@ async def theirs_messages(server: ModelServer) -> Got:
 
 @pytest.fixture(autouse=True, scope="module")
 def sdks() -> None:
-    """Load the SDKs here: they take seconds, in each process that collects the tests."""
+    """Load the SDKs here: they take seconds, in each process that collects the tests. What they consist of
+    stays, so no look for garbage goes through it.
+    """
     globals().update({name: importlib.import_module(name) for name in ("anthropic", "openai")})
+    gc.collect()
+    gc.freeze()
 
 
 def broken() -> tuple[type[Exception], ...]:

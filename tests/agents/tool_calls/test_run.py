@@ -370,7 +370,7 @@ async def test_a_script_that_misbehaves_is_told_of_and_the_others_answer(paths: 
     target = paths.config / "skills" / "writes" / "made"
     scripts = {
         "hangs": "while :; do sleep 60 & wait; done",
-        "floods": "head -c 100000000 /dev/zero | tr '\\0' x",
+        "floods": "head -c 20000000 /dev/zero | tr '\\0' x",
         "fails": "echo half; echo no disk here >&2; exit 1",
         "writes": f"echo x > {target} || exit 3",
     }

@@ -23,71 +23,12 @@ from lightagentd.events.store import compacting, exchange
 from lightagentd.events.store.layout import Environment
 from lightagentd.host import renaming, state_lock
 from tests.conftest import REPOSITORY
+from tests.events.store import killed
 from tests.events.stored import note, opened
+from tests.prepared import prepared
 
 STAGES = ("copy", "follow", "finish", "made", "swap", "swapped", "reopened")
-"""Where `KILLED` ends itself: before or in each step of a compaction, in their order."""
-
-KILLED = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from lightagentd.events.store import compacting
-from lightagentd.events.store import exchange
-from lightagentd.events.store import layout
-from lightagentd.host import renaming
-from lightagentd.events.history import History
-from tests.events.stored import note
-
-path, stage, atomic = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "atomic"
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def before(module, name, after=False):
-    real = getattr(module, name)
-    def dying(*args, **kwargs):
-        if after:
-            real(*args, **kwargs)
-        die()
-    setattr(module, name, dying)
-
-if not atomic:
-    renaming.exchange = lambda one, other: False
-if stage in ("copy", "follow"):
-    before(compacting, "_follow", after=stage == "follow")
-elif stage == "finish":
-    before(compacting, "_compare")
-elif stage == "made":
-    before(compacting, "exchange")
-elif stage == "swap":
-    if atomic:
-        before(renaming, "exchange")
-    else:
-        real = Path.rename
-        def rename(self, target):
-            if self.name.endswith(".compacted"):
-                die()
-            return real(self, target)
-        Path.rename = rename
-elif stage == "swapped":
-    before(exchange, "sync_folder")
-
-async def copy(source, target):
-    program = "import sys; from lightagentd.events.store.compacting import main; sys.exit(main())"
-    argv = [sys.executable, "-c", program, str(source), str(target), str(os.getpid())]
-    child = await asyncio.create_subprocess_exec(*argv)
-    assert await child.wait() == 0
-
-async def main():
-    history = History(path)
-    await history.start()
-    await history.append(note(1000))
-    if stage == "reopened":
-        before(layout.Environment, "reserve")
-    await compacting.compact(history, copy)
-
-asyncio.run(main())
-"""
+"""Where `killed` ends itself: before or in each step of a compaction, in their order."""
 
 
 async def copied(source: Path, target: Path) -> None:
@@ -254,9 +195,8 @@ async def test_a_kill_at_any_stage_loses_nothing(tmp_path: Path, stage: str, ato
     async with opened(folder) as history:
         await filled(history, 60)
         head = history.head_seq
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(folder), stage, atomic], cwd=REPOSITORY, timeout=60
-    )
+    argv = [str(folder), stage, atomic]
+    done = await asyncio.to_thread(prepared().run, killed.__name__, argv, env={"LANG": "C.UTF-8"})
     assert done.returncode == -signal.SIGKILL
     async with opened(folder) as history:
         assert verify(history.environment).ok

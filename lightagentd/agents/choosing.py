@@ -60,9 +60,9 @@ class Choice:
         }
 
     def told(self) -> dict[str, Any]:
-        """What the history says of it: of the schema only that there is one."""
+        """What the history says of it: of the schema and the text only that there is one."""
         found = self.to_dict()
-        return found | {"schema": True} if "schema" in found else found
+        return {name: True if name in ("schema", "system") else one for name, one in found.items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,17 @@ async def test_a_module_of_the_same_name_stays_what_it_is(daemon: Daemon, kits: 
     assert (await outcome(daemon, "dba", "json.show")).startswith("all for dba")
     assert (await outcome(daemon, "dba", "os.show")).startswith("all for dba")
     assert "The database is fine" in await outcome(daemon, "dba", "skill.run", name="db-check")
+
+
+async def test_a_worker_reads_kits_of_a_state_that_all_may_enter() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+        async with Daemon(paths) as daemon:
+            paths.state.chmod(0o755)
+            await Kits(daemon.registry).add(tarred(dba()), "")
+            assert (await outcome(daemon, "dba", "dbstat.show")).startswith("all for dba")
 
 
 async def test_a_tool_cannot_write_into_its_kit(daemon: Daemon, kits: Kits) -> None:

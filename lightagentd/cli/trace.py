@@ -22,7 +22,7 @@ from lightagentd.errors import EventNotFound
 from lightagentd.host.users import called
 
 _TEXT_MAX = 300
-_DEPTH = 3
+_DEPTH = 4
 """How many generations of turns below a turn are shown."""
 _GOOD = ("", "ok", "done", "granted", "answered", "used", "running", "waiting", "pending", "skipped")
 
@@ -98,7 +98,8 @@ def show(settings: Settings, trace: str) -> None:
 
     Its branches are the steps, with the model call and the tool calls of each, and the questions about them.
     Every line begins with the time since the turn began; then come what it is, how long it took, and what
-    came of it. Turns that name this one as their correlation id are branches, too.
+    came of it. Turns of other agents that a call asked are below it; turns that name this one as their
+    correlation id are branches, too.
     """
     trace = whole_trace(settings, trace)
     turn = _load(settings, trace, _DEPTH)
@@ -120,18 +121,27 @@ def _load(settings: Settings, trace: str, depth: int) -> Node | None:
         return None
     turn = turn_of(events)
     for child in _children(settings, turn, events) if depth else ():
-        below = _load(settings, child, depth - 1)
+        below = _load(settings, child["trace_id"], depth - 1)
         if below is not None:
-            turn.children.append(below)
+            asked = [call for call in turn.calls() if call.detail.get("session") == child["session"]]
+            (asked[0] if asked else turn).children.append(below)
     turn.children.sort(key=lambda node: node.begin_us)
     return turn
 
 
-def _children(settings: Settings, turn: Node, events: list[Event]) -> list[str]:
-    """The turns that began while this one ran and name it as their correlation id."""
+def _children(settings: Settings, turn: Node, events: list[Event]) -> list[Event]:
+    """The prompts of the turns that began while this one ran, in sessions that it made, or that name it as
+    their correlation id.
+    """
     times = {"since_us": events[0]["time"], "until_us": events[-1]["time"]}
+    created = event_source.oldest_first(settings, {"topic": "session.created", **times})
+    made = {each["session"] for each in created if (each["data"] or {}).get("of_turn") == turn.name}
     prompts = event_source.oldest_first(settings, {"topic": "agent.prompt", **times})
-    return [each["trace_id"] for each in prompts if each["correlation_id"] == turn.name != each["trace_id"]]
+    return [
+        each
+        for each in prompts
+        if each["session"] in made or each["correlation_id"] == turn.name != each["trace_id"]
+    ]
 
 
 def _title(turn: Node) -> list[str]:

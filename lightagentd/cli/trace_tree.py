@@ -42,6 +42,11 @@ class Node:
             return None
         return round(max(0, self.end_us - self.begin_us) / 1000)
 
+    def calls(self) -> Iterator[Node]:
+        """The calls of a turn."""
+        for step in self.children:
+            yield from (node for node in (step, *step.children) if node.kind == "call")
+
     def to_dict(self) -> dict[str, Any]:
         """For --json."""
         return {
@@ -153,6 +158,8 @@ class _Builder:
             node.begin_us = event["time"] if not node.children else node.begin_us
             return
         node.end_us, node.result = event["time"], str(data.get("result", ""))
+        if isinstance(data.get("metadata"), dict) and "session" in data["metadata"]:
+            node.detail["session"] = data["metadata"]["session"]
         if "message" in data:
             node.detail["message"] = data["message"]
         if event["topic"] != _DISPATCH:

@@ -270,9 +270,9 @@ class Turn:
     def waiting(self, waits_for: str) -> Iterator[None]:
         """A block while a person is asked: this time does not count as the turn's."""
         self.waits_for, self.asks_person = waits_for, True
-        self.set_clocks()
         try:
-            yield
+            with self.working(-1):
+                yield
         finally:
             self.asks_person = False
             self.set_clocks()

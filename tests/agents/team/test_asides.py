@@ -272,6 +272,16 @@ async def test_what_is_wrong_with_an_event_is_told_and_leaves_nothing(
         assert test.daemon.registry.shared.asides._room._value == 16
 
 
+async def test_an_event_for_a_conversation_that_is_gone_leaves_the_room_free(paths: Paths) -> None:
+    async with team(paths, {"test": [say("x")]}) as test:
+        session, registry = await test.begin(), test.daemon.registry
+        session.deleted = True
+        with pytest.raises(NotFound):
+            await registry.shared.asides.send(registry, test.agent, session, "x", asides.Aside())
+        session.deleted = False
+        assert registry.shared.asides._room._value == 16
+
+
 async def test_a_flood_is_slowed_down_and_what_was_taken_is_handled(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

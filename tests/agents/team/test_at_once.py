@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from lightagentd.daemon.daemon import Daemon
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, add, prepare
+from tests.agents.commits import copied, killed_after
+from tests.agents.own_questions import ASKER
 from tests.agents.scripted import ME, check_conversation, until, watch
-from tests.agents.team.rig import Team, results, team
+from tests.agents.team.rig import Team, by_agent, define_team, results, team
 from tests.agents.team.test_children import HANG, answers
 from tests.conftest import write
-from tests.scripted_model import Answer, Stream, call, calls, say
+from tests.scripted_model import Answer, ScriptedModel, Stream, call, calls, say
 
 PARALLEL = f"{FRONT}\nparallel: true"
 CHANGE = '[worker]\nchange_agents = ["test"]\n'
@@ -206,3 +211,68 @@ async def test_the_clock_runs_while_a_call_works_beside_children_who_ask(paths: 
         await inputs.answer(inputs.questions.open_ones()[0].id, "this", uid=ME.uid)
         await watch(turn)
         assert turn.answer == "ok"
+
+
+async def test_calls_that_reach_run_alone(paths: Paths) -> None:
+    prepare(paths)
+    urls = ("http://a.example/", "http://b.example/")
+    answer = calls(*[("probe_reach", {"url": url}, url[7]) for url in urls])
+    async with team(paths, {"test": [answer, say("ok")]}, fronts={"test": PARALLEL}) as test:
+        session = await test.begin()
+        assert [code for code, _ in answers(await test.prompt(session))] == ["ok", "ok"]
+        assert of_calls(test, session.id) == ["intent reach", "invocation reach"] * 2
+
+
+async def test_a_tool_that_asks_a_person_is_refused_beside_others_and_asks_alone(paths: Paths) -> None:
+    prepare(paths)
+    write(paths.config / "tools" / "asker.py", ASKER)
+    look = ("asker_look", {"out": "/nowhere"}, "l")
+    scripts: dict[str, Any] = {"test": [calls(look, ("probe_read", {"url": "x"}, "r")), say("ok")]}
+    scripts["dba"] = [calls(look), say("ok")]
+    async with team(paths, scripts, fronts={"test": PARALLEL, "dba": PARALLEL}) as test:
+        found = answers(await test.prompt(await test.begin()))
+        assert [code for code, _ in found] == ["refused", "ok"]
+        made = await test.daemon.service.sessions.create(ME, "dba", "")
+        dba = test.daemon.registry.get("dba")
+        turn = await dba.prompt(dba.sessions[made.id], "go")
+        inputs = test.daemon.registry.shared.asked.inputs
+        await until(lambda: turn.is_waiting)
+        await inputs.answer(inputs.questions.open_ones()[0].id, "sda", uid=ME.uid)
+        assert answers(await watch(turn))[0][0] == "ok"
+
+
+async def test_a_call_that_had_begun_is_not_run_again_where_its_turn_goes_on_after_a_kill(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(paths.config / "tools" / "meet.py", MEET)
+    answer = calls(
+        ("agent_ask", {"agent": "dba", "text": "x"}, "a"), ("meet_wait", {"path": "/nowhere"}, "m")
+    )
+    scripts: dict[str, Any] = {
+        "test": [answer, say("ok")],
+        "dba": [call("human_ask", {"question": "Which?"}), say("done")],
+    }
+    async with ScriptedModel(by_agent(scripts)) as model:
+        define_team(paths, model, scripts, {"test": PARALLEL})
+        with copied(paths, monkeypatch, lambda: None) as taken:
+            async with Daemon(paths) as daemon:
+                test = Team(daemon=daemon, model=model)
+                session = await test.begin()
+                turn = await test.agent.prompt(session, "go")
+                await until(lambda: "intent wait" in of_calls(test, session.id))
+                states = daemon.history.queries.state_of
+                await until(lambda: states("turns", turn.trace_id)["state"] == "waiting")
+                number = len(taken) - 1
+                turn.cancel()
+                await turn.over.wait()
+        with killed_after(paths, number) as left:
+            async with Daemon(left) as daemon:
+                test = Team(daemon=daemon, model=model)
+                inputs = daemon.registry.shared.asked.inputs
+                await until(lambda: bool(inputs.questions.waiting) and test.agent.turns_running == 1)
+                await inputs.answer(inputs.questions.open_ones()[0].id, "this", uid=ME.uid)
+                await until(lambda: test.ends(session.id) == ["done"])
+                assert of_calls(test, session.id).count("intent wait") == 1
+                told = [one.content for one in test.conversation(session) if one.role == "tool"]
+                assert told[0] == "done"
+                assert "Error (outcome_unknown)" in told[1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.agents.choosing import chosen
 from lightagentd.agents.sessions.session import Session, new_record
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
@@ -191,6 +192,19 @@ async def test_a_turn_that_a_message_begins_can_do_no_more_than_its_sender(
         (text,) = [text for role, _, text in said(test, other) if role == "tool"]
         assert "Error (policy_denied)" in text
         assert "agent test" in text
+        assert lines(out) == []
+
+
+async def test_what_the_sender_did_not_choose_for_its_turn_is_not_done(paths: Paths) -> None:
+    out = prepare(paths)
+    scripts = {"test": [send("dba"), say("ok")], "dba": [call("probe_add", add(out)), say("tried")]}
+    fronts = {"test": FRONT, "dba": FRONT}
+    async with team(paths, scripts, fronts=fronts, toml=CHANGE_BOTH) as test:
+        other, choice = await session_with(test, "dba"), await chosen(effects=["observe"])
+        await watch(await test.agent.prompt(await test.begin(), "go", choice=choice))
+        await until(lambda: test.ends(other) == ["done"])
+        (text,) = [text for role, _, text in said(test, other) if role == "tool"]
+        assert "Error (policy_denied)" in text
         assert lines(out) == []
 
 

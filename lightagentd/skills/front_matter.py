@@ -19,7 +19,7 @@ NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 RUNBOOK_KEYS = frozenset(("runbook", "script", "effect", "timeout_s", "args", "words", "prompts"))
 """Keys of ours that stood in the front matter before they had files of their own."""
 _BESIDE = (
-    "agent argument-hint arguments author category color context dependencies disable-model-invocation "
+    "agent argument-hint arguments author category color dependencies disable-model-invocation "
     "disallowed-tools effort homepage hooks keywords model paths requires shell source tags title tools "
     "triggers user-invocable version when_to_use"
 )
@@ -39,8 +39,10 @@ class FrontMatter(BaseModel):
     metadata: Any = None
     allowed_tools: str = Field(default="", alias="allowed-tools")
     """What the author would allow without a question: a hint, which never widens what an agent may do."""
+    context: str = ""
+    """`fork`: where it works in a context of its own, it gets the conversation."""
 
-    @field_validator("license", "compatibility", "allowed_tools", mode="before")
+    @field_validator("license", "compatibility", "allowed_tools", "context", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> object:
         """Published skills write lists of tools, numbers, and now and then no value."""

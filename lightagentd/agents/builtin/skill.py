@@ -68,7 +68,7 @@ class SkillTool(Tool):
                 suggestion=f"It has: {names}.",
                 field="name",
             )
-        forked = args.context == "forked" or (not args.context and skill.front.extra.get("context") == "fork")
+        forked = args.context == "forked" or (not args.context and skill.front.context == "fork")
         choice = Choice(
             skills=(skill.name,),
             tools=_allowed(skill, agent, self._toolbox(agent.name)),

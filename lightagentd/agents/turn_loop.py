@@ -336,9 +336,9 @@ class TurnLoop:
         cut: bool = False,
     ) -> tuple[Outcome, ...]:
         """Run calls one by one, or at once those of them that can be. `places` are those in the model's
-        answer, by the model's ids. `waits_for` is the question for which
-        the first call waits already, `joined` the ids of those that wait for children. `cut`: the model's
-        answer was cut in the last call because it was too long.
+        answer, by the model's ids. `waits_for` is the question for which the first call waits already,
+        `joined` the ids of those that wait for children. `cut`: the model's answer was cut in the last call
+        because it was too long.
 
         Raises BudgetExceeded when no more calls are allowed, and CallLoop.
         """

@@ -248,8 +248,8 @@ class Mail:
         busy = session.running or session.queue or session.storing or session.id in self._beginning
         if session.deleted:
             self._all().pop(session.id, None)
-        if busy or session.record.paused or agent.state != "running":
-            return
+        if busy or session.record.paused or session.record.parent or agent.state != "running":
+            return  # a child session takes no prompts: its turn reads what comes while it runs
         if letters := self.waiting(session.id):
             self._beginning[session.id] = letters[0]
             own_task(self._begin(agent, session, letters[0]), name=f"mail-{session.id}")

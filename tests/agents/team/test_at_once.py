@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from tests.agents.asking import FRONT, add, prepare
 from tests.agents.commits import copied, killed_after
 from tests.agents.own_questions import ASKER
 from tests.agents.scripted import ME, check_conversation, until, watch
-from tests.agents.team.rig import Team, by_agent, define_team, results, team
+from tests.agents.team.rig import Team, ask, by_agent, define_team, results, team
 from tests.agents.team.test_children import HANG, answers
+from tests.cli.conftest import environment, finish
 from tests.conftest import write
 from tests.scripted_model import Answer, ScriptedModel, Stream, call, calls, say
 
@@ -254,15 +256,24 @@ async def test_a_call_that_had_begun_is_not_run_again_where_its_turn_goes_on_aft
     }
     async with ScriptedModel(by_agent(scripts)) as model:
         define_team(paths, model, scripts, {"test": PARALLEL})
-        with copied(paths, monkeypatch, lambda: None) as taken:
+        tests: list[Team] = []
+
+        def waits() -> bool:
+            """Whether all turns wait in what was copied, and the call beside has begun."""
+            turns = [
+                one["state"] for test in tests for one in test.daemon.history.queries.state("turns").values()
+            ]
+            begun = [event for test in tests for event in test.stored() if event.type == "intent"]
+            return turns == ["waiting", "waiting"] and len(begun) == 3
+
+        with copied(paths, monkeypatch, waits) as taken:
             async with Daemon(paths) as daemon:
                 test = Team(daemon=daemon, model=model)
+                tests.append(test)
                 session = await test.begin()
                 turn = await test.agent.prompt(session, "go")
-                await until(lambda: "intent wait" in of_calls(test, session.id))
-                states = daemon.history.queries.state_of
-                await until(lambda: states("turns", turn.trace_id)["state"] == "waiting")
-                number = len(taken) - 1
+                await until(lambda: any(taken))
+                number = taken.index(True)
                 turn.cancel()
                 await turn.over.wait()
         with killed_after(paths, number) as left:
@@ -276,3 +287,27 @@ async def test_a_call_that_had_begun_is_not_run_again_where_its_turn_goes_on_aft
                 told = [one.content for one in test.conversation(session) if one.role == "tool"]
                 assert told[0] == "done"
                 assert "Error (outcome_unknown)" in told[1]
+
+
+async def test_the_turn_of_a_child_is_shown_below_the_call_that_asked_it(paths: Paths) -> None:
+    scripts: dict[str, Any] = {
+        "test": [
+            calls(*[("agent_ask", {"agent": one, "text": "x"}, one) for one in ("dba", "web")]),
+            say("ok"),
+        ],
+        "dba": [ask("web"), say("7")],
+        "web": [say("x")],
+    }
+    async with team(paths, scripts, fronts={"test": "parallel: true"}) as test:
+        events = await test.prompt(await test.begin())
+        env = environment(LIGHTAGENT_SOCKET=str(paths.socket))
+        trace = str(events[-1]["trace_id"])
+        shown = await asyncio.to_thread(finish, ["trace", "show", trace, "--json"], b"", env)
+        step = next(one for one in json.loads(shown.out)["children"] if one["kind"] == "step")
+        asked = [one for one in step["children"] if one["kind"] == "call"]
+        turns = [[below for below in one["children"] if below["kind"] == "turn"] for one in asked]
+        assert [[one["agent"] for one in each] for each in turns] == [["dba"], ["web"]]
+        (deeper,) = [one for one in turns[0][0]["children"][1]["children"] if one["kind"] == "call"]
+        assert [one["agent"] for one in deeper["children"] if one["kind"] == "turn"] == ["web"]
+        text = (await asyncio.to_thread(finish, ["trace", "show", trace], b"", env)).out
+        assert [line.count("turn trace_") for line in text.splitlines()].count(1) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from typing import Any
 
@@ -15,7 +14,6 @@ from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, add, lines, prepare
 from tests.agents.scripted import ME, check_conversation, until, watch
 from tests.agents.team.rig import ask, functions, results, team
-from tests.cli.conftest import environment, finish
 from tests.conftest import write
 from tests.scripted_model import Answer, Stream, call, calls, chunk, say
 
@@ -486,27 +484,3 @@ async def test_a_call_without_a_turn_asks_nobody(paths: Paths) -> None:
         events = [event async for event in called]
         assert (events[-1]["type"], events[-1]["code"]) == ("error", "refused")
         assert test.records("dba") == []
-
-
-async def test_the_turn_of_a_child_is_shown_below_the_call_that_asked_it(paths: Paths) -> None:
-    scripts: dict[str, Any] = {
-        "test": [
-            calls(*[("agent_ask", {"agent": one, "text": "x"}, one) for one in ("dba", "web")]),
-            say("ok"),
-        ],
-        "dba": [ask("web"), say("7")],
-        "web": [say("x")],
-    }
-    async with team(paths, scripts, fronts={"test": "parallel: true"}) as test:
-        events = await test.prompt(await test.begin())
-        env = environment(LIGHTAGENT_SOCKET=str(paths.socket))
-        trace = str(events[-1]["trace_id"])
-        shown = await asyncio.to_thread(finish, ["trace", "show", trace, "--json"], b"", env)
-        step = next(one for one in json.loads(shown.out)["children"] if one["kind"] == "step")
-        asked = [one for one in step["children"] if one["kind"] == "call"]
-        turns = [[below for below in one["children"] if below["kind"] == "turn"] for one in asked]
-        assert [[one["agent"] for one in each] for each in turns] == [["dba"], ["web"]]
-        (deeper,) = [one for one in turns[0][0]["children"][1]["children"] if one["kind"] == "call"]
-        assert [one["agent"] for one in deeper["children"] if one["kind"] == "turn"] == ["web"]
-        text = (await asyncio.to_thread(finish, ["trace", "show", trace], b"", env)).out
-        assert [line.count("turn trace_") for line in text.splitlines()].count(1) == 3

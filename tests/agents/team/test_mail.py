@@ -9,6 +9,7 @@ import pytest
 
 from lightagentd.agents.choosing import chosen
 from lightagentd.agents.sessions.session import Session, new_record
+from lightagentd.agents.team.mail import Letter, held
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import PermissionDenied
@@ -315,3 +316,27 @@ async def test_a_turn_that_waits_for_a_person_is_held_to_its_sender_after_a_rest
             text = [text for role, _, text in said(test, other) if role == "tool"][-1]
             assert "Error (policy_denied)" in text
             assert lines(out) == []
+
+
+async def test_a_child_session_that_is_over_is_not_woken_by_a_message(paths: Paths) -> None:
+    async with team(paths, {"test": [ask("dba"), say("ok")], "dba": [say("x")]}) as test:
+        session = await test.begin()
+        await test.prompt(session)
+        (record,) = test.records("dba")
+        agent, child = test.daemon.registry.session(record.id)
+        mail, sender = test.daemon.registry.shared.mail, test.daemon.registry.get("test")
+        letter = Letter(
+            id="msg_1",
+            session=record.id,
+            owner=ME.uid,
+            by=(held(sender.running_parts().definition),),
+            sender=session.id,
+            text="x",
+            tainted=False,
+            unattended=False,
+            hops=1,
+            sent_us=1,
+        )
+        mail._all()[record.id] = [letter]
+        mail.wake(agent, child)
+        assert mail._beginning == {}

@@ -13,9 +13,9 @@ from typing import Any
 
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.client.pause import keep_trying
 from lightagentd.desktop import cards
 from lightagentd.desktop.board import APPROVE, Board, Card
-from lightagentd.desktop.pause import keep_trying
 from lightagentd.errors import LightagentError
 
 CALL_S = 30.0

@@ -27,8 +27,8 @@ from typing import Any
 from lightagentd import errors
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.bus.connection import Bus, Signal, Signals, Variant, connect
+from lightagentd.client.pause import Pause, keep_trying
 from lightagentd.desktop.board import APPROVE, DENY, Board, Card
-from lightagentd.desktop.pause import Pause, keep_trying
 from lightagentd.errors import LightagentError
 
 NAME = "org.freedesktop.Notifications"

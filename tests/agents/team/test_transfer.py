@@ -104,7 +104,7 @@ async def test_its_questions_show_the_chain_once_and_taint_stays(paths: Paths) -
         turn = await test.agent.prompt(session, "go")
         events = turn.stream.watch()
         approvals = test.daemon.registry.shared.asked.approvals
-        await until(lambda: bool(approvals.questions.waiting))
+        await until(lambda: turn.asks_person)  # it is told of by then
         (asked,) = approvals.questions.open_ones()
         assert (asked.agent, asked.reason.startswith("test → dba: ")) == ("dba", True)
         await approvals.answer(asked.id, grant=True, uid=ME.uid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,13 +71,14 @@ def check(settings: Settings, folder: str | None) -> int:
 
 def _checked(place: Path) -> tuple[list[str], list[ConfigError]]:
     """The files of a folder that are read, and all that is wrong with them."""
-    from lightagentd.config import configuration
+    from lightagentd.config import configuration, triggers, unattended
     from lightagentd.policy import rulefiles
-    from lightagentd.unattended import prompt_file
 
     faults = configuration.faults(place)
     rules = rulefiles.rule_files(place / rulefiles.POLICY_FOLDER)
-    prompts = prompt_file.prompt_files(place)
+    asked: list[tuple[Path, Callable[[Path], object]]]
+    asked = [(path, unattended.check) for path in unattended.prompt_files(place)]
+    asked += [(path, triggers.check_trigger) for path in triggers.trigger_files(place)]
     good: list[Path] = []
     for path in rules:
         with _collected(faults):
@@ -85,10 +86,11 @@ def _checked(place: Path) -> tuple[list[str], list[ConfigError]]:
             good.append(path)
     with _collected(faults):  # two files may have a rule of one name
         rulefiles.load_texts(rulefiles.read_files(good))
-    for path in prompts:
+    for path, check in asked:
         with _collected(faults):
-            prompt_file.check(path)
-    return [str(path) for path in (*configuration.files(place), *rules, *prompts)], faults
+            check(path)
+    named = [path for path, _ in asked]
+    return [str(path) for path in (*configuration.files(place), *rules, *named)], faults
 
 
 @contextlib.contextmanager

@@ -12,6 +12,9 @@ from pathlib import Path
 from lightagentd.api import Finding
 from lightagentd.client.blocking import SYSTEM_SOCKET
 from lightagentd.config import configuration
+from lightagentd.config.triggers import check_trigger, trigger_files
+from lightagentd.config.unattended import check as check_prompt
+from lightagentd.config.unattended import prompt_files
 from lightagentd.doctor.finding import AS_ROOT, not_tried, note, ok, wrong
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.host.paths import ENVIRONMENT_FILE, Paths
@@ -19,8 +22,6 @@ from lightagentd.host.users import called
 from lightagentd.llm.environment import Environment
 from lightagentd.llm.in_force import in_force
 from lightagentd.text.reason import reason
-from lightagentd.unattended.prompt_file import check as check_prompt
-from lightagentd.unattended.prompt_file import prompt_files
 
 _SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ANY_OTHER = stat.S_IRWXG | stat.S_IRWXO
@@ -111,20 +112,27 @@ def _unreadable(group: str, name: str, err: ConfigError | OSError) -> Finding:
 
 
 def _prompts(paths: Paths) -> list[Finding]:
-    """Check the files of scheduled prompts."""
-    found, sound = [], 0
-    try:
-        names = prompt_files(paths.config)
-    except OSError as err:
-        return [not_tried("configuration", "prompts on a calendar", reason(err, at=True))]
-    for path in names:
+    """Check the files of scheduled prompts and of triggers."""
+    found: list[Finding] = []
+    for kind, name, files, check_one in (
+        ("prompt", "prompts on a calendar", prompt_files, check_prompt),
+        ("trigger", "triggers", trigger_files, check_trigger),
+    ):
+        wrong_ones, sound = [], 0
         try:
-            check_prompt(path)
-            sound += 1
-        except (LightagentError, OSError) as err:
-            broken = err if isinstance(err, ConfigError | OSError) else ConfigError(str(err))
-            found.append(_unreadable("configuration", f"prompt {path.stem}", broken))
-    return found or [ok("configuration", "prompts on a calendar", f"{sound} files")]
+            paths_of = files(paths.config)
+        except OSError as err:
+            found.append(not_tried("configuration", name, reason(err, at=True)))
+            continue
+        for path in paths_of:
+            try:
+                check_one(path)
+                sound += 1
+            except (LightagentError, OSError) as err:
+                broken = err if isinstance(err, ConfigError | OSError) else ConfigError(str(err))
+                wrong_ones.append(_unreadable("configuration", f"{kind} {path.stem}", broken))
+        found += wrong_ones or [ok("configuration", name, f"{sound} files")]
+    return found
 
 
 def _panic(paths: Paths) -> Finding:
@@ -172,7 +180,7 @@ def _configuration_modes(paths: Paths, trusted: set[int]) -> Finding:
     bad, unseen = [], []
     try:
         kept += configuration.files(paths.config)
-        for kind in ("agent", "tools", "skills", "policy.d", "prompts"):
+        for kind in ("agent", "tools", "skills", "policy.d", "prompts", "triggers"):
             folder = paths.config / kind
             kept += [folder, *folder.rglob("*")] if folder.is_dir() else []
     except OSError as err:

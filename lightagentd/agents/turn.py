@@ -46,6 +46,8 @@ class Asked:
     """Whether its caller drives the turn (`Agent.run`)."""
     unattended: bool = False
     """Whether nobody is there to be asked: what policy would ask about is refused."""
+    trigger: str = ""
+    """The trigger that fired it, if one did."""
     outside: bool = False
     """Whether it holds text from outside, which taints the session."""
     becomes_current: bool = False
@@ -143,6 +145,7 @@ class Turn:
         self.trace_id = trace_id
         self.correlation_id = asked.correlation_id
         self.unattended = asked.unattended
+        self.trigger = asked.trigger
         self.choice = asked.choice
         self.caller = caller
         """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
@@ -378,6 +381,8 @@ class Turn:
             value["caller"] = self.caller
         if self.unattended:
             value["unattended"] = True
+        if self.trigger:
+            value["trigger"] = self.trigger
         if chosen := self.choice.to_dict():
             value["choice"] = chosen
         if self.repaired:

@@ -20,9 +20,12 @@ from lightagentd import __version__, api
 from lightagentd.agents.kits.store import recover
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
+from lightagentd.agents.triggers.sources import EventSources
+from lightagentd.agents.triggers.triggers import Triggers
 from lightagentd.bus.address import bus_of, is_system_service
 from lightagentd.config import configuration
 from lightagentd.config.configuration import OwnerLimits
+from lightagentd.config.triggers import TriggerFiles
 from lightagentd.control.authz import Authority, Caller, GroupRule
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.dbus.plane import DBusPlane
@@ -165,7 +168,10 @@ class Daemon:
             await self._tell(HistoryInstallInterrupted(message=self._interrupted))
         await self._start_checkpoints()
         await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
+        await asyncio.to_thread(self.triggers.files.read)
         await self.registry.start()
+        await self.triggers.start()
+        self.event_sources.sync()
         await self.recovery.report(self.registry)
         await self._report_machine()
         self.registry.waits = ""
@@ -208,8 +214,11 @@ class Daemon:
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.now.config.worker, self.paths, self.panic)
         self.pool.kept.redactor = redactor
-        parts = shared_parts(self.now.config, self.paths, self.history, self.pool, self.panic)
+        files = TriggerFiles(self.paths.config)
+        parts = shared_parts(self.now.config, self.paths, self.history, self.pool, self.panic, files.granted)
         self.registry = Registry(parts)
+        self.triggers = Triggers(self.registry, files)
+        self.event_sources = EventSources(self.triggers, self.history, self.feed)
         self.bus_link = BusLink(bus_of(self.now.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.
         is_system = is_system_service() and self.bus_link.kind == "system"
@@ -230,6 +239,7 @@ class Daemon:
             panic=self.panic,
             pool=self.pool,
             registry=registry,
+            triggers=self.triggers,
             deletion=deletion,
             upkeep=self.upkeep,
             bus_link=self.bus_link,
@@ -254,6 +264,8 @@ class Daemon:
             await asyncio.wait([self._beginning])
         await self.upkeep.close()
         await self.service.safety.close()
+        await self.event_sources.close()
+        await self.triggers.close()
         await self.registry.close()
         self.feed.close()
         if self._server is not None:
@@ -279,6 +291,8 @@ class Daemon:
         """Take no new work and let running turns end, for as long as the configuration says."""
         self.now.draining = True
         self.pool.source.leave()
+        await self.event_sources.close()
+        await self.triggers.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.now.config.daemon.drain_timeout_s):
                 await self.registry.drain()
@@ -307,6 +321,9 @@ class Daemon:
         await self.pool.end_idle_now()
         self.registry.shared.watches.renew()
         await self.registry.read_content()
+        await asyncio.to_thread(self.triggers.files.read)
+        self.event_sources.sync()
+        self.triggers.outbox.ring()
         applied = ["agents, skills, tools, models and budgets were read again", *await self.registry.sync()]
         refused = [problem] if (problem := self.registry.shared.policy.problem) else []
         await self._tell(kinds.DaemonReloaded(message="; ".join([*applied, *refused])))
@@ -314,7 +331,7 @@ class Daemon:
 
     def problems(self) -> list[str]:
         """The present problems, as sentences."""
-        found = self.registry.problems()
+        found = [*self.registry.problems(), *self.triggers.problems()]
         if not self.pool.backend.enforced:
             found.append(
                 f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"

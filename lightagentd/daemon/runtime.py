@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightagentd import api
     from lightagentd.agents.registry import Registry
     from lightagentd.agents.sessions.deletion import Deletion
+    from lightagentd.agents.triggers.triggers import Triggers
     from lightagentd.config.configuration import Config
     from lightagentd.control.authz import Authority
     from lightagentd.control.bus_link import BusLink
@@ -59,6 +60,7 @@ class Runtime:
     panic: Panic
     pool: Pool
     registry: Registry
+    triggers: Triggers
     deletion: Deletion
     upkeep: Upkeep
     bus_link: BusLink

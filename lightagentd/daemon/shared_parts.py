@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lightagentd.agents import snapshots
@@ -36,15 +37,22 @@ from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions.asked import AllQuestions
+from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
 
+Granted = Callable[[str], Sequence[Effect]]
 
-def shared_parts(config: Config, paths: Paths, history: History, pool: Pool, panic: Panic) -> SharedParts:
+
+def shared_parts(
+    config: Config, paths: Paths, history: History, pool: Pool, panic: Panic, granted: Granted
+) -> SharedParts:
+    """`granted` gives the effects that a trigger has without a person."""
     limits, content = config.limits, Content(paths)
     policy = Policy(
         enforced=lambda: pool.backend.enforced,
         trusted_skill=content.trusts_skill,
         disk_low=lambda: history.disk_low,
+        granted=granted,
     )
     key_file = paths.state / "approvals.key"
     asked = AllQuestions(history, limits, key_file=key_file)

@@ -17,6 +17,7 @@ from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.recovery import waited
 from lightagentd.agents.sessions.session import SessionRecord
 from lightagentd.agents.team.mail import Letter
+from lightagentd.agents.triggers import records as triggers
 from lightagentd.agents.watches import WatchRecord
 from lightagentd.errors import HistoryDamaged
 from lightagentd.events.history import History, NewEvent
@@ -45,6 +46,7 @@ _READERS: dict[str, Callable[[str, Value], object]] = {
     "approvals": lambda key, value: _own_key(key, Approval.from_dict(value).id),
     "inputs": lambda key, value: _own_key(key, Input.from_dict(value).id),
     "mail": lambda key, value: _own_key(key, Letter.from_dict(value).id),
+    "triggers": triggers.stored,
     "turns": waited,
     "usage": Row.from_dict,
     "memories": lambda key, value: entry_of(value, int(key.partition("/")[0])),

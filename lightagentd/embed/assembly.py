@@ -73,7 +73,7 @@ class Assembly:
         self._history = History(paths.history, redactor=redactor, on_commit=lambda _: None)
         self._pool = Pool(found.config.worker, paths, panic)
         self._pool.kept.redactor = redactor
-        parts = shared_parts(found.config, paths, self._history, self._pool, panic)
+        parts = shared_parts(found.config, paths, self._history, self._pool, panic, lambda _: ())
         self.registry = Registry(replace(parts, more_prompt=more_prompt))
         self._recovery = Recovery(paths, self._history, Now(config=self.config, started_us=_now_us()))
         try:

@@ -32,6 +32,7 @@ BUILT_IN_RULES = frozenset(
         "default-change",
         "tainted-change",
         "tainted-reach",
+        "trigger-effects",
     }
 )
 """The names of rules that no file may give to its own."""

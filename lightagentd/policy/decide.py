@@ -72,6 +72,7 @@ class Explanation:
 class Policy:
     """Decides on calls. `enforced`: the workers' sandbox holds. `trusted_skill`: whether nobody else can
     write the files of an agent's skill. `disk_low`: the disk has room only to record calls that observe.
+    `granted` gives the effects that a trigger has without a person.
 
     `rules` are the active rules of policy.d, replaced as a whole. `problem` says why newer ones were
     rejected, if so, and `lint` names the rules that can match nothing.
@@ -84,10 +85,11 @@ class Policy:
         trusted_skill: Callable[[str, str], bool],
         rules: RuleSet | None = None,
         disk_low: Callable[[], bool] = lambda: False,
+        granted: Callable[[str], Sequence[Effect]] = lambda _: (),
     ) -> None:
         self._enforced = enforced
         self._trusted_skill = trusted_skill
-        self._disk_low = disk_low
+        self._disk_low, self._granted = disk_low, granted
         self.rules = rules or RuleSet()
         self.problem = ""
         self.lint: tuple[str, ...] = ()
@@ -123,6 +125,9 @@ class Policy:
             else:
                 notes.append(f"The session is tainted: {ruling.rule} alone would allow the call.")
                 ruling, decided = _by_taint(taint, seen), None
+        if ruling.decision is Decision.ASK and decided is None and effect in self._granted(call.trigger):
+            notes.append(f"{ruling.rule} asks a person, and the file of the trigger does not.")
+            ruling = Ruling(decision=Decision.ALLOW, rule="trigger-effects")
         if ruling.decision is Decision.ASK and call.trigger != PERSON:
             notes.append(_nobody(call))
             ruling = _unattended(ruling, seen)

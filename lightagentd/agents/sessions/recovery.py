@@ -96,6 +96,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
                 prompt=whole,
                 correlation_id=str(state.get("correlation_id", "")),
                 unattended=bool(state.get("unattended", False)),
+                trigger=str(state.get("trigger", "")),
                 choice=choice_in(trace_id, state),
             ),
             trace_id=trace_id,

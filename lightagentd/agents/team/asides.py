@@ -9,7 +9,7 @@ a flood takes no memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -25,10 +25,11 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AgentNotFound, ChoiceTooWide, QueueFull
 from lightagentd.events.context import own_task
-from lightagentd.events.history import History, NewEvent
+from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.types.session import SessionCreated
 from lightagentd.llm.protocol import Message
 from lightagentd.quoted import Prompt
+from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
@@ -57,6 +58,16 @@ class Aside:
     unattended: bool = False
     outside: bool = True
     """Whether text from outside is in it."""
+    trigger: str = ""
+    """The trigger that sends it, if one does."""
+    correlation_id: str = ""
+    tools: Sequence[str] | None = None
+    """The tools that it has of the agent's, and `message.parent`; all without."""
+    effects: tuple[Effect, ...] | None = None
+    wait_s: float = WAIT_S
+    """How long it waits for room."""
+    stored_with: Callable[[Session], tuple[Sequence[NewEvent], Sequence[Change]]] = lambda _: ((), ())
+    """What to store with its session."""
 
 
 class Asides:
@@ -66,7 +77,9 @@ class Asides:
         self._history, self._content, self._limits = history, content, limits
         self._room = asyncio.Semaphore(limits.events_at_once)
 
-    async def send(self, registry: Registry, agent: Agent, above: Session, text: str, how: Aside) -> Turn:
+    async def send(
+        self, registry: Registry, agent: Agent, above: Session, text: str | Prompt, how: Aside
+    ) -> Turn:
         """Handle an event beside a conversation; gives the turn once it is stored.
 
         Raises AgentNotFound, AgentNotRunning, ChoiceTooWide, ToolNotFound, QueueFull, StorageError.
@@ -85,15 +98,16 @@ class Asides:
         choice = self._choice(worker.running_parts().definition, how)
         admit(choice, worker.running_parts())
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(how.wait_s):
                 await self._room.acquire()
         except TimeoutError:
             raise QueueFull(
-                f"{self._limits.events_at_once} events are handled now, and none ended in {WAIT_S:g} s.",
+                f"{self._limits.events_at_once} events are handled now, and none ended in {how.wait_s:g} s.",
                 suggestion="Send it again later. The limit is limits.events_at_once.",
             ) from None
         try:
-            turn = await uninterrupted(self._begin(worker, agent, above, text, how, choice))
+            prompt = text if isinstance(text, Prompt) else Prompt(text)
+            turn = await uninterrupted(self._begin(worker, agent, above, prompt, how, choice))
         except BaseException:
             self._room.release()
             raise
@@ -101,11 +115,12 @@ class Asides:
         return turn
 
     async def _begin(
-        self, worker: Agent, agent: Agent, above: Session, text: str, how: Aside, choice: Choice
+        self, worker: Agent, agent: Agent, above: Session, prompt: Prompt, how: Aside, choice: Choice
     ) -> Turn:
         forked = how.initial_messages == "forked"
+        title = title_from(self._history.redactor.text(prompt.question))
         record = replace(
-            new_record(worker.name, above.record.owner, title_from(self._history.redactor.text(text))),
+            new_record(worker.name, above.record.owner, title),
             parent=above.id,
             tainted=above.record.tainted if forked else how.initial_messages != "empty" or how.outside,
             tainted_by=(above.record.tainted_by or above.id) if forked else "event",
@@ -118,10 +133,13 @@ class Asides:
             created = SessionCreated(title=record.title, parent=above.id).event()
             said = await asyncio.to_thread(self._said, above.id, how)
             above.check_there()
-            await self._history.append(created, *said, changes=[record.change()])
+            events, changes = how.stored_with(session)
+            await self._history.append(created, *said, *events, changes=[record.change(), *changes])
         worker.adopt(session)
         asked = Asked(
-            prompt=Prompt(text),
+            prompt=prompt,
+            correlation_id=how.correlation_id,
+            trigger=how.trigger,
             unattended=how.unattended,
             outside=how.outside,
             choice=choice,
@@ -146,20 +164,23 @@ class Asides:
         functions = self._content.toolbox_of(agent.name).functions.values()
         has = [one for one in functions if agent.offers(one.tool, one.name)]
         names = {f"{one.tool}.{one.name}" for one in has} | {one.tool for one in has}
-        if wide := [name for name in how.tools_add if name not in names]:
+        asked = how.tools_add if how.tools is None else (*how.tools_add, *how.tools)
+        if wide := [name for name in asked if name not in names]:
             raise ChoiceTooWide(
                 f"The agent {agent.name} does not have the tools {', '.join(wide)[:500]}.",
-                field="tools_add",
+                field="tools_add" if how.tools is None else "tools",
                 suggestion="An event is handled with the agent's tools, and no others.",
             )
         gone = set(how.tools_remove) | (set() if how.allow_activate_skill else {".".join(ACTIVATE)})
         tools = None
-        if gone:
+        if gone or how.tools is not None:
+            only = names if how.tools is None else set(how.tools)
             tools = tuple(
                 f"{one.tool}.{one.name}"
                 for one in has
-                if not {one.tool, f"{one.tool}.{one.name}"} & gone
-                or {one.tool, f"{one.tool}.{one.name}"} & set(how.tools_add)
+                for called in [{one.tool, f"{one.tool}.{one.name}"}]
+                if (called & only and not called & gone)
+                or called & set(how.tools_add)
                 or (one.tool, one.name) == TO_PARENT
             )
         skills, prefix = None, how.skills_remove_prefix
@@ -168,7 +189,9 @@ class Asides:
             skills = tuple(name for name in every if not name.startswith(prefix))
         most = agent.front.limits.max_steps or self._limits.max_steps
         steps = how.max_steps or min(self._limits.event_steps, most)
-        return Choice(tools=tools, skills=skills, system=how.system_append, max_steps=steps)
+        return Choice(
+            tools=tools, skills=skills, effects=how.effects, system=how.system_append, max_steps=steps
+        )
 
     async def _end(self, turn: Turn) -> None:
         await turn.over.wait()

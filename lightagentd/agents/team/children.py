@@ -198,6 +198,7 @@ class Children:
             prompt=Prompt(text),
             correlation_id=parent.correlation_id,
             unattended=parent.unattended,
+            trigger=parent.trigger,
             outside=origin.tainted,
             above=parent,
             choice=choice,

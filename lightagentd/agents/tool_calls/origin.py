@@ -78,9 +78,12 @@ class Origin:
 
     @property
     def trigger(self) -> str:
+        """What began the turn, as rules of policy name it."""
         if self.own:
             return self.own
-        return UNATTENDED if self.turn is not None and self.turn.unattended else PERSON
+        if self.turn is None or not self.turn.unattended:
+            return PERSON
+        return self.turn.trigger or UNATTENDED
 
     @property
     def tainted(self) -> bool:

@@ -24,6 +24,7 @@ from lightagentd.events.types import (
     policy,
     session,
     tool,
+    trigger,
 )
 from lightagentd.events.types.event_type import ANY, TYPES, EventType
 
@@ -31,6 +32,7 @@ MODULES: tuple[ModuleType, ...] = (
     agent,
     session,
     tool,
+    trigger,
     plan,
     approval,
     input,

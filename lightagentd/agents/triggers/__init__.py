@@ -1,0 +1,1 @@
+"""Triggers: what happens on the machine becomes a question to an agent."""

@@ -57,7 +57,10 @@ __all__ = ["MAX_MESSAGE_BYTES", "SYSTEM_SOCKET", "Client", "socket_path"]
 
 SYSTEM_SOCKET = "/run/lightagentd/control.sock"
 
-STREAMS = {"Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"}
+STREAMS = {
+    *("Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"),
+    *("Triggers.Run", "Triggers.Follow"),
+}
 """The methods that yield many replies."""
 
 CHUNK_BYTES = 1 << 16

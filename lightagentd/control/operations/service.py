@@ -30,6 +30,7 @@ from lightagentd.control.operations.safety import Safety
 from lightagentd.control.operations.sessions import Sessions
 from lightagentd.control.operations.skills import Skills
 from lightagentd.control.operations.tools import Tools
+from lightagentd.control.operations.triggers import Triggers
 from lightagentd.control.operations.undo import Undo
 from lightagentd.control.operations.usage import Usage
 
@@ -54,6 +55,7 @@ class Service:
         self.kits = Kits(access, runtime, managing)
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
+        self.triggers = Triggers(access, runtime)
         self.plans = Plans(access, shared.plans)
         self.inputs = Inputs(access, shared.asked.inputs, panic)
         self.memory = Memory(access, registry)
@@ -90,6 +92,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Kits,
     Sessions,
     Conversations,
+    Triggers,
     Plans,
     Inputs,
     Memory,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -45,49 +44,39 @@ class Asker:
         self.session = ""
 
     async def ask(
-        self, agent: str, text: str, *, correlation_id: str, timeout_s: float, session: str = "new"
+        self,
+        trigger: str,
+        data: dict[str, Any],
+        *,
+        correlation_id: str,
+        timeout_s: float,
+        agent: str | None = None,
     ) -> Answer:
-        """Prompt the agent in `session`, its id or `new`, and wait for the answer.
+        """Have the daemon ask what the trigger says, and wait for the answer. `data` say what happened;
+        `agent` is asked in place of the trigger's.
 
         Raises the error of the turn, TimedOut, and the errors of a client.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._answer(agent, text, correlation_id, session)
+                return await self._answer(trigger, data, agent, correlation_id)
         except TimeoutError as err:
             await self._cancel()
             raise TimedOut(
-                f"The agent {agent} did not answer within {timeout_s:g} seconds; the turn was cancelled.",
+                f"The agent did not answer within {timeout_s:g} seconds; the turn was cancelled.",
                 suggestion=f"What it did says: {self._look()}",
             ) from err
         except asyncio.CancelledError:
             await self._cancel()
             raise
 
-    async def session_named(self, agent: str, title: str, *, reuse: bool) -> str:
-        """The id of a session with this title: with `reuse` the newest of the caller, else a new one."""
-        async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
-            if reuse:
-                uid = os.geteuid()
-                for session in (await client.call("Sessions.List", agent=agent))["sessions"]:
-                    if session["title"] == title and session["owner"] == uid:
-                        return str(session["id"])
-            made = await client.call("Sessions.Create", agent=agent, title=title)
-            return str(made["session"]["id"])
-
-    async def _answer(self, agent: str, text: str, correlation_id: str, session: str) -> Answer:
-        known = {} if session == "new" else {"session": session}
-        self.session = "" if session == "new" else session
+    async def _answer(
+        self, trigger: str, data: dict[str, Any], agent: str | None, correlation_id: str
+    ) -> Answer:
         refused: list[str] = []
         async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
             replies = client.stream(
-                "Sessions.Prompt",
-                agent=agent,
-                text=text,
-                new=True if session == "new" else None,
-                unattended=True,
-                correlation_id=correlation_id,
-                **known,
+                "Triggers.Run", name=trigger, data=data, agent=agent, correlation_id=correlation_id
             )
             async with contextlib.aclosing(replies):
                 async for reply in replies:

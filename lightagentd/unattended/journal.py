@@ -17,7 +17,16 @@ from lightagentd.events.model import message_id
 from lightagentd.redaction import Redactor
 from lightagentd.unattended.asking import Answer
 
-Kind = Literal["triage.answered", "triage.skipped", "triage.failed", "prompt.answered", "prompt.refused"]
+Kind = Literal[
+    "triage.answered",
+    "triage.skipped",
+    "triage.failed",
+    "prompt.answered",
+    "prompt.refused",
+    "trigger.answered",
+    "trigger.refused",
+    "trigger.failed",
+]
 """Every kind of entry, each with its own MESSAGE_ID."""
 CATALOG: Mapping[Kind, str] = {
     "triage.answered": """An agent looked into a unit that failed
@@ -39,6 +48,20 @@ CATALOG: Mapping[Kind, str] = {
     Nobody can be asked while a prompt runs unattended, so the calls that the message names were refused.
     > To let them run from now on, write a rule for trigger and caller into /etc/lightagentd/policy.d; what
     it would do: lactl policy explain. What was refused: lactl trace show @TRACE_ID@""",
+    "trigger.answered": """A trigger's agent @AGENT@ answered
+    Something happened that /etc/lightagentd/triggers/@TRIGGER@.toml waits for, and the agent was asked. The
+    message has the answer, or says where it went. It was written by a model or a skill from what happened:
+    check it before you act on it.
+    > To go on: lactl sessions show @SESSION@. What else happened: lactl triggers log @TRIGGER@""",
+    "trigger.refused": """A trigger's agent @AGENT@ wanted what nobody was there to allow
+    Nobody can be asked while a trigger's agent works, so the calls that the message names were refused.
+    > To let them run from now on, name their effect in effects of
+    /etc/lightagentd/triggers/@TRIGGER@.toml, or write a rule for the trigger @TRIGGER@ into
+    /etc/lightagentd/policy.d. What was refused: lactl trace show @TRACE_ID@""",
+    "trigger.failed": """A trigger's agent @AGENT@ came to no answer
+    Something happened that /etc/lightagentd/triggers/@TRIGGER@.toml waits for, the agent was asked, and that
+    went wrong; the message says how.
+    > What it did: lactl trace show @TRACE_ID@. To try it by hand: lactl triggers test @TRIGGER@""",
 }
 """What `journalctl -x` explains, as in the event types."""
 MESSAGE_MAX = 48_000

@@ -79,7 +79,7 @@ def triage(
         allowance.take(unit)
         answer = run_until_told(
             lambda: asker.ask(
-                agent, f"why did {unit} fail", correlation_id=correlation_id, timeout_s=timeout_s
+                "triage", {"unit": unit}, agent=agent, correlation_id=correlation_id, timeout_s=timeout_s
             )
         )
     except LimitExceeded as err:

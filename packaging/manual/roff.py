@@ -35,6 +35,7 @@ OWN_PAGES = (
     "lightagent-policy(5)",
     "lightagent-skill(5)",
     "lightagent-tool(5)",
+    "lightagent-trigger(5)",
     "org.lightagent1(5)",
 )
 """Each page names all others of these."""

@@ -325,6 +325,37 @@ def tool(name: str = "systemd", **changes: Any) -> dict[str, Any]:
     ) | dict(changes)
 
 
+def trigger(name: str = "disk", **changes: Any) -> dict[str, Any]:
+    return asdict(
+        api.Trigger(
+            name=name,
+            on="timer",
+            about="a moment of a calendar, systemd.time(7)",
+            agent="ops",
+            owner="carol",
+            prompt="check disk",
+            session="aside",
+            effects=["observe"],
+            rate_limit=12,
+            rate_period_s=3600.0,
+            coalesce_s=0.0,
+            catch_up=False,
+            answer="journal",
+            state="active",
+            problem="",
+            fired=3,
+            coalesced=0,
+            limited=0,
+            refused=0,
+            missed=0,
+            waiting=0,
+            answered=3,
+            failed=0,
+            last_us=1_763_768_400_000_000,
+        )
+    ) | dict(changes)
+
+
 def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
     return asdict(
         api.Kit(

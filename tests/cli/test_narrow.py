@@ -14,7 +14,7 @@ from tests.cli.test_inputs import question
 from tests.cli.test_models import FOUND, UNKNOWN, model, provider
 from tests.cli.test_trace import serve
 from tests.cli.test_usage import row
-from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, kit, session, skill, tool
+from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, kit, session, skill, tool, trigger
 
 BUDGET = {"scope": "owner_day", "name": "uid 1000", "what": "total_tokens", "used": 12e6, "limit": 20e6}
 TEXT = "Restarts what has failed, and says why it did, in some more words than a line has."
@@ -118,6 +118,11 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "Kits.List",
         {"kits": [kit("database-administrator", description=TEXT)]},
         "database-administrator Restarts failed,",
+    ),
+    "triggers list": (
+        "Triggers.List",
+        {"triggers": [trigger("certificates-daily", problem=TEXT)]},
+        "certificates-daily timer ops active",
     ),
     "skills list": (
         "Skills.List",

@@ -21,11 +21,14 @@ OWN_UNITS = (
     "lightagent-triage@dbus.service.service",
     "lightagent-prompt@daily.service",
     "lightagent-prompt@daily.timer",
+    "lightagent-triggers.service",
+    "lightagent-triggers.path",
 )
 EXPOSURE = {
     UNIT: 1.2,
     "lightagent-triage@dbus.service.service": 1.0,
     "lightagent-prompt@daily.service": 2.5,
+    "lightagent-triggers.service": 2.6,
 }
 HANGING = """
 import asyncio, signal, time

@@ -86,7 +86,10 @@ def test_every_entry_is_complete(entry: Entry) -> None:
 
 FIELDS = {
     *(f"LIGHTAGENT_{name}" for name in ("SEQ", "AGENT", "SESSION", "TOOL", "ACTION", "EFFECT", "DECISION")),
-    *(f"LIGHTAGENT_{name}" for name in ("TRACE_ID", "CALLER_UID", "DURATION_MS", "RESULT", "PROMPT")),
+    *(
+        f"LIGHTAGENT_{name}"
+        for name in ("TRACE_ID", "CALLER_UID", "DURATION_MS", "RESULT", "PROMPT", "TRIGGER")
+    ),
     *(f"LIGHTAGENT_MISSING_{name}" for name in ("FROM", "TO", "COUNT")),
 }
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
+from lightagentd.config.triggers import check_trigger
+from lightagentd.config.unattended import PromptFile, check
 from lightagentd.host.paths import Paths
 from lightagentd.policy.rulefiles import load_texts, read_files
 from lightagentd.policy.rules import Rule
 from lightagentd.skills import FrontMatter, Runbook, load_skill
-from lightagentd.unattended.prompt_file import PromptFile, check
 from lightagentd.worker.loader import load_tool
 from tests.agents.asking import FRONT, TOML, asked
 from tests.agents.questions import prompted
@@ -47,6 +48,8 @@ def test_every_example_loads_as_what_it_is() -> None:
     assert all(one.rule.match for one in rules)
     for prompt in files("prompts/*.toml"):
         check(prompt)
+    for trigger in files("triggers/*.toml"):
+        check_trigger(trigger)
     agents = [load_definition(path) for path in files("agent/*/AGENT.md")]
     assert {one.name for one in agents} >= {one.rule.agent[0] for one in rules if one.rule.agent} - {"ops"}
     skills = [load_skill(path.parent) for path in files("skills/*/SKILL.md")]

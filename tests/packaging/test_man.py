@@ -32,6 +32,7 @@ ABOUT = (
     "lightagent-policy.5",
     "lightagent-skill.5",
     "lightagent-tool.5",
+    "lightagent-trigger.5",
     "lightagentd.8",
     "lightagentd.toml.5",
     "org.lightagent1.5",

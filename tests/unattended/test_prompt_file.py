@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.config.unattended import check, load, prompt_files
 from lightagentd.errors import ConfigError, NotFound
-from lightagentd.unattended.prompt_file import check, load, prompt_files
 from tests.conftest import REPOSITORY, DaemonProcess, write
 from tests.scripted_daemon import ScriptedDaemon, turn_event
 
@@ -20,7 +20,7 @@ from .conftest import PlayedJournal, needs_root
 
 OWNER = pwd.getpwuid(os.geteuid()).pw_name
 GOOD = f'agent = "ops"\nprompt = "check disk"\nowner = "{OWNER}"\n'
-SESSION = {"id": "ses_1", "agent": "ops", "owner": os.geteuid(), "title": "prompt daily"}
+RUN = "Triggers.Run"
 
 # grp is imported later by the client: the owner may not be able to read a Python that root has for himself.
 _PROGRAM = """
@@ -60,10 +60,8 @@ def etc(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def answering(scripted: ScriptedDaemon) -> ScriptedDaemon:
-    """A daemon that knows no session yet and answers `all is well`."""
-    scripted.answer("Sessions.List", {"sessions": []})
-    scripted.answer("Sessions.Create", {"session": SESSION})
-    scripted.turn({"type": "done", "text": "all is well", "steps": 1, "duration_ms": 5})
+    """A daemon that answers `all is well`."""
+    scripted.turn({"type": "done", "text": "all is well", "steps": 1, "duration_ms": 5}, method=RUN)
     return scripted
 
 
@@ -147,43 +145,17 @@ def test_the_answer_is_in_the_journal_with_its_fields(
 ) -> None:
     done = run(etc, journal, answering.path)
     assert (done.returncode, done.stdout) == (0, ""), done
-    asked = answering.parameters("Sessions.Prompt")
-    assert (asked["text"], asked["unattended"], asked["session"]) == ("check disk", True, "ses_1")
-    assert asked["correlation_id"] == "prompt:daily"
-    assert answering.parameters("Sessions.Create") == {"agent": "ops", "title": "prompt daily"}
+    asked = answering.parameters("Triggers.Run")
+    assert asked == {"name": "prompt@daily", "data": {}, "correlation_id": "prompt:daily"}
     entry = journal.entry()
     assert entry["MESSAGE"] == "all is well"
     assert (entry["LIGHTAGENT_PROMPT"], entry["LIGHTAGENT_AGENT"]) == ("daily", "ops")
     assert (entry["LIGHTAGENT_SESSION"], entry["LIGHTAGENT_TRACE_ID"]) == ("ses_1", "trace_1")
 
 
-def test_the_same_session_goes_on_and_no_other(
-    etc: Path, answering: ScriptedDaemon, journal: PlayedJournal
-) -> None:
-    write(etc / "prompts/daily.toml", GOOD + 'session = "same"\n')
-    others = [
-        {**SESSION, "id": "ses_2", "owner": os.geteuid() + 1},
-        {**SESSION, "id": "ses_3", "title": "talk"},
-        {**SESSION, "id": "ses_4"},
-        {**SESSION, "id": "ses_5"},
-    ]
-    answering.answer("Sessions.List", {"sessions": others})
-    assert run(etc, journal, answering.path).returncode == 0
-    assert answering.parameters("Sessions.Prompt")["session"] == "ses_4"
-    assert "Sessions.Create" not in [call["method"] for call in answering.calls]
-
-
-def test_the_first_of_the_same_session_is_made(
-    etc: Path, answering: ScriptedDaemon, journal: PlayedJournal
-) -> None:
-    write(etc / "prompts/daily.toml", GOOD + 'session = "same"\n')
-    assert run(etc, journal, answering.path).returncode == 0
-    assert answering.parameters("Sessions.Prompt")["session"] == "ses_1"
-
-
 def test_what_policy_refused_is_told(etc: Path, answering: ScriptedDaemon, journal: PlayedJournal) -> None:
     call = {"type": "tool_call", "tool": "systemd", "action": "restart", "decision": "deny"}
-    answering.turn(call, call, {"type": "done", "text": "not allowed", "steps": 2})
+    answering.turn(call, call, {"type": "done", "text": "not allowed", "steps": 2}, method=RUN)
     assert run(etc, journal, answering.path).returncode == 0
     refused = journal.entry()
     assert refused["MESSAGE"].endswith("so it was refused: systemd.restart")
@@ -194,7 +166,8 @@ def test_what_policy_refused_is_told(etc: Path, answering: ScriptedDaemon, journ
 def test_an_error_of_the_turn_is_the_exit_status(
     etc: Path, answering: ScriptedDaemon, journal: PlayedJournal
 ) -> None:
-    answering.turn(turn_event("error", code="budget_exceeded", message="The budget is used up."))
+    event = turn_event("error", code="budget_exceeded", message="The budget is used up.")
+    answering.turn(event, method=RUN)
     done = run(etc, journal, answering.path)
     assert done.returncode == 79
     assert "The budget is used up." in done.stdout
@@ -322,7 +295,7 @@ def test_the_program_has_nothing_of_roots_once_it_is_the_owner() -> None:
     code = """
 import os, pwd
 from lightagentd.host.libc import forbid_new_privileges
-from lightagentd.unattended.prompt_file import become
+from lightagentd.unattended.owner import become
 account = pwd.getpwnam("daemon")
 become(account)
 forbid_new_privileges()

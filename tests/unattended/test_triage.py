@@ -97,12 +97,12 @@ def test_units_with_like_names_are_not_own(unit: str) -> None:
 def test_the_answer_is_one_entry_for_both_units(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
-    scripted.turn(dict(DONE))
+    scripted.turn(dict(DONE), method="Triggers.Run")
     assert run(journal, tmp_path, scripted.path, "foo@bar.service") == 0
-    asked = scripted.parameters("Sessions.Prompt")
-    assert asked["text"] == "why did foo@bar.service fail"
-    assert (asked["agent"], asked["new"], asked["unattended"]) == ("ops", True, True)
-    assert asked["correlation_id"] == "triage:foo@bar.service"
+    asked = scripted.parameters("Triggers.Run")
+    data = {"unit": "foo@bar.service"}
+    correlation = "triage:foo@bar.service"
+    assert asked == {"name": "triage", "data": data, "agent": "ops", "correlation_id": correlation}
     entry = journal.entry()
     assert entry["MESSAGE"] == "Diagnosis of foo@bar.service by the agent ops: # It crashed\n\nbadly"
     assert entry["OBJECT_SYSTEMD_UNIT"] == "foo@bar.service"
@@ -116,7 +116,7 @@ def test_secrets_and_escapes_in_an_answer_do_not_reach_the_journal(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
     key = "sk-" + "a1" * 20
-    scripted.turn({**DONE, "text": f"\x1b[31mred\x1b[0m {key} \u202ebidi"})
+    scripted.turn({**DONE, "text": f"\x1b[31mred\x1b[0m {key} \u202ebidi"}, method="Triggers.Run")
     run(journal, tmp_path, scripted.path)
     message = journal.entry()["MESSAGE"]
     assert key not in message
@@ -128,7 +128,7 @@ def test_secrets_and_escapes_in_an_answer_do_not_reach_the_journal(
 def test_an_endless_answer_is_cut_and_says_so(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
-    scripted.turn({**DONE, "text": "x" * 500_000})
+    scripted.turn({**DONE, "text": "x" * 500_000}, method="Triggers.Run")
     run(journal, tmp_path, scripted.path)
     message = journal.entry()["MESSAGE"]
     assert len(message) < 50_000
@@ -138,7 +138,7 @@ def test_an_endless_answer_is_cut_and_says_so(
 def test_a_unit_that_fails_again_at_once_is_not_asked_about_again(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
-    scripted.turn(dict(DONE))
+    scripted.turn(dict(DONE), method="Triggers.Run")
     assert run(journal, tmp_path, scripted.path) == 0
     assert run(journal, tmp_path, scripted.path) == 0
     assert len(scripted.calls) == 1
@@ -153,7 +153,7 @@ def test_a_unit_that_fails_again_at_once_is_not_asked_about_again(
 def test_many_units_that_fail_at_once_do_not_flood_the_agent(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
-    scripted.turn(dict(DONE))
+    scripted.turn(dict(DONE), method="Triggers.Run")
     for number in range(ALL_TOGETHER + 3):
         assert run(journal, tmp_path, scripted.path, f"u{number}.service") == 0
         journal.entry()
@@ -175,6 +175,7 @@ def test_a_turn_that_fails_is_told_with_its_exit_status(
     scripted.turn(
         {"type": "started", "session": "ses_1"},
         {"type": "error", "session": "ses_1", "code": "model_unreachable", "message": "The model is away."},
+        method="Triggers.Run",
     )
     assert run(journal, tmp_path, scripted.path) == 70
     entry = journal.entry()
@@ -185,7 +186,7 @@ def test_a_turn_that_fails_is_told_with_its_exit_status(
 def test_a_daemon_that_refuses_is_told_with_its_exit_status(
     journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
 ) -> None:
-    scripted.fail("Sessions.Prompt", "org.lightagent1.AgentNotFound", message="There is no agent 'ops'.")
+    scripted.fail("Triggers.Run", "org.lightagent1.AgentNotFound", message="There is no agent 'ops'.")
     assert run(journal, tmp_path, scripted.path) == 66
     assert "There is no agent 'ops'." in journal.entry()["MESSAGE"]
 
@@ -195,7 +196,7 @@ class Silent:
 
     def __init__(self, scripted: ScriptedDaemon) -> None:
         self.begun, self.cancelled = threading.Event(), threading.Event()
-        scripted.handle("Sessions.Prompt", self._prompt)
+        scripted.handle("Triggers.Run", self._prompt)
         scripted.handle("Sessions.Cancel", self._cancel)
 
     def _prompt(self, connection: Connection, call: dict[str, Any]) -> None:
@@ -269,7 +270,7 @@ def test_the_program_says_what_is_wrong_with_its_arguments() -> None:
 def test_without_a_journal_the_answer_is_printed(
     scripted: ScriptedDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scripted.turn(dict(DONE))
+    scripted.turn(dict(DONE), method="Triggers.Run")
     missing = tmp_path / "no-journal"
     triage(
         "foo.service",
